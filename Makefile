@@ -1,0 +1,84 @@
+# Two targets are all a newcomer needs: `make demo` and `make test`. Both make .venv by themselves.
+# Each install leaves a stamp in .venv, so a second run installs nothing.
+
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+PY      := $(BIN)/python
+PIP     := $(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt
+CORE    := $(wildcard csrc/*.cpp csrc/*.h csrc/*.hpp)
+SOURCES := $(shell find src -name '*.py' -o -name '*.pyi')
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types stub sanitize bench torch clean
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 18
+
+demo: $(VENV)/.core $(VENV)/.cli  ## install, then replay a small recorded trace through every drafter
+	@$(BIN)/foresay demo
+
+test: lint types  ## install what the tests need, then lint, type-check and test
+	@$(PY) -m pytest
+
+lint: $(VENV)/.core $(VENV)/.dev
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(VENV)/.core $(VENV)/.dev
+	@$(BIN)/mypy src tests
+
+stub: $(VENV)/.core $(VENV)/.dev  ## write src/foresay/_core.pyi again, after a change of csrc/bind.cpp
+	@$(PY) -m nanobind.stubgen -q -m foresay._core -o src/foresay/_core.pyi
+
+# Python itself is not built with the sanitizers, so their runtime has to be loaded before it, and
+# -S keeps the normal (editable) core from being found first.
+sanitize: $(VENV)/.dev build/sanitize/.stamp  ## test the core under the address and undefined-behaviour sanitizers
+	@LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 FORESAY_SANITIZE=1 \
+	PYTHONPATH="build/sanitize:$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
+	$(PY) -S -m pytest tests/core
+
+bench: $(VENV)/.core $(VENV)/.cli  ## measure the core and the drafters (see benchmarks/)
+	@$(PY) benchmarks/core.py
+	@$(PY) benchmarks/replay.py
+
+torch: $(VENV)/.torch  ## install the torch that the engine is tested with
+
+clean:  ## remove everything that make has made
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.tools: constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "foresay needs Python 3.10 or newer; set PYTHON=/path/to/python3" >&2; exit 1; }
+	@test -x $(PY) || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing the build tools"
+	@$(PIP) scikit-build-core nanobind cmake ninja
+	@touch $@
+
+# Editable, without rebuild on import: only make rebuilds the core.
+$(VENV)/.core: $(VENV)/.tools pyproject.toml CMakeLists.txt $(CORE)
+	@echo "building the core"
+	@$(PIP) --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.cli: pyproject.toml constraints.txt | $(VENV)/.core
+	@$(PIP) --no-build-isolation 'foresay[cli]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.core
+	@echo "installing what the tests need"
+	@$(PIP) --no-build-isolation 'foresay[dev]'
+	@touch $@
+
+$(VENV)/.torch: $(VENV)/.tools
+	@echo "installing torch"
+	@$(PIP) torch==2.13.0
+	@touch $@
+
+build/sanitize/.stamp: $(VENV)/.tools pyproject.toml CMakeLists.txt $(CORE) $(SOURCES)
+	@echo "building the core with sanitizers"
+	@$(PIP) --no-build-isolation --no-deps --upgrade --target build/sanitize \
+	  -Cbuild-dir=build/sanitize-cmake -Ccmake.build-type=RelWithDebInfo -Ccmake.define.SANITIZE=ON .
+	@touch $@

@@ -1,0 +1,396 @@
+// The core for Python. Nothing else in csrc/ knows Python.
+//
+// Token arrays are int32 and never converted; the GIL is released while the core works; each C++ exception becomes its
+// namesake in foresay.errors. The classes here are what src/foresay is built from and what the tests hold against their
+// slow twins; they check sizes and ids again, but leave the wording of type errors to the Python side.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <new>
+#include <system_error>
+
+#include "automaton.hpp"
+#include "frozen_build.hpp"
+#include "text.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace foresay {
+namespace {
+
+using Tokens = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
+
+std::span<const int32_t> view(const Tokens& tokens) { return {tokens.data(), tokens.size()}; }
+
+/// A numpy array that owns the values.
+template <class T>
+Array<T> own(std::vector<T>&& values) {
+    auto* kept = new std::vector<T>(std::move(values));
+    nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+    return Array<T>(kept->data(), {kept->size()}, owner);
+}
+
+void raise_as(const char* name, const std::exception& error) {
+    PyErr_SetString(nb::module_::import_("foresay.errors").attr(name).ptr(), error.what());
+}
+
+void bind_errors() {
+    nb::register_exception_translator([](const std::exception_ptr& failure, void*) {
+        try {
+            std::rethrow_exception(failure);
+        } catch (const StateError& error) {
+            raise_as("StateError", error);
+        } catch (const UnknownGroup& error) {
+            raise_as("UnknownGroup", error);
+        } catch (const InputError& error) {
+            raise_as("InputError", error);
+        } catch (const CapacityError& error) {
+            raise_as("InputError", error);
+        } catch (const TokenizerMismatch& error) {
+            raise_as("TokenizerMismatch", error);
+        } catch (const CorpusError& error) {
+            raise_as("CorpusError", error);
+        } catch (const std::system_error& error) {  // with its number, so that Python picks FileNotFoundError and so on
+            const nb::object arguments = nb::make_tuple(error.code().value(), error.what());
+            PyErr_SetObject(PyExc_OSError, arguments.ptr());
+        }
+    });
+}
+
+// ---- the online automaton ------------------------------------------------------------------------------------------
+
+using Place = std::pair<uint32_t, uint32_t>;
+using Described = std::tuple<uint32_t, uint32_t, int32_t, std::vector<std::pair<int32_t, uint32_t>>>;
+
+/// An automaton together with its sequences, which Python knows by number.
+class Sequences {
+public:
+    uint32_t begin() {
+        sequences_.push_back(automaton_.begin());
+        return static_cast<uint32_t>(sequences_.size() - 1);
+    }
+    void extend(uint32_t sequence, const Tokens& tokens) {
+        Automaton::Sequence& growing = at(sequence);
+        for (const int32_t token : view(tokens))
+            if (token < 0 || token == INT32_MAX)
+                throw InputError("token " + std::to_string(token) + " is not a token id; valid ids are 0 to 2147483646");
+        const nb::gil_scoped_release released;
+        for (const int32_t token : view(tokens)) automaton_.extend(growing, token);
+    }
+    uint32_t match_length(uint32_t sequence) { return automaton_.cursor(at(sequence)).length; }
+    Automaton::Cursor cursor_after(std::span<const int32_t> tokens) const {
+        Automaton::Cursor cursor;
+        for (const int32_t token : tokens) automaton_.advance(cursor, token);
+        return cursor;
+    }
+    std::optional<Place> place(uint32_t position) const {
+        if (position == Automaton::kNoPosition) return std::nullopt;
+        const Automaton::Place place = automaton_.place(position);
+        return Place(place.sequence, place.offset);
+    }
+    const Automaton& automaton() const { return automaton_; }
+
+private:
+    Automaton::Sequence& at(uint32_t sequence) {
+        if (sequence >= sequences_.size())
+            throw InputError("sequence " + std::to_string(sequence) + " was not begun; " + std::to_string(sequences_.size()) +
+                             " sequences were, numbered from 0");
+        return sequences_[sequence];
+    }
+    Automaton automaton_;
+    std::vector<Automaton::Sequence> sequences_;
+};
+
+/// What the automaton knows of the longest suffix of some tokens that occurs in it.
+nb::dict found(const Sequences& s, const Tokens& tokens) {
+    const Automaton::Cursor cursor = s.cursor_after(view(tokens));
+    nb::dict out;
+    out["length"] = cursor.length;
+    if (cursor.length == 0) return out;
+    const Automaton::Description state = s.automaton().describe(cursor.state);
+    out["longest"] = state.length;
+    out["shortest"] = state.shortest;
+    out["total"] = state.total;
+    out["first"] = s.place(state.first);
+    out["latest"] = s.place(state.latest);
+    return out;
+}
+
+/// Every inner state but the root: (length, shortest, length of the link, first, total, {token: count}).
+nb::list inner_states(const Sequences& s) {
+    nb::list out;
+    for (uint32_t n = 1; n < s.automaton().inner_states(); ++n) {
+        const Automaton::Description state = s.automaton().describe(n | Automaton::kInner);
+        nb::dict edges;
+        for (size_t e = 0; e < state.tokens.size(); ++e) edges[nb::int_(state.tokens[e])] = state.counts[e];
+        out.append(nb::make_tuple(state.length, state.shortest, s.automaton().describe(state.link).length, s.place(state.first),
+                                  state.total, edges));
+    }
+    return out;
+}
+
+void bind_automaton(nb::module_& m) {
+    nb::class_<Sequences>(m, "Automaton", "An online suffix automaton over many growing sequences. Not for several threads at a time.")
+        .def(nb::init<>())
+        .def("begin", &Sequences::begin, "A new sequence's number.")
+        .def("extend", &Sequences::extend, "sequence"_a, "tokens"_a.noconvert())
+        .def("match_length", &Sequences::match_length, "sequence"_a, "Length of the sequence's longest suffix that occurs elsewhere too.")
+        .def("find", &found, "tokens"_a.noconvert(), "What is known of the longest suffix of the tokens that occurs.")
+        .def("contexts", [](const Sequences& s, const Tokens& tokens, uint32_t most) {
+            if (most == 0) throw InputError("most is 0; at least 1 context is looked at");
+            std::vector<Described> out;
+            s.automaton().contexts(s.cursor_after(view(tokens)), most, [&](const Automaton::Context& context) {
+                auto& [length, total, latest, edges] = out.emplace_back();
+                length = context.length, total = context.total, latest = context.latest;
+                for (uint32_t e = 0; e < context.size; ++e) edges.emplace_back(context.tokens[e], context.counts[e]);
+                return true;
+            });
+            return out;
+        }, "tokens"_a.noconvert(), "most"_a = 64, "[(length, total, latest, [(token, count)])], longest first, the empty context last.")
+        .def("inner_states", &inner_states)
+        .def_prop_ro("size", [](const Sequences& s) { return s.automaton().size(); })
+        .def_prop_ro("num_inner_states", [](const Sequences& s) { return s.automaton().inner_states(); })
+        .def_prop_ro("link_steps", [](const Sequences& s) { return s.automaton().link_steps(); })
+        .def_prop_ro("bytes", [](const Sequences& s) { return s.automaton().bytes(); })
+        .def_ro_static("counted", &Automaton::kCounted)
+        .def("check_integrity", [](const Sequences& s) { s.automaton().check_integrity(); });
+    m.attr("COUNTED") = Automaton::kCounted;
+}
+
+// ---- the drafter ---------------------------------------------------------------------------------------------------
+
+std::vector<Request*> requests_of(const nb::list& states) {
+    std::vector<Request*> requests;
+    requests.reserve(states.size());
+    for (const nb::handle state : states) {
+        Request* request = nullptr;
+        if (!nb::try_cast(state, request) || request == nullptr)
+            throw StateError("state " + std::to_string(requests.size()) + " is not a state of this drafter; begin() gives one");
+        requests.push_back(request);
+    }
+    return requests;
+}
+
+std::vector<int32_t> budgets_of(const nb::object& budgets) {
+    Tokens array;
+    if (nb::try_cast(budgets, array, false)) return {array.data(), array.data() + array.size()};
+    std::vector<int32_t> out;
+    for (const nb::handle budget : nb::iter(budgets)) {
+        int32_t value = 0;
+        if (nb::isinstance<nb::bool_>(budget) || !nb::try_cast(budget, value))
+            throw InputError("budgets[" + std::to_string(out.size()) + "] is " + nb::repr(budget).c_str() + "; a budget is a whole number from 0 to 4096");
+        out.push_back(value);
+    }
+    return out;
+}
+
+void bind_drafter(nb::module_& m) {
+    nb::class_<Request>(m, "Request", "One request's state in a TextDrafter.")
+        .def_prop_ro("prompt_length", &Request::prompt_length)
+        .def_prop_ro("finished", &Request::finished);
+
+    nb::class_<SamRule>(m, "SamRule")
+        .def("__init__", [](SamRule* self, uint32_t l_threshold, uint32_t l_bias, bool latest, uint32_t topk_succ, double length_factor,
+                            uint32_t max_predicts, bool to_anc) {
+            new (self) SamRule{l_threshold, l_bias, latest, topk_succ, length_factor, max_predicts, to_anc};
+        }, nb::kw_only(), "l_threshold"_a, "l_bias"_a, "latest"_a, "topk_succ"_a, "length_factor"_a, "max_predicts"_a, "to_anc"_a);
+
+    nb::class_<TextDrafter>(m, "TextDrafter", "Drafts from text that exists. Each call locks it, so threads may share it.")
+        .def("__init__", [](TextDrafter* self, std::vector<std::shared_ptr<const FrozenIndex>> corpora, bool own, bool history,
+                            size_t history_bytes, size_t group_bytes, size_t max_tenants, uint32_t max_tokens, bool chain,
+                            const std::optional<SamRule>& sam) {
+            TextOptions options{own, history, history_bytes, group_bytes, max_tenants, max_tokens, {}, sam};
+            options.growth.chain = chain;
+            new (self) TextDrafter(options, std::move(corpora));
+        }, "corpora"_a, nb::kw_only(), "own"_a, "history"_a, "history_bytes"_a, "group_bytes"_a, "max_tenants"_a, "max_tokens"_a,
+           "chain"_a, "sam"_a.none())
+        .def("begin", [](TextDrafter& self, const Tokens& prompt, const std::optional<std::string>& group,
+                         const std::optional<std::string>& tenant) {
+            const nb::gil_scoped_release released;
+            return self.begin(view(prompt), group, tenant);
+        }, "prompt"_a.noconvert(), "group"_a.none(), "tenant"_a.none(), nb::keep_alive<0, 1>())
+        .def("propose", [](TextDrafter& self, const nb::list& states, const nb::object& budgets) {
+            const std::vector<Request*> requests = requests_of(states);
+            const std::vector<int32_t> most = budgets_of(budgets);
+            PackedTrees out;
+            {
+                const nb::gil_scoped_release released;
+                self.propose(requests, most, out);
+            }
+            return nb::make_tuple(own(std::move(out.tokens)), own(std::move(out.parents)), own(std::move(out.offsets)),
+                                  own(std::move(out.scores)), own(std::move(out.kinds)));
+        }, "states"_a, "budgets"_a, "(tokens, parents, offsets, scores, kinds)")
+        .def("observe", [](TextDrafter& self, const nb::list& states, const Tokens& tokens, const Tokens& offsets) {
+            const std::vector<Request*> requests = requests_of(states);
+            const nb::gil_scoped_release released;
+            self.observe(requests, view(tokens), view(offsets));
+        }, "states"_a, "tokens"_a.noconvert(), "offsets"_a.noconvert())
+        .def("finish", &TextDrafter::finish, "state"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def("text", [](const TextDrafter&, const Request& state) { return own(std::vector<int32_t>(state.text())); }, "state"_a)
+        .def("drop_group", &TextDrafter::drop_group, "group"_a, "tenant"_a.none(), nb::call_guard<nb::gil_scoped_release>())
+        .def("drop_tenant", &TextDrafter::drop_tenant, "tenant"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def_prop_ro("bytes", &TextDrafter::bytes)
+        .def_prop_ro("tokens", &TextDrafter::tokens)
+        .def_prop_ro("groups", &TextDrafter::groups)
+        .def("check_integrity", &TextDrafter::check_integrity, nb::call_guard<nb::gil_scoped_release>());
+}
+
+// ---- the frozen index ----------------------------------------------------------------------------------------------
+
+TokenizerHash hash_of(const nb::bytes& bytes) {
+    TokenizerHash hash;
+    if (bytes.size() != hash.size())
+        throw InputError("The tokenizer hash has " + std::to_string(bytes.size()) + " bytes; 32 is valid.");
+    std::copy_n(static_cast<const uint8_t*>(bytes.data()), hash.size(), hash.begin());
+    return hash;
+}
+
+using DescribedFrozen = std::tuple<uint32_t, uint32_t, int32_t, int32_t, std::vector<std::pair<int32_t, uint32_t>>>;
+
+FrozenIndex::Cursor cursor_after(const FrozenIndex& index, std::span<const int32_t> tokens) {
+    FrozenIndex::Cursor cursor;
+    for (const int32_t token : tokens) index.advance(cursor, token);
+    return cursor;
+}
+
+nb::dict summary_of(const FrozenIndex& index) {
+    const FrozenIndex::Summary summary = index.summary();
+    nb::dict sections;
+    for (uint32_t i = 0; i < frozen::kSections; ++i)
+        sections[frozen::kSectionNames[i]] = summary.section_lengths[i];
+    nb::dict result;
+    result["path"] = summary.path;
+    result["version"] = summary.version;
+    result["file_bytes"] = summary.file_length;
+    result["tokens"] = summary.tokens;
+    result["documents"] = summary.documents;
+    result["vocabulary"] = summary.vocabulary;
+    result["max_context"] = summary.max_context;
+    result["tokenizer_hash"] =
+        nb::bytes(reinterpret_cast<const char*>(summary.tokenizer_hash.data()), summary.tokenizer_hash.size());
+    result["section_bytes"] = sections;
+    return result;
+}
+
+void bind_frozen_index(nb::module_& m) {
+    nb::class_<FrozenIndex>(m, "FrozenIndex", "An immutable index over a corpus file. Threads may share it.")
+        .def_static("open", [](const std::string& path, const std::optional<nb::bytes>& tokenizer_hash) {
+            std::optional<TokenizerHash> expected;
+            if (tokenizer_hash) expected = hash_of(*tokenizer_hash);
+            const nb::gil_scoped_release released;
+            return FrozenIndex::open(path, expected);
+        }, "path"_a, "tokenizer_hash"_a = nb::none())
+        .def("summary", &summary_of)
+        .def("verify", &FrozenIndex::verify, nb::call_guard<nb::gil_scoped_release>())
+        .def("advance", [](const FrozenIndex& index, const Tokens& tokens) {
+            const nb::gil_scoped_release released;
+            const auto cursor = cursor_after(index, view(tokens));
+            return std::tuple(cursor.length, cursor.lo, cursor.hi);
+        }, "tokens"_a.noconvert(), "(length, lo, hi) of the longest suffix of the tokens that occurs.")
+        .def("contexts", [](const FrozenIndex& index, const Tokens& tokens, uint32_t width) {
+            std::vector<DescribedFrozen> described;
+            const nb::gil_scoped_release released;
+            index.matches(cursor_after(index, view(tokens)), width, [&](const FrozenIndex::Context& context) {
+                auto& [length, total, latest, first, top] = described.emplace_back();
+                length = context.length, total = context.total;
+                latest = context.latest_token, first = context.first_token;
+                for (const Continuation& c : context.top) top.emplace_back(c.token, c.count);
+                return true;
+            });
+            return described;
+        }, "tokens"_a.noconvert(), "width"_a = 8, "[(length, total, latest, first, [(token, count)])], longest first.")
+        .def("continuation", [](const FrozenIndex& index, const Tokens& tokens, uint32_t limit, bool latest) {
+            std::vector<int32_t> values;
+            {
+                const nb::gil_scoped_release released;
+                const auto cursor = cursor_after(index, view(tokens));
+                const uint32_t position = latest ? index.latest(cursor) : index.first(cursor);
+                if (position != FrozenIndex::kNoPosition) {
+                    const auto text = index.following(position, limit);
+                    values.assign(text.begin(), text.end());
+                }
+            }
+            return own(std::move(values));
+        }, "tokens"_a.noconvert(), "limit"_a, "latest"_a = true,
+           "What follows the last (or first) occurrence of the longest suffix, up to the end of its document.")
+        .def("match_lengths", [](const FrozenIndex& index, const Tokens& tokens) {
+            std::vector<int32_t> lengths;
+            {
+                const nb::gil_scoped_release released;
+                FrozenIndex::Cursor cursor;
+                for (const int32_t token : view(tokens)) {
+                    index.advance(cursor, token);
+                    lengths.push_back(static_cast<int32_t>(cursor.length));
+                }
+            }
+            return own(std::move(lengths));
+        }, "tokens"_a.noconvert(), "The length of the match after each token.")
+        .def("count_contexts", [](const FrozenIndex& index, const Tokens& tokens, uint32_t width) {
+            std::vector<int32_t> counts;
+            {
+                const nb::gil_scoped_release released;
+                FrozenIndex::Cursor cursor;
+                for (const int32_t token : view(tokens)) {
+                    index.advance(cursor, token);
+                    int32_t& count = counts.emplace_back();
+                    index.matches(cursor, width, [&](const FrozenIndex::Context&) { return ++count, true; });
+                }
+            }
+            return own(std::move(counts));
+        }, "tokens"_a.noconvert(), "width"_a = 8, "How many contexts a query after each token visits.");
+}
+
+void bind_frozen_builder(nb::module_& m) {
+    nb::class_<FrozenBuilder>(m, "FrozenBuilder", "Writes a corpus file; not for several threads at a time.")
+        .def("__init__", [](FrozenBuilder* self, std::string path, uint32_t vocabulary, const nb::bytes& tokenizer_hash,
+                            uint32_t max_context, uint64_t memory_bytes, uint32_t threads) {
+            new (self) FrozenBuilder(std::move(path),
+                                     {vocabulary, hash_of(tokenizer_hash), max_context, memory_bytes, threads});
+        }, "path"_a, nb::kw_only(), "vocabulary"_a, "tokenizer_hash"_a, "max_context"_a = 32,
+           "memory_bytes"_a = uint64_t{1} << 30, "threads"_a = 2)
+        .def("add_document", [](FrozenBuilder& builder, const Tokens& tokens) {
+            const nb::gil_scoped_release released;
+            builder.add_document(view(tokens));
+        }, "tokens"_a.noconvert())
+        .def("finish", [](FrozenBuilder& builder, const std::optional<nb::callable>& progress) {
+            Progress report;
+            if (progress) report = [&](const char* stage, double fraction) {
+                const nb::gil_scoped_acquire held;
+                (*progress)(stage, fraction);
+            };
+            const nb::gil_scoped_release released;
+            builder.finish(report);
+        }, "progress"_a = nb::none())
+        .def("abandon", &FrozenBuilder::abandon)
+        .def_prop_ro("tokens", &FrozenBuilder::tokens)
+        .def_prop_ro("documents", &FrozenBuilder::documents);
+}
+
+}  // namespace
+}  // namespace foresay
+
+NB_MODULE(_core, m) {
+    m.doc() = "The C++ core of foresay. Use the classes of foresay, not these.";
+    foresay::bind_errors();
+    foresay::bind_frozen_index(m);
+    foresay::bind_frozen_builder(m);
+    foresay::bind_automaton(m);
+    foresay::bind_drafter(m);
+    m.def("build_info", [] {
+        nb::dict info;
+        info["compiler"] = __VERSION__;
+        info["sanitized"] = FORESAY_SANITIZE != 0;
+        return info;
+    });
+}

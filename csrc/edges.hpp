@@ -1,0 +1,233 @@
+// The outgoing edges of every inner state, in size-classed blocks.
+//
+// A block of capacity C holds C tokens, then C targets, then C counts, so that looking for a token reads one short run of
+// memory. Edges stay sorted by count, most frequent first: the best continuations of a context are the first entries of
+// its block. Blocks of kIndexed entries and more carry a hash index behind the counts, so that a context with a hundred
+// thousand continuations still finds one in a few loads.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "errors.hpp"
+
+namespace foresay {
+
+using Token = int32_t;
+
+/// Where a state's edges are: a handle into the Edges arena, and how many there are.
+struct EdgeList {
+    uint32_t block = 0;
+    uint32_t size = 0;
+};
+
+class Edges {
+public:
+    static constexpr uint32_t kNone = UINT32_MAX;
+
+    struct View {
+        Token* tokens;
+        uint32_t* targets;
+        uint32_t* counts;
+        uint32_t size;
+    };
+
+    View view(const EdgeList& list) const noexcept {
+        if (list.size == 0) return {nullptr, nullptr, nullptr, 0};
+        uint32_t* words = address(list.block);
+        const uint32_t capacity = capacity_of(list.size);
+        return {reinterpret_cast<Token*>(words), words + capacity, words + 2 * capacity, list.size};
+    }
+
+    /// Slot of `token` in the list, or kNone.
+    uint32_t find(const EdgeList& list, Token token) const noexcept {
+        const View edges = view(list);
+        if (edges.size < kIndexed) {
+            for (uint32_t slot = 0; slot < edges.size; ++slot)
+                if (edges.tokens[slot] == token) return slot;
+            return kNone;
+        }
+        const uint32_t mask = 2 * capacity_of(list.size) - 1;
+        const uint32_t* index = index_of(list);
+        for (uint32_t probe = hash(token) & mask;; probe = (probe + 1) & mask) {
+            const uint32_t slot = index[probe];
+            if (slot == kNone) return kNone;
+            if (edges.tokens[slot] == token) return slot;
+        }
+    }
+
+    /// Adds an edge that is not there yet, behind the others. The list's block may move.
+    void add(EdgeList& list, Token token, uint32_t target, uint32_t count) {
+        if (list.size == 0) {
+            list.block = allocate(words_of(kSmallest));
+        } else if (list.size == capacity_of(list.size)) {
+            grow(list);
+        }
+        const uint32_t slot = list.size++;
+        const View edges = view(list);
+        edges.tokens[slot] = token;
+        edges.targets[slot] = target;
+        edges.counts[slot] = count;
+        if (slot + 1 == kIndexed) {
+            reindex(list);
+        } else if (slot >= kIndexed) {
+            enter(list, slot);
+        }
+        raise(list, slot);
+    }
+
+    /// Counts one more use of the edge at `slot` and moves it forward past the edges it has overtaken.
+    void count(const EdgeList& list, uint32_t slot) noexcept {
+        ++view(list).counts[slot];
+        raise(list, slot);
+    }
+
+    EdgeList copy(const EdgeList& from) {
+        EdgeList to;
+        if (from.size == 0) return to;
+        const uint32_t words = words_of(capacity_of(from.size));
+        to.block = allocate(words);
+        to.size = from.size;
+        std::memcpy(address(to.block), address(from.block), size_t{words} * sizeof(uint32_t));
+        return to;
+    }
+
+    void prefetch(const EdgeList& list) const noexcept {
+        if (list.size != 0) __builtin_prefetch(address(list.block));
+    }
+
+    /// Bytes written so far, freed blocks included.
+    size_t bytes() const noexcept { return used_words_ * sizeof(uint32_t) + pages_.size() * sizeof(pages_[0]); }
+
+    static uint32_t capacity_of(uint32_t size) noexcept { return std::max(kSmallest, std::bit_ceil(size)); }
+
+private:
+    static constexpr uint32_t kSmallest = 2;
+    static constexpr uint32_t kIndexed = 32;  // lists this long carry a hash index
+    static constexpr uint32_t kPageBits = 16;
+    static constexpr uint32_t kPageWords = uint32_t{1} << kPageBits;
+
+    static uint32_t hash(Token token) noexcept {
+        return static_cast<uint32_t>((static_cast<uint64_t>(static_cast<uint32_t>(token)) * 0x9E3779B97F4A7C15ull) >> 32);
+    }
+
+    // The index belongs to capacities that can hold kIndexed entries, whether or not it is in use yet.
+    static uint32_t words_of(uint32_t capacity) noexcept { return (capacity >= kIndexed ? 5u : 3u) * capacity; }
+
+    uint32_t* address(uint32_t block) const noexcept {
+        return pages_[block >> kPageBits].get() + (block & (kPageWords - 1));
+    }
+
+    uint32_t* index_of(const EdgeList& list) const noexcept {
+        return address(list.block) + size_t{3} * capacity_of(list.size);
+    }
+
+    void enter(const EdgeList& list, uint32_t slot) noexcept {
+        const uint32_t mask = 2 * capacity_of(list.size) - 1;
+        uint32_t* index = index_of(list);
+        uint32_t probe = hash(view(list).tokens[slot]) & mask;
+        while (index[probe] != kNone) probe = (probe + 1) & mask;
+        index[probe] = slot;
+    }
+
+    void reindex(const EdgeList& list) noexcept {
+        std::memset(index_of(list), 0xff, size_t{2} * capacity_of(list.size) * sizeof(uint32_t));
+        for (uint32_t slot = 0; slot < list.size; ++slot) enter(list, slot);
+    }
+
+    /// Points the index entry of `token` at another slot.
+    void repoint(const EdgeList& list, Token token, uint32_t from, uint32_t to) noexcept {
+        const uint32_t mask = 2 * capacity_of(list.size) - 1;
+        uint32_t* index = index_of(list);
+        uint32_t probe = hash(token) & mask;
+        while (index[probe] != from) probe = (probe + 1) & mask;
+        index[probe] = to;
+    }
+
+    /// Restores the order by count after the count at `slot` has grown by one: swap with the head of the overtaken run.
+    void raise(const EdgeList& list, uint32_t slot) noexcept {
+        const View edges = view(list);
+        const uint32_t count = edges.counts[slot];
+        if (slot == 0 || edges.counts[slot - 1] >= count) return;
+        uint32_t head = slot - 1;
+        if (slot < 16) {
+            while (head > 0 && edges.counts[head - 1] < count) --head;
+        } else {
+            head = static_cast<uint32_t>(
+                std::partition_point(edges.counts, edges.counts + slot, [count](uint32_t c) { return c >= count; }) -
+                edges.counts);
+        }
+        if (edges.size >= kIndexed) {
+            repoint(list, edges.tokens[slot], slot, kNone - 1);
+            repoint(list, edges.tokens[head], head, slot);
+            repoint(list, edges.tokens[slot], kNone - 1, head);
+        }
+        std::swap(edges.tokens[slot], edges.tokens[head]);
+        std::swap(edges.targets[slot], edges.targets[head]);
+        std::swap(edges.counts[slot], edges.counts[head]);
+    }
+
+    void grow(EdgeList& list) {
+        const uint32_t capacity = list.size;  // full, so the size is the capacity
+        const uint32_t block = allocate(words_of(2 * capacity));
+        const uint32_t* from = address(list.block);
+        uint32_t* to = address(block);
+        for (uint32_t part = 0; part < 3; ++part)
+            std::memcpy(to + size_t{2} * part * capacity, from + size_t{part} * capacity, capacity * sizeof(uint32_t));
+        release(list.block, words_of(capacity));
+        list.block = block;
+        if (list.size >= kIndexed) {
+            // `capacity_of(size)` is still the old capacity until one more edge is in: index for the new one by hand.
+            const uint32_t mask = 4 * capacity - 1;
+            uint32_t* index = to + size_t{6} * capacity;
+            std::memset(index, 0xff, size_t{4} * capacity * sizeof(uint32_t));
+            for (uint32_t slot = 0; slot < list.size; ++slot) {
+                uint32_t probe = hash(static_cast<Token>(to[slot])) & mask;
+                while (index[probe] != kNone) probe = (probe + 1) & mask;
+                index[probe] = slot;
+            }
+        }
+    }
+
+    uint32_t allocate(uint32_t words) {
+        std::vector<uint32_t>& free = free_[class_of(words)];
+        if (!free.empty()) {
+            const uint32_t block = free.back();
+            free.pop_back();
+            return block;
+        }
+        if (pages_.empty() || page_used_ + words > page_size_) new_page(words);
+        const uint32_t block = static_cast<uint32_t>((pages_.size() - 1) << kPageBits) | page_used_;
+        page_used_ += words;
+        used_words_ += words;
+        // A block longer than a page has a page of its own: nothing may be placed at an offset that a handle cannot name.
+        if (page_used_ >= kPageWords) page_used_ = page_size_ = kPageWords;
+        return block;
+    }
+
+    void release(uint32_t block, uint32_t words) { free_[class_of(words)].push_back(block); }
+
+    void new_page(uint32_t words) {
+        if (pages_.size() >= (size_t{1} << (32 - kPageBits)))
+            throw CapacityError("an automaton holds at most 65536 pages of edges; start a new one");
+        const uint32_t wanted = std::min(kPageWords, uint32_t{256} << std::min<size_t>(pages_.size(), 8));
+        page_size_ = std::max(wanted, words);
+        pages_.push_back(std::make_unique_for_overwrite<uint32_t[]>(page_size_));
+        page_used_ = 0;
+    }
+
+    static unsigned class_of(uint32_t words) noexcept { return static_cast<unsigned>(std::bit_width(words)); }
+
+    std::vector<std::unique_ptr<uint32_t[]>> pages_;
+    std::array<std::vector<uint32_t>, 33> free_;
+    uint32_t page_used_ = 0;
+    uint32_t page_size_ = 0;
+    size_t used_words_ = 0;
+};
+
+}  // namespace foresay

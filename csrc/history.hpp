@@ -1,0 +1,62 @@
+// The finished texts of one tenant, bounded in bytes.
+//
+// A suffix automaton cannot forget a sequence, so the history is a row of automata, each a share of the quota. When the
+// newest is full a newer one is begun, and when all together exceed the quota the oldest is dropped whole.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+
+#include "automaton.hpp"
+
+namespace foresay {
+
+class History {
+public:
+    static constexpr size_t kSegments = 4;
+
+    struct Segment {
+        uint64_t id;  // never used again, so that a cursor can tell whether its segment is still there
+        Automaton automaton;
+    };
+
+    explicit History(size_t quota) : quota_(quota) {}
+
+    /// Adds a finished text. May drop the oldest segment; cursors into it must not be used afterwards.
+    void add(std::span<const Token> text) {
+        if (segments_.empty() || segments_.front()->automaton.bytes() > quota_ / kSegments)
+            segments_.push_front(std::make_unique<Segment>(Segment{next_id_++, Automaton()}));
+        Automaton& newest = segments_.front()->automaton;
+        Automaton::Sequence sequence = newest.begin();
+        for (const Token token : text) newest.extend(sequence, token);
+        while (segments_.size() > 1 && bytes() > quota_) segments_.pop_back();
+        if (bytes() > quota_) segments_.clear();  // one text alone is larger than the quota
+    }
+
+    /// Newest first.
+    const std::deque<std::unique_ptr<Segment>>& segments() const noexcept { return segments_; }
+
+    size_t bytes() const noexcept {
+        size_t sum = 0;
+        for (const auto& segment : segments_) sum += segment->automaton.bytes();
+        return sum;
+    }
+    size_t tokens() const noexcept {
+        size_t sum = 0;
+        for (const auto& segment : segments_) sum += segment->automaton.size();
+        return sum;
+    }
+    void check_integrity() const {
+        for (const auto& segment : segments_) segment->automaton.check_integrity();
+    }
+
+private:
+    size_t quota_;
+    uint64_t next_id_ = 0;
+    std::deque<std::unique_ptr<Segment>> segments_;
+};
+
+}  // namespace foresay

@@ -1,0 +1,55 @@
+// Storage that grows without ever moving an element.
+//
+// Doubling one big array makes a single append cost milliseconds at a million tokens. A Pile adds a new chunk instead,
+// twice as long as the one before, and an index finds its chunk with one count-leading-zeros. Memory that was reserved
+// but not yet written is not resident, so `bytes()` counts what was written.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace foresay {
+
+template <class T>
+class Pile {
+    static constexpr unsigned kFirstBits = 6;  // the first chunk holds 64 elements
+
+public:
+    T& operator[](uint32_t index) noexcept { return *address(index); }
+    const T& operator[](uint32_t index) const noexcept { return *address(index); }
+
+    /// Appends `count` elements with indeterminate values and returns the index of the first.
+    uint32_t append(uint32_t count = 1) {
+        const uint32_t first = size_;
+        const uint32_t end = first + count;
+        while (end > capacity_) {
+            const unsigned bits = kFirstBits + chunk_count_;
+            chunks_[chunk_count_] = std::make_unique_for_overwrite<T[]>(size_t{1} << bits);
+            ++chunk_count_;
+            capacity_ += uint32_t{1} << bits;
+        }
+        size_ = end;
+        return first;
+    }
+
+    uint32_t size() const noexcept { return size_; }
+    size_t bytes() const noexcept { return size_t{size_} * sizeof(T); }
+    void prefetch(uint32_t index) const noexcept { __builtin_prefetch(address(index)); }
+
+private:
+    T* address(uint32_t index) const noexcept {
+        const uint32_t shifted = index + (uint32_t{1} << kFirstBits);
+        const unsigned bits = 31u - static_cast<unsigned>(std::countl_zero(shifted));
+        return &chunks_[bits - kFirstBits][shifted ^ (uint32_t{1} << bits)];
+    }
+
+    std::array<std::unique_ptr<T[]>, 32 - kFirstBits> chunks_{};
+    uint32_t size_ = 0;
+    uint32_t capacity_ = 0;
+    unsigned chunk_count_ = 0;
+};
+
+}  // namespace foresay

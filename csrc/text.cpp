@@ -1,0 +1,300 @@
+#include "text.hpp"
+
+#include <algorithm>
+
+namespace foresay {
+namespace {
+
+void check_tokens(std::span<const Token> tokens) {
+    for (size_t i = 0; i < tokens.size(); ++i)
+        if (tokens[i] < 0 || tokens[i] == INT32_MAX)
+            throw InputError("token " + std::to_string(tokens[i]) + " at index " + std::to_string(i) +
+                             " is not a token id; valid ids are 0 to 2147483646");
+}
+
+}  // namespace
+
+Request::~Request() { owner_->forget(*this); }
+
+TextDrafter::TextDrafter(const TextOptions& options, std::vector<std::shared_ptr<const FrozenIndex>> corpora)
+    : options_(options), corpora_(std::move(corpora)) {}
+
+TextDrafter::~TextDrafter() = default;
+
+void TextDrafter::check(const Request& request) const {
+    if (request.owner_ != this) throw StateError("this state was begun by another drafter; use the drafter that began it");
+    if (request.finished_) throw StateError("this state is finished; begin a new one");
+}
+
+Tenant& TextDrafter::tenant_of(const std::string& name) {
+    std::unique_ptr<Tenant>& tenant = tenants_[name];
+    if (!tenant) tenant.reset(new Tenant{name, History(options_.history_bytes), 0, 0});
+    tenant->used = ++clock_;
+    return *tenant;
+}
+
+Group& TextDrafter::group_of(const std::string& tenant, const std::string& name) {
+    std::unique_ptr<Group>& group = groups_[{tenant, name}];
+    if (!group) group.reset(new Group{tenant, name, Automaton(), 0, 0});
+    group->used = ++clock_;
+    return *group;
+}
+
+std::unique_ptr<Request> TextDrafter::begin(std::span<const Token> prompt, const std::optional<std::string>& group,
+                                            const std::optional<std::string>& tenant) {
+    if (prompt.empty()) throw InputError("the prompt is empty; a prompt has 1 to " + std::to_string(options_.max_tokens) + " tokens");
+    if (prompt.size() > options_.max_tokens)
+        throw InputError("the prompt has " + std::to_string(prompt.size()) + " tokens; a prompt has 1 to " +
+                         std::to_string(options_.max_tokens) + " tokens");
+    check_tokens(prompt);
+    std::unique_ptr<Request> request(new Request(*this));
+    request->text_.assign(prompt.begin(), prompt.end());
+    request->prompt_length_ = prompt.size();
+    if (options_.own) {  // the long part, which needs nothing that is shared
+        request->own_ = std::make_unique<Automaton>();
+        request->sequence_ = request->own_->begin();
+        for (const Token token : prompt) request->own_->extend(request->sequence_, token);
+    }
+    const std::lock_guard lock(mutex_);
+    const std::string owner = tenant.value_or("");
+    const std::span<const Token> lead = prompt.last(std::min<size_t>(kLead, prompt.size()));
+    requests_.insert(request.get());
+    if (options_.history) {
+        request->tenant_ = &tenant_of(owner);
+        ++request->tenant_->running;
+    }
+    if (group) {
+        Group& shared = group_of(owner, *group);
+        ++shared.running;
+        request->group_ = &shared;
+        request->group_sequence_ = shared.automaton.begin();
+        for (const Token token : lead) shared.automaton.extend(request->group_sequence_, token);
+    }
+    for (const auto& corpus : corpora_) {
+        FrozenIndex::Cursor cursor;
+        for (const Token token : lead) corpus->advance(cursor, token);
+        request->corpora_.push_back(cursor);
+    }
+    evict();
+    return request;
+}
+
+/// Fills sources_ and cursors_ with the texts that the request may draft from, and where it stands in each.
+void TextDrafter::sources_of(Request& request) {
+    sources_.clear();
+    cursors_.clear();
+    const auto add = [this](Kind kind, const Automaton& automaton, Automaton::Cursor cursor) {
+        sources_.push_back({kind, &automaton, nullptr});
+        cursors_.push_back({cursor, {}});
+    };
+    if (request.own_) add(kOwn, *request.own_, request.own_->cursor(request.sequence_));
+    if (request.group_) add(kGroup, request.group_->automaton, request.group_->automaton.cursor(request.group_sequence_));
+    if (request.tenant_) {
+        std::vector<Request::HistoryPlace> places;
+        for (const auto& segment : request.tenant_->history.segments()) {
+            const auto known = std::find_if(request.history_.begin(), request.history_.end(),
+                                            [&](const auto& place) { return place.segment == segment->id; });
+            Request::HistoryPlace place{segment->id, {}};
+            if (known != request.history_.end()) {
+                place = *known;
+            } else {  // a segment that was begun after this request
+                const size_t from = request.text_.size() - std::min<size_t>(kLead, request.text_.size());
+                for (size_t i = from; i < request.text_.size(); ++i) segment->automaton.advance(place.cursor, request.text_[i]);
+            }
+            places.push_back(place);
+            add(kHistory, segment->automaton, place.cursor);
+        }
+        request.history_ = std::move(places);
+    }
+    for (size_t c = 0; c < corpora_.size(); ++c) {
+        sources_.push_back({kCorpus, nullptr, corpora_[c].get()});
+        cursors_.push_back({{}, request.corpora_[c]});
+    }
+}
+
+void TextDrafter::propose(std::span<Request* const> requests, std::span<const int32_t> budgets, PackedTrees& out) {
+    if (requests.size() != budgets.size())
+        throw InputError(std::to_string(requests.size()) + " states came with " + std::to_string(budgets.size()) +
+                         " budgets; there must be one budget for each state");
+    const std::lock_guard lock(mutex_);
+    for (const Request* request : requests) check(*request);
+    for (const int32_t budget : budgets)
+        if (budget < 0 || budget > kMaxBudget)
+            throw InputError("budget " + std::to_string(budget) + " is not valid; a budget is 0 to " + std::to_string(kMaxBudget));
+    for (size_t i = 0; i < requests.size(); ++i) {
+        Request& request = *requests[i];
+        sources_of(request);
+        const auto budget = static_cast<uint32_t>(budgets[i]);
+        if (options_.sam) draft_by_sam_rule(*options_.sam, sources_, cursors_, budget, out);
+        else grower_.grow(sources_, cursors_, options_.growth, budget, calibration_, request.considered_, out);
+    }
+}
+
+/// Follows the committed tokens through what the last propose considered, and learns from each step's candidates.
+void TextDrafter::learn(const Request& request, std::span<const Token> tokens) {
+    const Considered& considered = request.considered_;
+    uint32_t node = 0;
+    for (const Token token : tokens) {
+        if (node >= considered.nodes.size()) return;
+        const Considered::Node& here = considered.nodes[node];
+        for (uint32_t c = here.begin; c < here.end; ++c)
+            calibration_.learn(considered.candidates[c], considered.candidates[c].token == token);
+        const uint32_t parent = node++;
+        while (node < considered.nodes.size() &&
+               (considered.nodes[node].parent != static_cast<int32_t>(parent) || considered.nodes[node].token != token))
+            ++node;
+    }
+}
+
+void TextDrafter::commit(Request& request, std::span<const Token> tokens) {
+    request.text_.insert(request.text_.end(), tokens.begin(), tokens.end());
+    if (request.own_)
+        for (const Token token : tokens) request.own_->extend(request.sequence_, token);
+    if (request.group_)
+        for (const Token token : tokens) request.group_->automaton.extend(request.group_sequence_, token);
+    if (request.tenant_)
+        for (const auto& segment : request.tenant_->history.segments())
+            for (auto& place : request.history_)
+                if (place.segment == segment->id)
+                    for (const Token token : tokens) segment->automaton.advance(place.cursor, token);
+    for (size_t c = 0; c < corpora_.size(); ++c)
+        for (const Token token : tokens) corpora_[c]->advance(request.corpora_[c], token);
+}
+
+void TextDrafter::observe(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets) {
+    if (offsets.size() != requests.size() + 1)
+        throw InputError(std::to_string(requests.size()) + " states came with " + std::to_string(offsets.empty() ? 0 : offsets.size() - 1) +
+                         " verdicts; there must be one verdict for each state");
+    for (size_t i = 0; i + 1 < offsets.size(); ++i)
+        if (offsets[i] > offsets[i + 1]) throw InputError("the verdicts' offsets fall at index " + std::to_string(i + 1) + "; they must not");
+    if (offsets.front() != 0 || static_cast<size_t>(offsets.back()) != tokens.size())
+        throw InputError("the verdicts' offsets run from " + std::to_string(offsets.front()) + " to " + std::to_string(offsets.back()) +
+                         "; they must run from 0 to " + std::to_string(tokens.size()));
+    check_tokens(tokens);
+    const std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < requests.size(); ++i) {
+        check(*requests[i]);
+        if (requests[i]->text_.size() + static_cast<size_t>(offsets[i + 1] - offsets[i]) > options_.max_tokens)
+            throw InputError("a request would exceed " + std::to_string(options_.max_tokens) + " tokens, the most it may have");
+    }
+    for (size_t i = 0; i < requests.size(); ++i) {
+        const auto committed = tokens.subspan(static_cast<size_t>(offsets[i]), static_cast<size_t>(offsets[i + 1] - offsets[i]));
+        learn(*requests[i], committed);
+        requests[i]->considered_.clear();
+        commit(*requests[i], committed);
+    }
+}
+
+void TextDrafter::finish(Request& request) {
+    const std::lock_guard lock(mutex_);
+    check(request);
+    if (request.tenant_ && request.text_.size() > request.prompt_length_) {
+        const size_t lead = std::min<size_t>(kLead, request.prompt_length_);
+        request.tenant_->history.add(std::span(request.text_).subspan(request.prompt_length_ - lead));
+        request.tenant_->used = ++clock_;
+    }
+    request.finished_ = true;
+    if (request.group_) --request.group_->running;
+    if (request.tenant_) --request.tenant_->running;
+    request.group_ = nullptr;
+    request.tenant_ = nullptr;
+    request.own_.reset();
+    request.text_ = {};
+    request.considered_ = {};
+    requests_.erase(&request);
+    evict();
+}
+
+/// A state that is dropped without finish() publishes nothing.
+void TextDrafter::forget(Request& request) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (request.group_) --request.group_->running;
+    if (request.tenant_) --request.tenant_->running;
+    requests_.erase(&request);
+}
+
+void TextDrafter::drop_group(const std::string& group, const std::optional<std::string>& tenant) {
+    const std::lock_guard lock(mutex_);
+    const auto found = groups_.find({tenant.value_or(""), group});
+    if (found == groups_.end())
+        throw UnknownGroup("group '" + group + "' is not known" + (tenant ? " to tenant '" + *tenant + "'" : "") + "; " +
+                           std::to_string(groups_.size()) + " groups are, each from its first begin() until it is dropped");
+    for (Request* request : requests_)
+        if (request->group_ == found->second.get()) request->group_ = nullptr;
+    groups_.erase(found);
+}
+
+void TextDrafter::drop_tenant(const std::string& tenant) {
+    const std::lock_guard lock(mutex_);
+    for (auto it = groups_.begin(); it != groups_.end();) {
+        if (it->first.first != tenant) {
+            ++it;
+            continue;
+        }
+        for (Request* request : requests_)
+            if (request->group_ == it->second.get()) request->group_ = nullptr;
+        it = groups_.erase(it);
+    }
+    const auto found = tenants_.find(tenant);
+    if (found == tenants_.end()) return;
+    for (Request* request : requests_)
+        if (request->tenant_ == found->second.get()) request->tenant_ = nullptr;
+    tenants_.erase(found);
+}
+
+/// Drops idle groups and idle tenants, least recently used first, until the bounds hold.
+void TextDrafter::evict() {
+    const auto oldest_idle = [](auto& items) {
+        auto oldest = items.end();
+        for (auto it = items.begin(); it != items.end(); ++it)
+            if (it->second->running == 0 && (oldest == items.end() || it->second->used < oldest->second->used)) oldest = it;
+        return oldest;
+    };
+    size_t group_bytes = 0;
+    for (const auto& [key, group] : groups_) group_bytes += group->automaton.bytes();
+    while (group_bytes > options_.group_bytes) {
+        const auto oldest = oldest_idle(groups_);
+        if (oldest == groups_.end()) break;
+        group_bytes -= oldest->second->automaton.bytes();
+        groups_.erase(oldest);
+    }
+    while (tenants_.size() > options_.max_tenants) {
+        const auto oldest = oldest_idle(tenants_);
+        if (oldest == tenants_.end()) break;
+        tenants_.erase(oldest);
+    }
+}
+
+size_t TextDrafter::bytes() const {
+    const std::lock_guard lock(mutex_);
+    size_t sum = 0;
+    for (const auto& [key, group] : groups_) sum += group->automaton.bytes();
+    for (const auto& [name, tenant] : tenants_) sum += tenant->history.bytes();
+    for (const Request* request : requests_)
+        sum += (request->own_ ? request->own_->bytes() : 0) + request->text_.capacity() * sizeof(Token);
+    return sum;
+}
+
+size_t TextDrafter::tokens() const {
+    const std::lock_guard lock(mutex_);
+    size_t sum = 0;
+    for (const auto& [key, group] : groups_) sum += group->automaton.size();
+    for (const auto& [name, tenant] : tenants_) sum += tenant->history.tokens();
+    for (const Request* request : requests_) sum += request->own_ ? request->own_->size() : 0;
+    return sum;
+}
+
+size_t TextDrafter::groups() const {
+    const std::lock_guard lock(mutex_);
+    return groups_.size();
+}
+
+void TextDrafter::check_integrity() const {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, group] : groups_) group->automaton.check_integrity();
+    for (const auto& [name, tenant] : tenants_) tenant->history.check_integrity();
+    for (const Request* request : requests_)
+        if (request->own_) request->own_->check_integrity();
+}
+
+}  // namespace foresay

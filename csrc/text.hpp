@@ -1,0 +1,136 @@
+// Drafting from text that exists: a request's own, its group's, the history of finished requests, and corpora.
+//
+// A Request owns its own text's automaton and its places in the shared ones; the TextDrafter owns what is shared: groups,
+// histories by tenant, corpora, and the calibration. Each call locks the drafter; a call either does all it was asked or
+// throws and has changed nothing. This file knows nothing of Python.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "automaton.hpp"
+#include "calibration.hpp"
+#include "frozen.hpp"
+#include "history.hpp"
+#include "sam.hpp"
+#include "tree.hpp"
+
+namespace foresay {
+
+struct TextOptions {
+    bool own = true;
+    bool history = true;
+    size_t history_bytes = size_t{256} << 20;  // per tenant
+    size_t group_bytes = size_t{1} << 30;      // all groups together; idle ones are dropped, least recently used first
+    size_t max_tenants = 256;                  // idle tenants beyond this many lose their history
+    uint32_t max_tokens = 1u << 26;            // of one request
+    Growth growth{};
+    std::optional<SamRule> sam;
+};
+
+class TextDrafter;
+
+/// One request's state. Made by TextDrafter::begin, which must outlive it.
+class Request {
+public:
+    ~Request();
+    Request(const Request&) = delete;
+    Request& operator=(const Request&) = delete;
+
+    size_t prompt_length() const noexcept { return prompt_length_; }
+    const std::vector<Token>& text() const noexcept { return text_; }
+    bool finished() const noexcept { return finished_; }
+
+private:
+    friend class TextDrafter;
+    explicit Request(TextDrafter& owner) : owner_(&owner) {}
+
+    struct HistoryPlace {
+        uint64_t segment;
+        Automaton::Cursor cursor;
+    };
+
+    TextDrafter* owner_;
+    std::vector<Token> text_;  // prompt and observed tokens
+    size_t prompt_length_ = 0;
+    bool finished_ = false;
+    std::unique_ptr<Automaton> own_;
+    Automaton::Sequence sequence_;
+    struct Group* group_ = nullptr;
+    Automaton::Sequence group_sequence_;
+    struct Tenant* tenant_ = nullptr;
+    std::vector<HistoryPlace> history_;
+    std::vector<FrozenIndex::Cursor> corpora_;
+    Considered considered_;  // of the last propose
+};
+
+struct Group {
+    std::string tenant, name;
+    Automaton automaton;
+    size_t running = 0;
+    uint64_t used = 0;  // when last
+};
+
+struct Tenant {
+    std::string name;
+    History history;
+    size_t running = 0;
+    uint64_t used = 0;
+};
+
+class TextDrafter {
+public:
+    TextDrafter(const TextOptions& options, std::vector<std::shared_ptr<const FrozenIndex>> corpora);
+    ~TextDrafter();
+
+    std::unique_ptr<Request> begin(std::span<const Token> prompt, const std::optional<std::string>& group,
+                                   const std::optional<std::string>& tenant);
+    /// Appends one tree per request to `out`. Requests are unchanged but for what they remember of this call.
+    void propose(std::span<Request* const> requests, std::span<const int32_t> budgets, PackedTrees& out);
+    /// tokens[offsets[i] .. offsets[i + 1]) were committed to request i.
+    void observe(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets);
+    void finish(Request& request);
+    void drop_group(const std::string& group, const std::optional<std::string>& tenant);
+    void drop_tenant(const std::string& tenant);
+
+    size_t bytes() const;
+    size_t tokens() const;  // held, each as often as it is held
+    size_t groups() const;
+    void check_integrity() const;
+
+private:
+    friend class Request;
+    static constexpr int32_t kMaxBudget = 4096;
+    static constexpr uint32_t kLead = Automaton::kCounted;  // tokens of the prompt that lead into a shared output
+
+    void check(const Request& request) const;
+    void sources_of(Request& request);
+    void learn(const Request& request, std::span<const Token> tokens);
+    void commit(Request& request, std::span<const Token> tokens);
+    void forget(Request& request) noexcept;
+    void evict();
+    Tenant& tenant_of(const std::string& name);
+    Group& group_of(const std::string& tenant, const std::string& name);
+
+    TextOptions options_;
+    std::vector<std::shared_ptr<const FrozenIndex>> corpora_;
+    std::map<std::pair<std::string, std::string>, std::unique_ptr<Group>> groups_;
+    std::map<std::string, std::unique_ptr<Tenant>> tenants_;
+    std::unordered_set<Request*> requests_;
+    Calibration calibration_;
+    uint64_t clock_ = 0;
+    mutable std::mutex mutex_;
+
+    // Scratch of the present call.
+    TreeGrower grower_;
+    std::vector<Source> sources_;
+    std::vector<SourceCursor> cursors_;
+};
+
+}  // namespace foresay

@@ -1,0 +1,28 @@
+"""`python -m foresay` and the command `foresay`."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line; exits with its status, 2 if its libraries are missing."""
+    try:
+        import rich  # noqa: F401
+        import typer  # noqa: F401
+    except ModuleNotFoundError as error:
+        print(
+            f"foresay: the command line needs {error.name}; install it with: "
+            "pip install 'foresay[cli]'",
+            file=sys.stderr,
+        )
+        raise SystemExit(2) from None
+    from foresay.cli import run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""The C++ core of foresay. Use the classes of foresay, not these."""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Final
+
+import numpy
+from numpy.typing import NDArray
+
+
+class FrozenIndex:
+    """An immutable index over a corpus file. Threads may share it."""
+
+    @staticmethod
+    def open(path: str, tokenizer_hash: bytes | None = None) -> FrozenIndex: ...
+
+    def summary(self) -> dict: ...
+
+    def verify(self) -> None: ...
+
+    def advance(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple[int, int, int]:
+        """(length, lo, hi) of the longest suffix of the tokens that occurs."""
+
+    def contexts(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: int = 8) -> list[tuple[int, int, int, int, list[tuple[int, int]]]]:
+        """[(length, total, latest, first, [(token, count)])], longest first."""
+
+    def continuation(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], limit: int, latest: bool = True) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
+        """
+        What follows the last (or first) occurrence of the longest suffix, up to the end of its document.
+        """
+
+    def match_lengths(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
+        """The length of the match after each token."""
+
+    def count_contexts(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: int = 8) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
+        """How many contexts a query after each token visits."""
+
+class FrozenBuilder:
+    """Writes a corpus file; not for several threads at a time."""
+
+    def __init__(self, path: str, *, vocabulary: int, tokenizer_hash: bytes, max_context: int = 32, memory_bytes: int = 1073741824, threads: int = 2) -> None: ...
+
+    def add_document(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+    def finish(self, progress: Callable | None = None) -> None: ...
+
+    def abandon(self) -> None: ...
+
+    @property
+    def tokens(self) -> int: ...
+
+    @property
+    def documents(self) -> int: ...
+
+class Automaton:
+    """
+    An online suffix automaton over many growing sequences. Not for several threads at a time.
+    """
+
+    def __init__(self) -> None: ...
+
+    def begin(self) -> int:
+        """A new sequence's number."""
+
+    def extend(self, sequence: int, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+    def match_length(self, sequence: int) -> int:
+        """Length of the sequence's longest suffix that occurs elsewhere too."""
+
+    def find(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> dict:
+        """What is known of the longest suffix of the tokens that occurs."""
+
+    def contexts(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], most: int = 64) -> list[tuple[int, int, int, list[tuple[int, int]]]]:
+        """
+        [(length, total, latest, [(token, count)])], longest first, the empty context last.
+        """
+
+    def inner_states(self) -> list: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def num_inner_states(self) -> int: ...
+
+    @property
+    def link_steps(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    counted: Final[int] = ...
+    """(arg: object, /) -> int"""
+
+    def check_integrity(self) -> None: ...
+
+COUNTED: int = 32
+
+class Request:
+    """One request's state in a TextDrafter."""
+
+    @property
+    def prompt_length(self) -> int: ...
+
+    @property
+    def finished(self) -> bool: ...
+
+class SamRule:
+    def __init__(self, *, l_threshold: int, l_bias: int, latest: bool, topk_succ: int, length_factor: float, max_predicts: int, to_anc: bool) -> None: ...
+
+class TextDrafter:
+    """
+    Drafts from text that exists. Each call locks it, so threads may share it.
+    """
+
+    def __init__(self, corpora: Sequence[FrozenIndex], *, own: bool, history: bool, history_bytes: int, group_bytes: int, max_tenants: int, max_tokens: int, chain: bool, sam: SamRule | None) -> None: ...
+
+    def begin(self, prompt: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], group: str | None, tenant: str | None) -> Request: ...
+
+    def propose(self, states: list, budgets: object) -> tuple:
+        """(tokens, parents, offsets, scores, kinds)"""
+
+    def observe(self, states: list, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+    def finish(self, state: Request) -> None: ...
+
+    def text(self, state: Request) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    def drop_group(self, group: str, tenant: str | None) -> None: ...
+
+    def drop_tenant(self, tenant: str) -> None: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def tokens(self) -> int: ...
+
+    @property
+    def groups(self) -> int: ...
+
+    def check_integrity(self) -> None: ...
+
+def build_info() -> dict: ...

@@ -1,0 +1,233 @@
+"""Arrays at the door: what the draft values accept, and the sentences with which they refuse.
+
+Lists of ints become int32 arrays. An array of another dtype is refused by name: a float is never
+truncated and an int64 never wrapped. Every check is vectorised.
+
+This module knows numpy only. Nothing in it mutates its arguments; all of it holds the GIL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foresay.errors import InputError, TokenTypeError
+
+Int32s: TypeAlias = NDArray[np.int32]  # 1-D, C-contiguous
+Floats: TypeAlias = NDArray[np.float32]
+IntsLike: TypeAlias = Int32s | Sequence[int]
+FloatsLike: TypeAlias = Floats | Sequence[float]
+A = TypeVar("A", bound=NDArray[Any])
+
+MAX_TOKEN = 2**31 - 2
+"""The largest token id; the core keeps the largest int32 for itself."""
+
+
+def as_tokens(values: IntsLike, name: str = "tokens") -> Int32s:
+    """`values` as token ids, int32[n]: an int32 array as it is, a list of ints converted.
+
+    Valid until: a contiguous array is returned without a copy. Raises: TokenTypeError for another
+    dtype or shape, InputError for a token outside 0 … MAX_TOKEN.
+    """
+    array = as_ints(values, name, "a token id is", 0, MAX_TOKEN)
+    if _outside(array, 0, MAX_TOKEN):
+        at = int(np.argmax((array < 0) | (array > MAX_TOKEN)))
+        raise InputError(f"{name}[{at}] is {array[at]}; a token id is from 0 to {MAX_TOKEN}")
+    return array
+
+
+def as_ints(
+    values: IntsLike, name: str, what: str = "it is", low: int = -(2**31), high: int = 2**31 - 1
+) -> Int32s:
+    """`values` as int32[n]; the last three arguments only word the refusal of a too large int.
+
+    Valid until: a contiguous array is returned without a copy. Raises: TokenTypeError, InputError.
+    """
+    if isinstance(values, (list, tuple, range)):
+        if not len(values):
+            return np.empty(0, np.int32)
+        wide = np.asarray(values)
+        if wide.dtype == np.int64 and wide.ndim == 1 and not _outside(wide, -(2**31), 2**31 - 1):
+            return wide.astype(np.int32)
+        for at, value in enumerate(values):  # slow, to name the first entry that does not fit
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise TokenTypeError(
+                    f"{name}[{at}] is {value!r}; an int is needed, and nothing else is converted"
+                )
+            if not -(2**31) <= value < 2**31:
+                raise InputError(f"{name}[{at}] is {value}; {what} from {low} to {high}")
+        return np.array(values, np.int32)
+    array = np.asarray(values)
+    if array.dtype != np.int32:
+        raise TokenTypeError(
+            f"{name} has dtype {array.dtype}; int32 is needed, and nothing else is converted"
+        )
+    return np.ascontiguousarray(_flat(array, name))
+
+
+def as_floats(values: FloatsLike, name: str) -> Floats:
+    """`values` as float32[n]: a float32 array as it is, a list of numbers converted.
+
+    Valid until: a contiguous array is returned without a copy. Raises: TokenTypeError.
+    """
+    if isinstance(values, (list, tuple)):
+        return np.array(values, np.float32)
+    array = np.asarray(values)
+    if array.dtype != np.float32:
+        raise TokenTypeError(f"{name} has dtype {array.dtype}; float32 is needed")
+    return np.ascontiguousarray(_flat(array, name))
+
+
+def as_offsets(values: IntsLike, size: int, name: str) -> Int32s:
+    """Row bounds int32[B + 1], rising from 0 to `size`. Raises: TokenTypeError, InputError."""
+    offsets = as_ints(values, name)
+    if not len(offsets):
+        raise InputError(f"{name} is empty; it needs one entry more than there are items")
+    if offsets[0] != 0 or offsets[-1] != size:
+        raise InputError(
+            f"{name} runs from {offsets[0]} to {offsets[-1]}; it must run from 0 to {size}"
+        )
+    falls = np.diff(offsets) < 0
+    if falls.any():
+        at = int(np.argmax(falls))
+        raise InputError(
+            f"{name}[{at + 1}] is {offsets[at + 1]}, less than the {offsets[at]} before it; "
+            f"{name} must not fall"
+        )
+    return offsets
+
+
+def check_tree(
+    parents: Int32s,
+    starts: NDArray[np.int64],
+    scores: Floats | None,
+    probs: Floats | None,
+) -> None:
+    """Refuse what is not a tree with parents first, or scores and probs that do not fit it.
+
+    `starts` int64[N] is the flat index at which each node's own draft begins, and has one entry per
+    token. Raises: TokenTypeError, InputError.
+    """
+    n = len(starts)
+    if len(parents) != n:
+        raise InputError(f"there are {n} tokens but {len(parents)} parents; each needs one")
+    index = np.arange(n) - starts
+    bad = (parents < -1) | (parents >= index)
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise InputError(
+            f"parents[{at}] is {parents[at]}; for node {index[at]} of its draft it is from -1 "
+            f"to {index[at] - 1}, because parents come before children"
+        )
+    if scores is not None:
+        _check_scores(scores, parents, starts)
+    if probs is not None and (probs.ndim != 2 or len(probs) != n or probs.dtype != np.float32):
+        raise TokenTypeError(
+            f"probs is {probs.dtype}{list(probs.shape)}; float32[{n}, vocabulary] is needed"
+        )
+
+
+def _check_scores(scores: Floats, parents: Int32s, starts: NDArray[np.int64]) -> None:
+    if len(scores) != len(parents):
+        raise InputError(f"there are {len(parents)} tokens but {len(scores)} scores")
+    bad = ~((scores >= 0) & (scores <= 1))  # also true for nan
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise InputError(f"scores[{at}] is {scores[at]}; a score is a chance, from 0 to 1")
+    has_parent = np.flatnonzero(parents >= 0)
+    above = scores[(starts + parents)[has_parent]]
+    bad = scores[has_parent] > above
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise InputError(
+            f"scores[{has_parent[at]}] is {scores[has_parent[at]]}, larger than its parent's "
+            f"{above[at]}; a node is committed only with its parent"
+        )
+
+
+def check_path(path: Int32s, path_offsets: Int32s, offsets: Int32s) -> None:
+    """Refuse paths that do not go down a tree, or that leave no token of the target's own.
+
+    Raises: InputError.
+    """
+    lengths, committed = np.diff(path_offsets), np.diff(offsets)
+    bad = committed <= lengths
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise InputError(
+            f"verdict {at} committed {committed[at]} tokens with a path of {lengths[at]} nodes; "
+            "the target's own token makes it at least one more than the path"
+        )
+    if not path.size:
+        return
+    first = np.zeros(len(path), bool)
+    first[path_offsets[:-1][lengths > 0]] = True
+    bad = np.where(first, path < 0, path <= np.roll(path, 1))
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise InputError(
+            f"path[{at}] is {path[at]}; a path runs from the root to a leaf, so its node indices "
+            "rise and are at least 0"
+        )
+
+
+def item_index(index: int, length: int, what: str) -> int:
+    """`index` counted from the start. Raises: IndexError, as every sequence does."""
+    at = index + length if index < 0 else index
+    if not 0 <= at < length:
+        raise IndexError(f"index {index} in a batch of {length} {what}")
+    return at
+
+
+def joined(arrays: Sequence[Int32s]) -> Int32s:
+    """`arrays` one after the other. Raises: nothing."""
+    return np.concatenate(arrays) if arrays else np.empty(0, np.int32)
+
+
+def joined_or_none(arrays: Sequence[A | None], name: str) -> A | None:
+    """`arrays` one after the other, None if all are None. Raises: InputError on a mixture."""
+    present = [array for array in arrays if array is not None]
+    if not present:
+        return None
+    if len(present) != len(arrays):
+        raise InputError(
+            f"{len(present)} of {len(arrays)} items have {name}; a batch needs it in all or none"
+        )
+    whole: A = np.concatenate(present)  # type: ignore[assignment]
+    return whole
+
+
+def offsets_of(lengths: Sequence[int]) -> Int32s:
+    """Row bounds of rows of these lengths. Raises: nothing."""
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def same(a: object, b: object, names: Sequence[str]) -> bool:
+    """Whether two values hold equal arrays under all `names`; none is as good as an empty one."""
+    for name in names:
+        x, y = getattr(a, name), getattr(b, name)
+        x_empty, y_empty = x is None or not len(x), y is None or not len(y)
+        if x_empty != y_empty or not (x_empty or np.array_equal(x, y)):
+            return False
+    return True
+
+
+def short(array: NDArray[Any]) -> str:
+    """At most eight entries, for a repr. Raises: nothing."""
+    head = ", ".join(str(x) for x in array[:8].tolist())
+    return f"[{head}, … {len(array)} in all]" if len(array) > 8 else f"[{head}]"
+
+
+def _flat(array: NDArray[Any], name: str) -> NDArray[Any]:
+    if array.ndim != 1:
+        raise TokenTypeError(f"{name} has shape {list(array.shape)}; one dimension is needed")
+    return array
+
+
+def _outside(array: NDArray[Any], low: int, high: int) -> bool:
+    return bool(array.size and (array.min() < low or array.max() > high))

@@ -1,0 +1,1 @@
+"""The lab: recorded outputs replayed through drafters, without a model."""

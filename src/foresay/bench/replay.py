@@ -1,0 +1,260 @@
+"""Replay: recorded outputs through a drafter, no model needed.
+
+A looked-up draft is accepted exactly where it equals what the model writes, and a trace says what
+the model wrote. So the number of tokens per step on a trace is the number a real engine would
+reach, at any temperature, and it is the same on every machine.
+
+One step of one request is: propose, walk the tree along the recorded output, commit the longest
+path that agrees and one more token, observe. The loop starts at the prompt's end, so that every
+output token belongs to a step. This module knows drafters only by their contract.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Literal
+
+import numpy as np
+
+from foresay.bench.traces import Trace, staggered
+from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch
+from foresay.drafter import Drafter
+from foresay.errors import InputError
+
+__all__ = ["BUCKET", "ReplayResult", "Share", "chain_nodes", "replay", "walk"]
+
+Share = Literal["none", "group", "all"]
+Order = Literal["file", "stagger"]
+
+BUCKET = 1000
+"""Width of the position buckets of the curve, in tokens of text (prompt and output)."""
+
+
+@dataclass(slots=True)
+class ReplayResult:
+    """What a replay counted. Mean values are properties, so that they always fit the counts.
+
+    Mutates: only `replay` writes to it. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    requests: int = 0
+    steps: int = 0  # one per request and model pass
+    tokens: int = 0  # committed
+    drafted: int = 0  # nodes proposed
+    accepted: int = 0  # nodes committed
+    accepted_at: list[int] = field(default_factory=list)  # [d]: steps that accepted depth d + 1
+    curve: dict[int, list[int]] = field(default_factory=dict)  # bucket -> [steps, tokens]
+    propose_seconds: float = 0.0
+    observe_seconds: float = 0.0
+    bytes_per_token: float | None = None  # at the moment when the drafter held most tokens
+    peak_tokens: int = 0
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Mean acceptance length, the target's own token included: 1 + accepted / steps."""
+        return self.tokens / self.steps if self.steps else 0.0
+
+    @property
+    def drafted_per_step(self) -> float:
+        """Nodes proposed per step."""
+        return self.drafted / self.steps if self.steps else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Share of the proposed nodes that were committed."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def acceptance_by_depth(self) -> list[float]:
+        """[d]: share of all steps that accepted a node at depth d + 1; sums to accepted / steps."""
+        return [count / self.steps for count in self.accepted_at]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields of `foresay replay --json`, in their fixed order."""
+        return {
+            "tokens_per_step": self.tokens_per_step,
+            "drafted_per_step": self.drafted_per_step,
+            "steps": self.steps,
+            "tokens": self.tokens,
+            "requests": self.requests,
+            "propose_us_per_request": 1e6 * self.propose_seconds / max(1, self.steps),
+            "observe_us_per_token": 1e6 * self.observe_seconds / max(1, self.tokens),
+            "acceptance_by_depth": self.acceptance_by_depth,
+            "bytes_per_token": self.bytes_per_token,
+        }
+
+
+@dataclass(slots=True)
+class _Running:
+    trace: Trace
+    state: Any
+    done: int = 0  # output tokens committed
+
+    @property
+    def left(self) -> int:
+        return len(self.trace.output) - self.done
+
+
+def replay(
+    traces: Sequence[Trace],
+    drafter: Drafter[Any],
+    *,
+    budget: int,
+    chain: bool = False,
+    share: Share = "none",
+    lockstep: int = 1,
+    order: Order = "file",
+    progress: Callable[[int], None] | None = None,
+) -> ReplayResult:
+    """Run every trace through `drafter` and count.
+
+    `budget`: nodes per draft. `chain`: of each tree only the likeliest path counts. `share`: with
+    "none" requests begin without a group; with "group" and "all" siblings share, and a group is
+    dropped when its last member has finished; whether finished requests feed a history is the
+    drafter's own setting. `lockstep`: how many requests advance together, refilled as they finish.
+    `progress` is called with the number of tokens committed by each round.
+
+    Mutates: the drafter. Valid until: the result for ever. Raises: InputError for options out of
+    range, and what the drafter raises. GIL: as the drafter.
+    """
+    if budget < 1:
+        raise InputError(f"the budget is {budget}; a replay needs 1 or more nodes per step")
+    if lockstep < 1:
+        raise InputError(f"lockstep is {lockstep}; 1 or more requests advance together")
+    result = ReplayResult(requests=len(traces))
+    waiting = (staggered(traces) if order == "stagger" else list(traces))[::-1]
+    members = Counter(trace.group for trace in traces)
+    drop_group = getattr(drafter, "drop_group", None)
+    running: list[_Running] = []
+
+    while waiting or running:
+        while waiting and len(running) < lockstep:
+            trace = waiting.pop()
+            group = None if share == "none" else trace.group
+            running.append(_Running(trace, drafter.begin(trace.prompt, group=group)))
+
+        active = [request for request in running if request.left]
+        if active:
+            committed = _step(active, drafter, budget, chain, result)
+            if progress is not None:
+                progress(committed)
+
+        ended = [request for request in running if not request.left]
+        if ended:
+            _weigh(drafter, result)
+        for request in ended:
+            drafter.finish(request.state)
+            group = request.trace.group
+            members[group] -= 1
+            if share != "none" and not members[group] and drop_group is not None:
+                drop_group(group)
+        running = [request for request in running if request.left]
+    return result
+
+
+def walk(draft: Draft, truth: list[int], allowed: set[int] | None = None) -> list[int]:
+    """The longest root path of `draft` whose tokens are the beginning of `truth`.
+
+    `allowed` limits the walk to some nodes. Mutates: nothing. Valid until: for ever. Raises:
+    nothing. GIL: held.
+    """
+    parents = draft.parents.tolist()
+    depth = [0] * (len(parents) + 1)  # depth of a matching node, 0 if it does not match
+    deepest = -1
+    for i, (token, parent) in enumerate(zip(draft.tokens.tolist(), parents, strict=True)):
+        above = depth[parent] if parent >= 0 else 0
+        if (parent >= 0 and not above) or above >= len(truth) or token != truth[above]:
+            continue
+        if allowed is not None and i not in allowed:
+            continue
+        depth[i] = above + 1
+        if deepest < 0 or depth[i] > depth[deepest]:
+            deepest = i
+    path = []
+    while deepest >= 0:
+        path.append(deepest)
+        deepest = parents[deepest]
+    return path[::-1]
+
+
+def chain_nodes(draft: Draft) -> list[int]:
+    """The likeliest root path: from each node to its best-scored child (without scores, the first).
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    scores = [1.0] * len(draft) if draft.scores is None else draft.scores.tolist()
+    best: dict[int, int] = {}
+    for i, parent in enumerate(draft.parents.tolist()):
+        if parent not in best or scores[i] > scores[best[parent]]:
+            best[parent] = i
+    path = []
+    node = -1
+    while node in best:
+        node = best[node]
+        path.append(node)
+    return path
+
+
+def _step(
+    active: list[_Running],
+    drafter: Drafter[Any],
+    budget: int,
+    chain: bool,
+    result: ReplayResult,
+) -> int:
+    """One round of all active requests; returns the number of committed tokens."""
+    states = [request.state for request in active]
+    start = perf_counter()
+    drafts = DraftBatch.of(drafter.propose(states, [budget] * len(active)))
+    result.propose_seconds += perf_counter() - start
+
+    verdicts = []
+    for request, draft in zip(active, drafts, strict=True):
+        if len(draft) > budget:
+            raise InputError(f"a draft has {len(draft)} nodes; the budget is {budget}")
+        verdicts.append(_verify(request, draft, chain, result))
+    batch = VerdictBatch.of(verdicts)
+
+    start = perf_counter()
+    drafter.observe(states, batch)
+    result.observe_seconds += perf_counter() - start
+    return len(batch.tokens)
+
+
+def _verify(request: _Running, draft: Draft, chain: bool, result: ReplayResult) -> Verdict:
+    """Commit the longest agreeing path and one more token of the recorded output."""
+    allowed = set(chain_nodes(draft)) if chain else None
+    output, done = request.trace.output, request.done
+    # One token is always the target's own: where the output ends inside the tree, the path's last
+    # node is that token and no longer part of the path.
+    truth = output[done : done + min(len(draft), request.left - 1)].tolist()
+    path = walk(draft, truth, allowed)
+    tokens = output[done : done + len(path) + 1]
+
+    result.steps += 1
+    result.tokens += len(tokens)
+    result.drafted += len(draft) if allowed is None else len(allowed)
+    result.accepted += len(path)
+    result.accepted_at += [0] * (len(path) - len(result.accepted_at))
+    for depth in range(len(path)):
+        result.accepted_at[depth] += 1
+    bucket = result.curve.setdefault((len(request.trace.prompt) + done) // BUCKET, [0, 0])
+    bucket[0] += 1
+    bucket[1] += len(tokens)
+    request.done += len(tokens)
+    return Verdict._trusted(np.array(path, np.int32), tokens)
+
+
+def _weigh(drafter: Drafter[Any], result: ReplayResult) -> None:
+    """Keep the bytes per token of the fullest moment, if the drafter can tell."""
+    used = getattr(drafter, "bytes_used", None)
+    held = getattr(drafter, "tokens_held", None)
+    if used is None or held is None:
+        return
+    tokens = held()
+    if tokens and tokens >= result.peak_tokens:
+        result.peak_tokens = tokens
+        result.bytes_per_token = used() / tokens

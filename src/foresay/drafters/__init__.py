@@ -1,0 +1,38 @@
+"""The drafters, one file each; none imports another, and importing this package imports none.
+
+SuffixDrafter   the text so far, its group, the history of finished requests, a corpus
+CorpusDrafter   a frozen corpus alone
+NgramDrafter    prompt lookup, the known baseline
+MergeDrafter    several drafters' guesses in one tree
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from foresay.drafters.corpus import CorpusDrafter
+    from foresay.drafters.merge import MergeDrafter
+    from foresay.drafters.ngram import NgramDrafter
+    from foresay.drafters.suffix import SuffixDrafter
+
+__all__ = ["CorpusDrafter", "MergeDrafter", "NgramDrafter", "SuffixDrafter"]
+
+_HOMES = {
+    "CorpusDrafter": "corpus",
+    "MergeDrafter": "merge",
+    "NgramDrafter": "ngram",
+    "SuffixDrafter": "suffix",
+}
+
+
+def __getattr__(name: str) -> object:
+    # Lazily, so that a drafter that needs torch does not make the others need it.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,124 @@
+"""What SuffixDrafter and CorpusDrafter share: the core's TextDrafter behind the Drafter protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from foresay.arrays import Int32s, IntsLike
+from foresay.draft import DraftBatch, Verdict, VerdictBatch, Wants
+from foresay.drafter import as_prompt, check_alive
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from foresay._core import Request
+    from foresay._core import TextDrafter as Core
+
+SOURCES = ("own", "group", "history", "corpus")
+"""The kinds of text a guess can come from, in the order of the bits of `sources`."""
+
+
+class TextDrafter:
+    """Drafts from text that exists. Threads may share one; each call locks it.
+
+    A call either does all that it was asked or raises and has changed nothing.
+    """
+
+    wants = Wants()
+
+    def __init__(self, core: Core, scored: bool) -> None:
+        self._core = core
+        self._scored = scored
+        self._sources: NDArray[np.uint8] = np.empty(0, np.uint8)
+
+    def begin(
+        self, prompt: IntsLike, /, *, group: str | None = None, tenant: str | None = None
+    ) -> Request:
+        """Start a request, at about a tenth of a microsecond per prompt token.
+
+        Mutates: the group's text, which gets a new sequence. Valid until: `finish`.
+        Raises: TokenTypeError, InputError for an empty prompt, a token out of range, or more tokens
+        than a request may have; nothing has changed then. GIL: released.
+        """
+        return self._core.begin(as_prompt(prompt), group, tenant)
+
+    def propose(self, states: Sequence[Request], budgets: Sequence[int], /) -> DraftBatch:
+        """Guess for all states at once: one call into the core.
+
+        Mutates: nothing the caller can see. Valid until: for ever. Raises: StateError, InputError
+        for a budget outside 0 … 4096 or lengths that differ. GIL: released.
+        """
+        tokens, parents, offsets, scores, self._sources = self._core.propose(list(states), budgets)
+        return DraftBatch._trusted(tokens, parents, offsets, scores if self._scored else None)
+
+    def observe(self, states: Sequence[Request], verdicts: Sequence[Verdict], /) -> None:
+        """Append what was committed, show it to the groups, and learn what the guesses were worth.
+
+        Mutates: the states, their groups, the calibration. Valid until: `finish`, and beyond it in
+        groups and calibration. Raises: StateError, InputError for lengths that differ; nothing has
+        changed then. GIL: released.
+        """
+        batch = VerdictBatch.of(verdicts)
+        self._core.observe(list(states), batch.tokens, batch.offsets)
+
+    def finish(self, state: Request, /) -> None:
+        """End a request; with a history, its output enters the tenant's history.
+
+        Mutates: the state, which is dead afterwards; the history, which may drop its oldest part.
+        Valid until: final. Raises: StateError if it was finished before. GIL: released.
+        """
+        self._core.finish(state)
+
+    def drop_group(self, group: str, tenant: str | None = None) -> None:
+        """Forget a group's text at once; members that still run go on without it.
+
+        Mutates: the groups. Valid until: the next `begin` with this group starts it afresh.
+        Raises: UnknownGroup. GIL: released.
+        """
+        self._core.drop_group(group, tenant)
+
+    def drop_tenant(self, tenant: str) -> None:
+        """Forget all shared text of a tenant at once: its history and its groups.
+
+        Mutates: the shared store. Valid until: the tenant's next `begin`. Raises: nothing, also for
+        a tenant that has no text. GIL: released.
+        """
+        self._core.drop_tenant(tenant)
+
+    def sources(self) -> list[tuple[str, ...]]:
+        """Which kinds of text had seen each node of the last `propose`, node by node.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        return [
+            tuple(name for bit, name in enumerate(SOURCES) if kinds >> bit & 1)
+            for kinds in self._sources.tolist()
+        ]
+
+    def text(self, state: Request, /) -> Int32s:
+        """Prompt and observed tokens, as the drafter holds them.
+
+        Mutates: nothing. Valid until: for ever, it is a copy. Raises: StateError. GIL: held.
+        """
+        check_alive([state.finished])
+        text: Int32s = self._core.text(state)
+        return text
+
+    def bytes_used(self) -> int:
+        """Bytes of all automata and texts held. Mutates: nothing. Raises: nothing. GIL: held."""
+        return self._core.bytes
+
+    def tokens_held(self) -> int:
+        """Tokens held, each as often as it is held. Mutates: nothing. Raises: nothing. GIL: held."""
+        return self._core.tokens
+
+    def check_integrity(self) -> None:
+        """Check every promise of every automaton, in time linear in the text.
+
+        Mutates: nothing. Valid until: the next call. Raises: RuntimeError with the first broken
+        promise. GIL: released.
+        """
+        self._core.check_integrity()

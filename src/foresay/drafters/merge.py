@@ -1,0 +1,233 @@
+"""Several drafters' guesses in one tree.
+
+Two drafters often guess the same tokens, and a model should check the same path once. The merged
+tree is the union of the root paths, so the order of the drafters and repeating one of them change
+nothing in which paths there are. This module knows drafters only by their contract.
+
+The rule for scores. A node that several drafters propose with chances a, b, … gets
+
+    1 - (1 - a)(1 - b)…
+
+as if the drafters erred independently. It is never more than its parent's, because who proposes a
+node proposes its parent too. A drafter without scores counts as `prior ** depth`. If there are more
+nodes than the budget, the ones with the largest scores stay (a node never without its parent); ties
+go to the shallower node, then to the smaller tokens.
+
+A merged draft is always *chosen*: laws that single tokens were drawn from do not survive the union
+(the same token from two laws would have to be kept twice), so `probs` is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from foresay.arrays import Int32s, IntsLike
+from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
+from foresay.drafter import Drafter, as_budgets, as_prompt, check_alive, check_lengths
+from foresay.errors import InputError
+
+__all__ = ["MergeDrafter", "MergeState"]
+
+
+class _Union:
+    """The nodes of one merged proposal and, per drafter, where its own nodes went."""
+
+    __slots__ = ("draft", "homes", "sources")
+
+    def __init__(self, draft: Draft, sources: list[tuple[int, ...]], homes: list[Int32s]) -> None:
+        self.draft = draft
+        self.sources = sources  # per merged node: the drafters that proposed it
+        self.homes = homes  # per drafter: merged index of each of its own nodes, -1 if cut
+
+
+class MergeState:
+    """One request: the state of each drafter, and the last proposal.
+
+    Mutates: only its drafter writes to it. Valid until: `finish`. Raises: nothing. GIL: held.
+    """
+
+    __slots__ = ("finished", "last", "states")
+
+    def __init__(self, states: list[Any]) -> None:
+        self.states = states
+        self.last: _Union | None = None
+        self.finished = False
+
+
+class MergeDrafter:
+    """Asks each drafter for a full budget of nodes and proposes the best of their union.
+
+    Each drafter hears of every commit: its verdict has all committed tokens, and a path in the
+    indices of its *own* last proposal, without the nodes that only others proposed.
+
+    Mutates: owns nothing but the drafters. Valid until: for ever. Raises: InputError for no drafter
+    or a prior outside 0 … 1. GIL: held, except where a drafter releases it.
+    """
+
+    def __init__(self, *drafters: Drafter[Any], prior: float = 0.5) -> None:
+        if not drafters:
+            raise InputError("MergeDrafter() got no drafter; give it one or more")
+        if not 0 <= prior <= 1:
+            raise InputError(f"prior is {prior}; it is a chance, from 0 to 1")
+        self.drafters = drafters
+        self.wants = Wants(
+            topk=max(d.wants.topk for d in drafters), hidden=any(d.wants.hidden for d in drafters)
+        )
+        self._prior = prior
+
+    def begin(
+        self, prompt: IntsLike, /, *, group: str | None = None, tenant: str | None = None
+    ) -> MergeState:
+        """Start the request in every drafter.
+
+        Mutates: what the drafters' `begin` mutates. Valid until: `finish`. Raises: TokenTypeError,
+        InputError; no drafter keeps the request then. GIL: as the drafters.
+        """
+        tokens = as_prompt(prompt)
+        states: list[Any] = []
+        try:
+            for drafter in self.drafters:
+                states.append(drafter.begin(tokens, group=group, tenant=tenant))
+        except BaseException:
+            for drafter, state in zip(self.drafters, states, strict=False):
+                drafter.finish(state)
+            raise
+        return MergeState(states)
+
+    def propose(self, states: Sequence[MergeState], budgets: Sequence[int], /) -> DraftBatch:
+        """The best nodes of the union of all drafters' trees, parents first, best first.
+
+        Mutates: nothing the caller can see (each state remembers the proposal, to translate the
+        next verdict). Valid until: for ever. Raises: StateError, InputError for a negative budget
+        or lengths that differ. GIL: as the drafters.
+        """
+        checked = as_budgets(budgets, len(states))
+        check_alive([state.finished for state in states])
+        batches = [
+            DraftBatch.of(drafter.propose([state.states[k] for state in states], checked))
+            for k, drafter in enumerate(self.drafters)
+        ]
+        for state, budget, *drafts in zip(states, checked, *batches, strict=True):
+            state.last = _merge(drafts, budget, self._prior)
+        return DraftBatch.of([state.last.draft for state in states if state.last is not None])
+
+    def observe(self, states: Sequence[MergeState], verdicts: Sequence[Verdict], /) -> None:
+        """Tell every drafter what was committed, in the indices of its own last proposal.
+
+        Mutates: the states and what the drafters' `observe` mutates. Valid until: `finish`. Raises:
+        StateError, InputError for lengths that differ or a path outside the last proposal; nothing
+        has changed then. GIL: as the drafters.
+        """
+        check_lengths(len(states), len(verdicts), "verdicts")
+        check_alive([state.finished for state in states])
+        items = list(verdicts)
+        for state, verdict in zip(states, items, strict=True):
+            size = len(state.last.draft) if state.last else 0
+            if len(verdict.path) and int(verdict.path[-1]) >= size:
+                raise InputError(
+                    f"a path holds node {verdict.path[-1]}; the last proposal has {size} nodes"
+                )
+        for k, drafter in enumerate(self.drafters):
+            own = [_own(verdict, s.last, k) for s, verdict in zip(states, items, strict=True)]
+            drafter.observe([state.states[k] for state in states], VerdictBatch.of(own))
+        for state in states:
+            state.last = None
+
+    def finish(self, state: MergeState, /) -> None:
+        """End the request in every drafter.
+
+        Mutates: the state, which is dead afterwards, and what the drafters' `finish` mutates. Valid
+        until: final. Raises: StateError if it was finished before. GIL: as the drafters.
+        """
+        check_alive([state.finished])
+        state.finished = True
+        for drafter, inner in zip(self.drafters, state.states, strict=True):
+            drafter.finish(inner)
+
+    def drop_group(self, group: str, /) -> None:
+        """Forget a group in every drafter that keeps groups.
+
+        Mutates: the drafters' shared stores. Valid until: final. Raises: UnknownGroup where a
+        drafter does. GIL: as the drafters.
+        """
+        for drafter in self.drafters:
+            drop = getattr(drafter, "drop_group", None)
+            if drop is not None:
+                drop(group)
+
+    def sources(self, state: MergeState, /) -> list[tuple[int, ...]]:
+        """Which drafters (by position) proposed each node of the state's last proposal.
+
+        Mutates: nothing. Valid until: for ever, it is a copy. Raises: StateError. GIL: held.
+        """
+        check_alive([state.finished])
+        return list(state.last.sources) if state.last else []
+
+
+def _merge(drafts: Sequence[Draft], budget: int, prior: float) -> _Union:
+    # 1) The union, as a trie: a node is known by (parent, token).
+    index: dict[tuple[int, int], int] = {}
+    tokens: list[int] = []
+    parents: list[int] = []
+    paths: list[tuple[int, ...]] = []
+    misses: list[dict[int, float]] = []  # per node: drafter -> 1 - its chance
+    homes: list[list[int]] = []
+    for k, draft in enumerate(drafts):
+        scores = None if draft.scores is None else draft.scores.tolist()
+        home: list[int] = []
+        for i, (token, parent) in enumerate(
+            zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True)
+        ):
+            above = home[parent] if parent >= 0 else -1
+            node = index.setdefault((above, token), len(tokens))
+            if node == len(tokens):
+                tokens.append(token)
+                parents.append(above)
+                paths.append((*paths[above], token) if above >= 0 else (token,))
+                misses.append({})
+            chance = prior ** len(paths[node]) if scores is None else scores[i]
+            # A drafter that proposes one path twice still has one opinion of it.
+            misses[node][k] = min(misses[node].get(k, 1.0), 1.0 - chance)
+            home.append(node)
+        homes.append(home)
+
+    # 2) The scores. Sorted factors make the product the same in every order of the drafters; the
+    # bound by the parent only undoes rounding.
+    merged: list[float] = []
+    for node, parent in enumerate(parents):
+        score = 1.0 - prod(sorted(misses[node].values()))
+        merged.append(min(score, merged[parent]) if parent >= 0 else score)
+
+    # 3) The best nodes. A parent is never behind its child: its score is no smaller, its depth is.
+    best = sorted(range(len(tokens)), key=lambda v: (-merged[v], len(paths[v]), paths[v]))[:budget]
+    place = np.full(len(tokens) + 1, -1, np.int32)  # the last entry is for parent -1
+    place[best] = np.arange(len(best), dtype=np.int32)
+    draft = Draft._trusted(
+        np.array([tokens[v] for v in best], np.int32),
+        place[[parents[v] for v in best]] if best else np.empty(0, np.int32),
+        np.array([merged[v] for v in best], np.float32),
+    )
+    sources = [tuple(misses[v]) for v in best]
+    return _Union(draft, sources, [place[home] if home else place[:0] for home in homes])
+
+
+def _own(verdict: Verdict, union: _Union | None, k: int) -> Verdict:
+    """`verdict` as drafter k has to hear it."""
+    if union is None or (not len(verdict.path) and verdict.topk is None):
+        return verdict
+    home = union.homes[k]
+    # Both run from root to leaf, and a drafter's tree holds whole root paths: what it did not
+    # propose is always the end of the path.
+    at = {node: i for i, node in enumerate(home.tolist()) if node >= 0}
+    path = [at[node] for node in verdict.path.tolist() if node in at]
+    topk = verdict.topk
+    if topk is not None:
+        rows = np.full((len(home) + 1, topk.shape[1]), -1, topk.dtype)
+        rows[0] = topk[0]
+        rows[1:][home >= 0] = topk[1:][home[home >= 0]]
+        topk = rows
+    return Verdict._trusted(np.array(path, np.int32), verdict.tokens, topk, verdict.hidden)

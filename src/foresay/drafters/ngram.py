@@ -1,0 +1,161 @@
+"""Prompt lookup: copy what followed the last few tokens the last (or first) time they occurred.
+
+The known baseline, kept as simple as it is known. It uses the request's own text only, so groups
+and tenants change nothing, and it knows neither the core nor any other drafter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from foresay.arrays import Int32s, IntsLike
+from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
+from foresay.drafter import as_budgets, as_prompt, check_alive, check_lengths
+from foresay.errors import InputError
+
+__all__ = ["NgramDrafter", "NgramState"]
+
+
+class NgramState:
+    """One request's text, in a buffer that doubles.
+
+    Mutates: only its drafter writes to it. Valid until: `finish`. Raises: nothing. GIL: held.
+    """
+
+    __slots__ = ("buffer", "finished", "length")
+
+    def __init__(self, prompt: Int32s) -> None:
+        self.length = len(prompt)
+        self.buffer = np.empty(max(64, 2 * self.length), np.int32)
+        self.buffer[: self.length] = prompt
+        self.finished = False
+
+
+class NgramDrafter:
+    """Guesses a chain: what followed the longest repeated n-gram of `min_n` to `max_n` tokens.
+
+    `occurrence` says which earlier place to copy from, "latest" or "first". With "first" the
+    guesses are those of prompt lookup as transformers does it.
+
+    Mutates: nothing shared. Valid until: for ever. Raises: InputError for sizes out of range.
+    GIL: held.
+    """
+
+    wants = Wants()
+
+    def __init__(
+        self, min_n: int = 1, max_n: int = 3, occurrence: Literal["latest", "first"] = "latest"
+    ) -> None:
+        if not 1 <= min_n <= max_n:
+            raise InputError(
+                f"min_n is {min_n} and max_n is {max_n}; sizes need 1 <= min_n <= max_n"
+            )
+        if occurrence not in ("latest", "first"):
+            raise InputError(f"occurrence is {occurrence!r}; it is 'latest' or 'first'")
+        self._min_n = min_n
+        self._max_n = max_n
+        self._pick = -1 if occurrence == "latest" else 0
+        self._bytes = 0
+        self._tokens = 0
+
+    def begin(
+        self, prompt: IntsLike, /, *, group: str | None = None, tenant: str | None = None
+    ) -> NgramState:
+        """Start a request. Group and tenant are accepted and change nothing.
+
+        Mutates: nothing shared. Valid until: `finish`. Raises: TokenTypeError, InputError for an
+        empty prompt or a token out of range. GIL: held.
+        """
+        state = NgramState(as_prompt(prompt))
+        self._bytes += state.buffer.nbytes
+        self._tokens += state.length
+        return state
+
+    def propose(self, states: Sequence[NgramState], budgets: Sequence[int], /) -> DraftBatch:
+        """A chain of at most the budget per state, in O(text) with a small constant.
+
+        Mutates: nothing. Valid until: for ever. Raises: StateError, InputError for a negative
+        budget or lengths that differ. GIL: held.
+        """
+        checked = as_budgets(budgets, len(states))
+        check_alive([state.finished for state in states])
+        return DraftBatch.of(
+            [self._chain(state, n) for state, n in zip(states, checked, strict=True)]
+        )
+
+    def observe(self, states: Sequence[NgramState], verdicts: Sequence[Verdict], /) -> None:
+        """Append what was committed.
+
+        Mutates: the states. Valid until: `finish`. Raises: StateError, InputError for lengths that
+        differ; nothing has changed then. GIL: held.
+        """
+        batch = VerdictBatch.of(verdicts)
+        check_lengths(len(states), len(batch), "verdicts")
+        check_alive([state.finished for state in states])
+        bounds = batch.offsets.tolist()
+        for i, state in enumerate(states):
+            self._append(state, batch.tokens[bounds[i] : bounds[i + 1]])
+
+    def finish(self, state: NgramState, /) -> None:
+        """End a request.
+
+        Mutates: the state, which is dead afterwards. Valid until: final. Raises: StateError if it
+        was finished before. GIL: held.
+        """
+        check_alive([state.finished])
+        self._bytes -= state.buffer.nbytes
+        self._tokens -= state.length
+        state.finished = True
+        state.buffer = np.empty(0, np.int32)
+        state.length = 0
+
+    def text(self, state: NgramState, /) -> Int32s:
+        """Prompt and observed tokens, as the drafter holds them.
+
+        Mutates: nothing. Valid until: for ever, it is a copy. Raises: StateError. GIL: held.
+        """
+        check_alive([state.finished])
+        text: Int32s = state.buffer[: state.length].copy()
+        return text
+
+    def bytes_used(self) -> int:
+        """Bytes held for all live requests. Mutates: nothing. Raises: nothing. GIL: held."""
+        return self._bytes
+
+    def tokens_held(self) -> int:
+        """Tokens held for all live requests. Mutates: nothing. Raises: nothing. GIL: held."""
+        return self._tokens
+
+    def _chain(self, state: NgramState, budget: int) -> Draft:
+        text = state.buffer[: state.length]
+        last = state.length - 1
+        # Where the last token stood before; then, of those places, where the token before it stood
+        # before it, and so on: each round is one comparison over what is left.
+        places = (text[:last] == text[last]).nonzero()[0]
+        matched = 1 if places.size else 0
+        while 0 < matched < self._max_n:
+            longer = places[places >= matched]
+            longer = longer[text[longer - matched] == text[last - matched]]
+            if not longer.size:
+                break
+            places = longer
+            matched += 1
+        if budget == 0 or matched < self._min_n:
+            return Draft.empty()
+        start = int(places[self._pick]) + 1
+        tokens = text[start : start + budget].copy()
+        return Draft._trusted(tokens, np.arange(-1, len(tokens) - 1, dtype=np.int32))
+
+    def _append(self, state: NgramState, tokens: Int32s) -> None:
+        length = state.length + len(tokens)
+        if length > len(state.buffer):
+            grown = np.empty(2 * length, np.int32)
+            grown[: state.length] = state.buffer[: state.length]
+            self._bytes += grown.nbytes - state.buffer.nbytes
+            state.buffer = grown
+        state.buffer[state.length : length] = tokens
+        self._tokens += len(tokens)
+        state.length = length

@@ -1,0 +1,124 @@
+"""The default drafter: the text so far, its group, the history of finished requests, corpora.
+
+For every source a suffix automaton knows what followed the present context, and every shorter one,
+how often, and last. The evidence of all of them is weighed by what it turned out to be worth, and
+the most probable continuations grow into one tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Literal
+
+from foresay import _core
+from foresay.drafters._text import TextDrafter
+from foresay.errors import InputError
+
+__all__ = ["SamRule", "SuffixDrafter"]
+
+Path = str | PathLike[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamRule:
+    """SAM-Decoding's settings by their names: the longest match alone decides.
+
+    l_threshold    nothing is drafted below this match length
+    l_bias         a corpus is used only if it matches more than this many tokens longer
+    occurrence     which earlier place of the match is continued: "first" (min_endpos) or "latest"
+    topk_succ      0: a chain; else a tree of the most probable paths by occurrence counts, with at
+                   most this many successors per node
+    length_factor  0: as long as the budget; else 1 + floor(length_factor * match length) tokens
+    max_predicts   never more than this many tokens
+    to_anc         shorten a match until as many tokens as are wanted follow its occurrence
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError when constructed. GIL: held.
+    """
+
+    l_threshold: int = 5
+    l_bias: int = 5
+    occurrence: Literal["first", "latest"] = "first"
+    topk_succ: int = 0
+    length_factor: float = 0.0
+    max_predicts: int = 60
+    to_anc: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("l_threshold", "l_bias", "topk_succ", "max_predicts"):
+            value = getattr(self, name)
+            if not 0 <= value <= 4096:
+                raise InputError(f"{name} is {value}; it is from 0 to 4096")
+        if not 0 <= self.length_factor <= 4096:
+            raise InputError(f"length_factor is {self.length_factor}; it is from 0 to 4096")
+        if self.occurrence not in ("first", "latest"):
+            raise InputError(f"occurrence is {self.occurrence!r}; it is 'first' or 'latest'")
+
+    def _native(self) -> _core.SamRule:
+        return _core.SamRule(
+            l_threshold=self.l_threshold,
+            l_bias=self.l_bias,
+            latest=self.occurrence == "latest",
+            topk_succ=self.topk_succ,
+            length_factor=self.length_factor,
+            max_predicts=self.max_predicts,
+            to_anc=self.to_anc,
+        )
+
+
+class SuffixDrafter(TextDrafter):
+    """Drafts from the request's own text, its group, finished requests, and corpora.
+
+    own            whether a request drafts from its own text
+    history        whether finished requests' outputs are drafted from, by requests of the same
+                   tenant only
+    history_bytes  the most that one tenant's history may hold; the oldest part goes first
+    group_bytes    the most that all groups together may hold; idle groups go first
+    max_tenants    idle tenants beyond this many lose their history, least recently used first
+    max_tokens     the most tokens one request may have
+    corpus         a corpus file made by `foresay corpus build`, or several
+    chain          drafts without branches
+    rule           "blend" (the default: all evidence, calibrated), "sam", or a SamRule
+
+    Mutates: only through its methods. Valid until: for ever. Raises: InputError, CorpusError when
+    constructed. GIL: released in long calls.
+    """
+
+    def __init__(
+        self,
+        *,
+        own: bool = True,
+        history: bool = True,
+        history_bytes: int = 256 << 20,
+        group_bytes: int = 1 << 30,
+        max_tenants: int = 256,
+        max_tokens: int = 1 << 26,
+        corpus: Path | Sequence[Path] | None = None,
+        chain: bool = False,
+        rule: Literal["blend", "sam"] | SamRule = "blend",
+    ) -> None:
+        for name, value, least, most in (
+            ("history_bytes", history_bytes, 0, 1 << 50),
+            ("group_bytes", group_bytes, 0, 1 << 50),
+            ("max_tenants", max_tenants, 1, 1 << 20),
+            ("max_tokens", max_tokens, 1, 1 << 30),
+        ):
+            if not least <= value <= most:
+                raise InputError(f"{name} is {value}; it is from {least} to {most}")
+        if not (rule in ("blend", "sam") or isinstance(rule, SamRule)):
+            raise InputError(f"rule is {rule!r}; it is 'blend', 'sam', or a SamRule")
+        paths = [] if corpus is None else [corpus] if isinstance(corpus, Path) else list(corpus)
+        sam = SamRule() if rule == "sam" else None if isinstance(rule, str) else rule
+        core = _core.TextDrafter(
+            [_core.FrozenIndex.open(str(path)) for path in paths],
+            own=own,
+            history=history,
+            history_bytes=history_bytes,
+            group_bytes=group_bytes,
+            max_tenants=max_tenants,
+            max_tokens=max_tokens,
+            chain=chain,
+            sam=None if sam is None else sam._native(),
+        )
+        super().__init__(core, scored=sam is None)

@@ -1,0 +1,51 @@
+"""Every error that foresay raises on purpose.
+
+    ForesayError
+    ├── InputError (ValueError)          a value the caller gave is not valid
+    │   ├── TokenTypeError (TypeError)   tokens in an array of the wrong dtype or shape
+    │   ├── StateError                   a finished state was used again
+    │   └── UnknownGroup (KeyError)      a group that nobody began, or that was dropped
+    ├── CorpusError                      a corpus file is missing, damaged or foreign
+    │   └── TokenizerMismatch            the corpus was built with another tokenizer
+    └── TraceError                       a trace file cannot be read
+
+Misuse raises. A condition of the data does not: no match is an empty draft, the end of a request
+is a call of `finish`. Every message is a sentence that names the value and what would be valid.
+This module imports nothing, so that the core can raise these types without importing the package.
+"""
+
+
+class ForesayError(Exception):
+    """The root: catch this to catch everything foresay raises on purpose."""
+
+
+class InputError(ForesayError, ValueError):
+    """A value the caller gave is not valid; nothing was changed."""
+
+
+class TokenTypeError(InputError, TypeError):
+    """Tokens (or parents, offsets, paths, scores) of a dtype or shape that is never converted."""
+
+
+class StateError(InputError):
+    """A drafter state was used after `finish`."""
+
+
+class UnknownGroup(InputError, KeyError):
+    """A group that nobody began, or that was dropped already."""
+
+    def __str__(self) -> str:
+        # KeyError would print the message in quotes, as if it were a key.
+        return Exception.__str__(self)
+
+
+class CorpusError(ForesayError):
+    """A corpus file is missing, damaged, of another version, or no corpus file at all."""
+
+
+class TokenizerMismatch(CorpusError):
+    """A corpus file was built with another tokenizer than the one it is used with."""
+
+
+class TraceError(ForesayError):
+    """A trace file is missing or damaged; the message names the file and the line."""

@@ -1,0 +1,171 @@
+"""The command line as its users meet it: a process, its output and its exit status."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import foresay
+
+DEMO = Path(foresay.__file__).parent / "data" / "demo.jsonl.gz"
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "foresay", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+def ok(*arguments: object) -> str:
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "\x1b" not in done.stdout  # plain text off a terminal
+    return done.stdout
+
+
+def refused(*arguments: object) -> str:
+    done = run(*arguments)
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+FIELDS = [
+    "tokens_per_step",
+    "drafted_per_step",
+    "steps",
+    "tokens",
+    "requests",
+    "propose_us_per_request",
+    "observe_us_per_token",
+    "acceptance_by_depth",
+    "bytes_per_token",
+]
+
+
+def test_replay_json() -> None:
+    out = json.loads(ok("replay", DEMO, "--drafter", "ngram", "--budget", 8, "--json"))
+    assert list(out) == FIELDS
+    assert out["tokens_per_step"] == out["tokens"] / out["steps"] > 1.5
+    assert out["requests"] == 52
+    assert len(out["acceptance_by_depth"]) == 8
+
+
+def test_replay_is_deterministic() -> None:
+    options = ("--share", "all", "--lockstep", 8, "--order", "stagger", "--json")
+    first, second = (json.loads(ok("replay", DEMO, *options)) for _ in range(2))
+    timed = {"propose_us_per_request", "observe_us_per_token"}
+    assert {k: v for k, v in first.items() if k not in timed} == {
+        k: v for k, v in second.items() if k not in timed
+    }
+
+
+@pytest.mark.parametrize("drafter", ["suffix", "sam", "ngram", "merge"])
+def test_replay_every_drafter(drafter: str) -> None:
+    assert json.loads(ok("replay", DEMO, "--drafter", drafter, "--json"))["tokens_per_step"] > 1.3
+
+
+def test_replay_text_curve_and_plot(tmp_path: Path) -> None:
+    csv, svg = tmp_path / "c.csv", tmp_path / "c.svg"
+    text = ok("replay", DEMO, "--drafter", "ngram", "--curve", csv, "--plot", svg)
+    assert "acceptance rate" in text and "0-1000" in text
+    assert csv.read_text().startswith("position_from,")
+    assert svg.read_text().startswith("<svg")
+
+
+def test_chain_and_sharing_change_the_numbers() -> None:
+    base = ("replay", DEMO, "--budget", 8, "--json")
+    alone = json.loads(ok(*base))["tokens_per_step"]
+    assert json.loads(ok(*base, "--share", "all"))["tokens_per_step"] > alone
+    assert json.loads(ok(*base, "--chain"))["drafted_per_step"] <= 8
+
+
+def test_corpus_commands(tmp_path: Path) -> None:
+    index = tmp_path / "demo.foresay"
+    ok("corpus", "build", DEMO, "-o", index)
+    assert json.loads(ok("corpus", "inspect", index, "--json"))
+    assert json.loads(ok("corpus", "verify", index, "--json"))["ok"] is True
+    base = ("replay", DEMO, "--budget", 8, "--json")
+    with_corpus = json.loads(ok(*base, "--corpus", index))["tokens_per_step"]
+    assert with_corpus > json.loads(ok(*base))["tokens_per_step"]
+    assert json.loads(ok(*base, "--drafter", "corpus", "--corpus", index))["tokens_per_step"] > 2
+    data = bytearray(index.read_bytes())
+    data[len(data) // 2] ^= 1
+    index.write_bytes(data)
+    assert "foresay: " in refused("corpus", "verify", index)
+
+
+def test_doctor() -> None:
+    report = json.loads(ok("doctor", "--json"))
+    assert report["ok"] is True and report["foresay"] == foresay.__version__
+    assert {"numpy", "torch"} <= {library["name"] for library in report["libraries"]}
+    text = ok("doctor")
+    assert "pip install" in text and "numpy" in text
+
+
+def test_demo() -> None:
+    text = ok("demo")
+    assert "tokens per step" in text and "suffix, all" in text
+    lines = json.loads(ok("demo", "--json"))
+    assert lines["suffix, all"]["tokens_per_step"] > lines["ngram"]["tokens_per_step"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["replay", "demo", "doctor", "corpus build", "corpus inspect", "corpus verify"],
+)
+def test_help_has_examples_and_json(command: str) -> None:
+    text = ok(*command.split(), "--help")
+    assert "Examples:" in text and f"foresay {command}" in text and "--json" in text
+
+
+def test_version() -> None:
+    assert ok("--version") == f"foresay {foresay.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["replay", DEMO, "--budget", 0], "the budget is 0; a replay needs 1 or more"),
+        (["replay", DEMO, "--budget", -4], "the budget is -4"),
+        (["replay", DEMO, "--lockstep", 0], "lockstep is 0; 1 or more"),
+        (["replay", DEMO, "--drafter", "oracle"], "no drafter 'oracle'; choose from suffix"),
+        (["replay", DEMO, "--drafter", "corpus"], "needs a corpus file"),
+        (["replay", DEMO, "--drafter", "ngram", "--corpus", "x"], "own text only"),
+        (["replay", "missing.jsonl"], "missing.jsonl cannot be read: No such file"),
+        (["replay", DEMO, "--corpus", "missing.foresay"], "missing.foresay"),
+        (["replay", DEMO, "--drafter", "ngram", "--plot", "no/such/x.svg"], "No such file"),
+        (["corpus", "inspect", "missing.foresay"], "missing.foresay"),
+        (["corpus", "verify", DEMO], "demo.jsonl.gz"),
+    ],
+)
+def test_failures_are_one_sentence(arguments: list[object], sentence: str) -> None:
+    error = refused(*arguments)
+    assert error.startswith("foresay: ") and sentence in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["replay"], ["nonsense"], ["replay", DEMO, "--share", "most"]]
+)
+def test_wrong_usage_exits_2(arguments: list[object]) -> None:
+    assert run(*arguments).returncode == 2
+    assert "Usage" in refused(*arguments)
+
+
+def test_without_the_command_line_libraries() -> None:
+    code = (
+        "import sys; sys.modules['typer'] = None; sys.argv = ['foresay'];"
+        "from foresay.__main__ import main; main()"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "foresay: the command line needs typer; install it with: pip install 'foresay[cli]'\n"
+    )

@@ -1,0 +1,123 @@
+"""Every drafter keeps the contract: the table of scenarios, and the table of bad input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance import DRAFTERS, SCENARIOS, Scenario, drive
+from foresay import Drafter, Verdict, VerdictBatch
+from foresay.drafters import SuffixDrafter
+from foresay.errors import InputError, StateError, TokenTypeError, UnknownGroup
+
+Make = Callable[[], Drafter[Any]]
+every_drafter = pytest.mark.parametrize("make", DRAFTERS.values(), ids=list(DRAFTERS))
+
+
+@every_drafter
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
+def test_alone(make: Make, scenario: Scenario) -> None:
+    drive(make(), [scenario])
+
+
+@every_drafter
+@pytest.mark.parametrize("as_lists", [False, True], ids=["packed", "lists"])
+def test_together(make: Make, as_lists: bool) -> None:
+    accepted = drive(make(), SCENARIOS, as_lists)
+    assert accepted > 50
+
+
+@every_drafter
+def test_one_drafter_serves_many_rounds(make: Make) -> None:
+    drafter = make()
+    for _ in range(3):
+        drive(drafter, SCENARIOS)
+
+
+@every_drafter
+def test_is_a_drafter(make: Make) -> None:
+    assert isinstance(make(), Drafter)
+
+
+@pytest.mark.parametrize("name", ["ngram", "ngram first", "merge of ngrams", "suffix by sam"])
+def test_first_draft_only_after_a_repeat(name: str) -> None:
+    drafter = DRAFTERS[name]()
+    state = drafter.begin(np.array([1, 2, 3, 4, 5, 6, 7], np.int32))
+    assert len(drafter.propose([state], [8])[0]) == 0
+    drafter.observe([state], [Verdict([], [1, 2, 3, 4, 5])])
+    draft = drafter.propose([state], [2])[0]
+    assert draft.tokens.tolist() == [6, 7]
+    assert draft.parents.tolist() == [-1, 0]
+
+
+@every_drafter
+def test_an_empty_batch_is_fine(make: Make) -> None:
+    drafter = make()
+    assert len(drafter.propose([], [])) == 0
+    drafter.observe([], [])
+
+
+@every_drafter
+@pytest.mark.parametrize(
+    ("prompt", "error", "sentence"),
+    [
+        (np.array([1.5]), TokenTypeError, "float64"),
+        (np.array([1, 2]), TokenTypeError, "int64"),
+        (np.array([[1]], np.int32), TokenTypeError, "dimension"),
+        (np.array([-1], np.int32), InputError, "-1.*0 to 2147483646"),
+        (np.array([3, 2**31 - 1], np.int32), InputError, "2147483647.*0 to 2147483646"),
+        (np.array([], np.int32), InputError, "empty"),
+    ],
+    ids=["floats", "int64", "two dimensions", "negative", "huge", "empty"],
+)
+def test_bad_prompts(make: Make, prompt: Any, error: type[Exception], sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        make().begin(prompt)
+
+
+@every_drafter
+def test_bad_batches_change_nothing(make: Make) -> None:
+    drafter = make()
+    prompt = np.array([1, 2, 3, 1, 2], np.int32)
+    state = drafter.begin(prompt)
+    before = list(drafter.propose([state], [4]))
+    one = Verdict([], [5])
+    with pytest.raises(InputError, match="-1"):
+        drafter.propose([state], [-1])
+    with pytest.raises(InputError, match=r"1.*2"):
+        drafter.propose([state], [1, 2])
+    with pytest.raises(InputError, match=r"1.*2"):
+        drafter.observe([state], [one, one])
+    with pytest.raises(InputError, match=r"1.*2"):
+        drafter.observe([state], VerdictBatch.of([one, one]))
+    assert list(drafter.propose([state], [4])) == before
+    text = getattr(drafter, "text", None)
+    if text is not None:
+        assert text(state).tolist() == prompt.tolist()
+
+
+@every_drafter
+def test_a_finished_state_is_dead(make: Make) -> None:
+    drafter = make()
+    alive, dead = (drafter.begin(np.array([1, 2, 1], np.int32)) for _ in range(2))
+    before = drafter.propose([alive], [1])[0]
+    drafter.finish(dead)
+    verdict = Verdict([], [2])
+    with pytest.raises(StateError, match="finished"):
+        drafter.finish(dead)
+    with pytest.raises(StateError, match="finished"):
+        drafter.propose([alive, dead], [2, 2])
+    with pytest.raises(StateError, match="finished"):
+        drafter.observe([alive, dead], [verdict, verdict])
+    # The refused calls left the living state as it was.
+    assert drafter.propose([alive], [1])[0] == before
+    drafter.observe([alive], [verdict])
+    drafter.finish(alive)
+
+
+def test_unknown_group() -> None:
+    with pytest.raises(UnknownGroup, match="nobody"):
+        SuffixDrafter().drop_group("nobody")

@@ -1,0 +1,139 @@
+"""The import rules of docs/map.md, read from the source without running it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SRC = ROOT / "src" / "foresay"
+FILES = sorted(SRC.rglob("*.py"))
+
+# Floors from the ground up. A room imports only from floors below its own, and from itself.
+FLOORS = [
+    ["_core", "errors"],
+    ["arrays"],
+    ["draft"],
+    ["drafter", "sampling", "models", "oracle", "corpus"],
+    ["drafters"],
+    ["engine"],
+    ["serve", "edge", "bench", "rl"],
+    ["doctor", "integrations"],
+    ["cli"],
+    ["__main__"],
+]
+FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
+
+# Rooms on one floor, or drafters, that must not know each other in spite of the floors.
+FORBIDDEN = {
+    "drafters": {"sampling", "engine"},
+    "sampling": {"drafter", "models"},
+    "models": {"drafter"},
+}
+MODEL_DRAFTERS = {"recycle", "model", "eagle"}
+HOSTS = {"vllm", "trl", "verl", "transformers"}
+TORCH_FREE = {"__init__", "arrays", "draft", "drafter", "errors", "oracle"} | {
+    f"drafters/{name}" for name in ("__init__", "suffix", "corpus", "ngram", "merge")
+}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(SRC).with_suffix("").as_posix()
+
+
+def imports(path: Path) -> set[str]:
+    """All modules a file names in an import, also inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            module = node.module or ""
+            found |= {f"{module}.{a.name}" for a in node.names} if module == "foresay" else {module}
+    return found
+
+
+def room(module: str) -> str:
+    """foresay.drafters.ngram -> drafters; foresay.__version__ -> __init__."""
+    part = module.split(".")[1] if "." in module else "__init__"
+    return part if part in FLOOR else "__init__"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_floors(path: Path) -> None:
+    own = name_of(path).split("/")[0]
+    if own == "__init__":
+        used = {room(m) for m in imports(path) if m.startswith("foresay")}
+        assert used <= {"draft", "drafter", "errors"}
+        return
+    assert own in FLOOR, f"{path} is in no room of the map"
+    for module in imports(path):
+        if not module.startswith("foresay"):
+            continue
+        used_room = room(module)
+        if used_room in ("__init__", own):
+            continue
+        assert FLOOR[used_room] < FLOOR[own], f"{own} must not import {module}"
+        assert used_room not in FORBIDDEN.get(own, set()), f"{own} must not import {module}"
+        if used_room == "models" and own == "drafters":
+            assert path.stem in MODEL_DRAFTERS, f"{path.stem} runs no model"
+
+
+@pytest.mark.parametrize("path", sorted((SRC / "drafters").glob("*.py")), ids=name_of)
+def test_a_drafter_never_imports_another(path: Path) -> None:
+    if path.stem != "__init__":  # which names them for type checkers only
+        assert not [m for m in imports(path) if m.startswith("foresay.drafters")]
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_frameworks_stay_in_their_files(path: Path) -> None:
+    tops = {module.split(".")[0] for module in imports(path)}
+    name = name_of(path)
+    if name in TORCH_FREE:
+        assert "torch" not in tops
+    for host in HOSTS & tops:
+        allowed = name == f"integrations/{host}" or (
+            host == "transformers" and name.startswith("models/")
+        )
+        assert allowed, f"{name} must not import {host}"
+    if name not in ("cli", "__main__"):
+        assert not tops & {"typer", "rich"}
+
+
+def test_importing_foresay_imports_only_numpy() -> None:
+    code = (
+        "import sys, foresay, foresay.drafters; from foresay.drafters import *;"
+        "print(*{m.split('.')[0] for m in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "numpy" in loaded
+    assert not loaded & {"torch", "typer", "rich", *HOSTS}
+
+
+def test_only_the_bindings_know_python() -> None:
+    for path in sorted((ROOT / "csrc").iterdir()):
+        if path.suffix in (".cpp", ".hpp", ".h") and not path.stem.startswith("bind"):
+            text = path.read_text(encoding="utf-8")
+            assert not re.search(r"#include\s*[<\"](nanobind|Python\.h)", text), path.name
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_nothing_that_runs_what_it_reads(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert not imports(path) & {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in ("eval", "exec", "torch.load", "np.load", "numpy.load"), called
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_files_are_short_enough_to_hold_in_the_head(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400

@@ -1,0 +1,162 @@
+"""Merging: the union of paths, the scores, the budget, and verdicts in everyone's own indices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from doubles import Scripted, paths, tokens
+from foresay import Draft, Verdict, Wants
+from foresay.drafters import MergeDrafter
+from foresay.errors import InputError
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Draft:
+    n = draw(st.integers(0, 7))
+    nodes: list[tuple[int, int]] = []
+    for i in range(n):
+        node = (draw(st.integers(-1, i - 1)), draw(st.integers(0, 2)))
+        if node not in nodes and node[0] < len(nodes):
+            nodes.append(node)
+    parents = [p for p, _ in nodes]
+    scores: list[float] = []
+    for parent in parents:
+        scores.append(draw(st.floats(0, scores[parent] if parent >= 0 else 1, width=32)))
+    with_scores = draw(st.booleans())
+    return Draft([t for _, t in nodes], parents, scores if with_scores else None)
+
+
+def merged(drafts: list[Draft], budget: int = 99) -> Draft:
+    drafter = MergeDrafter(*(Scripted({0: draft}) for draft in drafts))
+    return drafter.propose([drafter.begin(tokens(1))], [budget])[0]
+
+
+def scored_paths(draft: Draft) -> dict[tuple[int, ...], float]:
+    assert draft.scores is not None or not len(draft)
+    found: dict[tuple[int, ...], float] = {}
+    order: list[tuple[int, ...]] = []
+    for i, (token, parent) in enumerate(
+        zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True)
+    ):
+        order.append((*order[parent], token) if parent >= 0 else (token,))
+        found[order[-1]] = float(draft.scores[i]) if draft.scores is not None else 0.0
+    return found
+
+
+@given(st.lists(trees(), min_size=1, max_size=4))
+def test_union_of_paths(drafts: list[Draft]) -> None:
+    union = merged(drafts)
+    assert paths(union) == set().union(*(paths(d) for d in drafts))
+    assert len(paths(union)) == len(union)  # each path once
+    assert Draft(union.tokens, union.parents, union.scores) == union  # a valid draft
+
+
+@given(st.lists(trees(), min_size=1, max_size=4), st.integers(0, 12), st.randoms())
+def test_order_of_drafters_does_not_matter(drafts: list[Draft], budget: int, random: Any) -> None:
+    shuffled = list(drafts)
+    random.shuffle(shuffled)
+    assert merged(drafts, budget) == merged(shuffled, budget)
+
+
+@given(trees())
+def test_repeating_a_drafter_adds_no_path(draft: Draft) -> None:
+    assert paths(merged([draft, draft])) == paths(merged([draft])) == paths(draft)
+
+
+@given(st.lists(trees(), min_size=1, max_size=3), st.integers(0, 8))
+def test_the_budget_keeps_the_best(drafts: list[Draft], budget: int) -> None:
+    # Each drafter is cut to the budget before the merge: compare with the union of the cut trees.
+    cut = [
+        Draft(
+            d.tokens[:budget], d.parents[:budget], None if d.scores is None else d.scores[:budget]
+        )
+        for d in drafts
+    ]
+    whole = scored_paths(merged(cut))
+    kept = scored_paths(merged(drafts, budget))
+    assert len(kept) == min(budget, len(whole))
+    lost = [score for path, score in whole.items() if path not in kept]
+    assert not lost or not kept or min(kept.values()) >= max(lost)
+
+
+def test_scores_combine_as_independent_chances() -> None:
+    a = Draft.chain([1, 2], [0.5, 0.25])
+    b = Draft([1, 3], [-1, 0], [0.5, 0.5])
+    union = merged([a, b])
+    assert scored_paths(union) == {(1,): 0.75, (1, 2): 0.25, (1, 3): 0.5}
+    assert union.tokens.tolist() == [1, 3, 2]  # best first
+    # Without scores: 0.5 to the power of the depth.
+    assert scored_paths(merged([Draft.chain([4, 5])])) == {(4,): 0.5, (4, 5): 0.25}
+
+
+def test_a_child_is_never_likelier_than_its_parent() -> None:
+    # Three factors of the same chances round differently for parent and child.
+    chances = [0.1, 0.2, 0.3, 0.7]
+    union = merged([Draft.chain([1, 2], [c, c]) for c in chances])
+    assert union.scores is not None
+    assert union.scores[1] <= union.scores[0]
+
+
+def test_sources_and_verdicts_in_own_indices() -> None:
+    # merged:  1 (both) - 2 (first) - 4 (first)
+    #                   - 3 (second)
+    first = Scripted({0: Draft([9, 1, 2, 4], [-1, -1, 1, 2], [0.1, 0.8, 0.7, 0.6])})
+    second = Scripted({0: Draft([1, 3], [-1, 0], [0.8, 0.3])})
+    drafter = MergeDrafter(first, second)
+    state = drafter.begin(tokens(5, 5))
+    draft = drafter.propose([state], [4])[0]
+    assert draft.tokens.tolist() == [1, 2, 4, 3]
+    assert drafter.sources(state) == [(0, 1), (0,), (0,), (1,)]
+    drafter.observe([state], [Verdict([0, 1, 2], [1, 2, 4, 7])])
+    assert first.verdicts[0] == Verdict([1, 2, 3], [1, 2, 4, 7])
+    assert second.verdicts[0] == Verdict([0], [1, 2, 4, 7])  # all tokens, only its own node
+    # Without a new proposal the next path can only be empty.
+    drafter.observe([state], [Verdict([], [6])])
+    with pytest.raises(InputError, match=r"node 0.*0 nodes"):
+        drafter.observe([state], [Verdict([0], [6, 7])])
+    assert len(first.verdicts) == 2
+    drafter.finish(state)
+    assert first.events[-1] == second.events[-1] == "finish [5, 5, 1, 2, 4, 7, 6]"
+
+
+def test_topk_rows_follow_their_nodes() -> None:
+    first = Scripted({0: Draft.chain([1, 2], [0.9, 0.1])}, Wants(topk=1))
+    second = Scripted({0: Draft.chain([3], [0.5])}, Wants(hidden=True))
+    drafter = MergeDrafter(first, second)
+    assert drafter.wants == Wants(topk=1, hidden=True)
+    state = drafter.begin(tokens(5))
+    assert drafter.propose([state], [2])[0].tokens.tolist() == [1, 3]  # 2 is cut
+    topk = np.array([[10], [11], [13]], np.int32)
+    drafter.observe([state], [Verdict([0], [1, 8], topk)])
+    assert first.verdicts[0].topk is not None and second.verdicts[0].topk is not None
+    assert first.verdicts[0].topk.tolist() == [[10], [11], [-1]]
+    assert second.verdicts[0].topk.tolist() == [[10], [13]]
+
+
+def test_a_failing_begin_leaves_nothing_behind() -> None:
+    class Failing(Scripted):
+        def begin(self, *args: Any, **kwargs: Any) -> list[int]:
+            raise InputError("no")
+
+    first = Scripted()
+    with pytest.raises(InputError, match="no"):
+        MergeDrafter(first, Failing()).begin(tokens(1))
+    assert first.events == ["begin [1]", "finish [1]"]
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(InputError, match="no drafter"):
+        MergeDrafter()
+    with pytest.raises(InputError, match=r"prior is 1.5.*0 to 1"):
+        MergeDrafter(Scripted(), prior=1.5)
+
+
+def test_dropping_a_group_reaches_every_drafter() -> None:
+    first, second = Scripted(), Scripted()
+    MergeDrafter(first, second).drop_group("g")
+    assert first.events == second.events == ["drop g"]

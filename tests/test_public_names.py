@@ -1,0 +1,78 @@
+"""What users may import, and that it is documented."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+
+import foresay
+import foresay.drafters
+import foresay.errors
+
+FACTS = ("Mutates:", "Valid until:", "Raises:", "GIL:")
+
+
+def test_public_names() -> None:
+    assert foresay.__all__ == [
+        "Draft",
+        "DraftBatch",
+        "Drafter",
+        "ForesayError",
+        "Verdict",
+        "VerdictBatch",
+        "Wants",
+        "__version__",
+    ]
+    assert foresay.drafters.__all__ == [
+        "CorpusDrafter",
+        "MergeDrafter",
+        "NgramDrafter",
+        "SuffixDrafter",
+    ]
+
+
+@pytest.mark.parametrize("module", [foresay, foresay.drafters], ids=["foresay", "drafters"])
+def test_all_is_sorted_complete_and_importable(module: object) -> None:
+    names = module.__all__  # type: ignore[attr-defined]
+    assert names == sorted(names)
+    for name in names:
+        assert getattr(module, name) is not None
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = module.nonsense  # type: ignore[attr-defined]
+
+
+def test_every_error_is_in_the_tree() -> None:
+    for name, kind in vars(foresay.errors).items():
+        if inspect.isclass(kind):
+            assert issubclass(kind, foresay.ForesayError)
+            assert foresay.errors.__doc__ is not None and name in foresay.errors.__doc__
+            assert kind.__doc__
+
+
+@pytest.mark.parametrize("method", ["begin", "propose", "observe", "finish"])
+@pytest.mark.parametrize(
+    "owner", ["Drafter", "SuffixDrafter", "CorpusDrafter", "NgramDrafter", "MergeDrafter"]
+)
+def test_the_four_facts(owner: str, method: str) -> None:
+    home = foresay if owner == "Drafter" else foresay.drafters
+    doc = inspect.getdoc(getattr(getattr(home, owner), method)) or ""
+    # Docstrings wrap, so a fact may be split over two lines.
+    flat = " ".join(doc.split())
+    assert all(fact in flat for fact in FACTS), f"{owner}.{method} must say {FACTS}"
+
+
+@pytest.mark.parametrize("name", ["Draft", "DraftBatch", "Verdict", "VerdictBatch", "Wants"])
+def test_the_four_facts_of_values(name: str) -> None:
+    flat = " ".join((inspect.getdoc(getattr(foresay, name)) or "").split())
+    assert all(fact in flat for fact in FACTS)
+
+
+def test_every_module_says_what_it_is() -> None:
+    root = Path(foresay.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        if path.name != "__main__.py":
+            dotted = ".".join(["foresay", *path.relative_to(root).with_suffix("").parts])
+            assert importlib.import_module(dotted.removesuffix(".__init__")).__doc__, dotted

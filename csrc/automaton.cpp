@@ -6,9 +6,9 @@
 
 namespace foresay {
 
-Automaton::Automaton() {
+Automaton::Automaton(Counting counting) : counting_(counting) {
     const uint32_t root = nodes_.append();
-    nodes_[root] = Node{0, kNoPosition, {}, 0, kUnwritten, kNoPosition, kNoPosition};
+    nodes_[root] = Node{{}, 0, kNoPosition, 0, kUnwritten, kNoPosition, kNoPosition};
 }
 
 Automaton::Sequence Automaton::begin() {
@@ -98,6 +98,13 @@ void Automaton::extend(Sequence& sequence, Token token) {
     }
     positions_[position].link = linked;
 
+    if (counting_ == Counting::novelties) {
+        Node& here = node(state);
+        edges_.count(here.edges, slot);
+        note(here, token, before);
+        ++link_steps_;
+        return;
+    }
     const State counted = counted_suffix(longest, sequence.counted);
     if (!is_counted(state)) state = counted;
     for (;;) {
@@ -108,7 +115,6 @@ void Automaton::extend(Sequence& sequence, Token token) {
         if (state == kRoot) break;
         state = here.link;
     }
-
     // Where counting starts next time.
     if (is_counted(linked)) {
         sequence.counted = linked;
@@ -134,7 +140,7 @@ State Automaton::counted_suffix(State longest, State guess) noexcept {
 State Automaton::split(State from, uint32_t length) {
     const uint32_t index = nodes_.append();
     const State made = index | kInner;
-    Node fresh{length, link(from), {}, 0, kUnwritten, kNoPosition, 0};
+    Node fresh{{}, length, link(from), 0, kUnwritten, kNoPosition, 0};
     if (from & kInner) {
         const Node& old = node(from);
         fresh.total = old.total;
@@ -163,7 +169,6 @@ Automaton::Cursor Automaton::cursor(const Sequence& sequence) const noexcept {
 }
 
 void Automaton::advance(Cursor& cursor, Token token) const noexcept {
-    settle(cursor);
     State state = cursor.state;
     if (!(state & kInner)) {
         const uint32_t follower = next(state);
@@ -221,7 +226,7 @@ Automaton::Description Automaton::describe(State state) const {
         const Node& here = node(state);
         out.length = here.length;
         out.total = here.total;
-        const Edges::View edges = edges_.view(here.edges);
+        const Edges::ConstView edges = edges_.view(here.edges);
         out.tokens.assign(edges.tokens, edges.tokens + edges.size);
         out.counts.assign(edges.counts, edges.counts + edges.size);
         out.targets.assign(edges.targets, edges.targets + edges.size);
@@ -268,7 +273,7 @@ void Automaton::check_integrity() const {
             require(node(here.link).length < here.length, "a link leads to a shorter context", state);
             require(valid(here.first) && !(here.first & kInner), "the first occurrence is a position", state);
         }
-        const Edges::View edges = edges_.view(here.edges);
+        const Edges::ConstView edges = edges_.view(here.edges);
         uint64_t sum = 0;
         for (uint32_t e = 0; e < edges.size; ++e) {
             sum += edges.counts[e];

@@ -5,9 +5,13 @@
 // stored for a position is its token and its suffix link: 8 bytes. All other states are "inner" states: contexts that were
 // seen at least twice, with different tokens before them. They hold their continuations, sorted by how often each was seen.
 //
-// For every context of up to kCounted tokens the counts, the total, and the latest continuation are exact after every
-// extend. Longer contexts keep their edges exact and their counts as lower bounds; this is what keeps an extend bounded
-// on periodic text, where a suffix-link chain is as long as the text.
+// Two ways to count, chosen for the whole automaton:
+//   novelties    a continuation is counted after a context unless a longer context had seen it already (the "update
+//                exclusion" of PPM compressors). Amortised O(1), and the better evidence for drafting.
+//   occurrences  every occurrence is counted; the latest is the true latest. Exact for contexts of up to kCounted tokens;
+//                longer ones keep lower bounds, which keeps an extend bounded on periodic text, where a suffix-link chain
+//                is as long as the text.
+// The edges themselves are exact either way, and so is the first occurrence.
 //
 // This file knows nothing of scores, trees, requests or tenants.
 #pragma once
@@ -21,6 +25,8 @@
 
 namespace foresay {
 
+enum class Counting : uint8_t { novelties, occurrences };
+
 /// A state: an inner state if the top bit is set, a position otherwise.
 using State = uint32_t;
 
@@ -30,7 +36,7 @@ public:
     static constexpr State kRoot = kInner;
     static constexpr uint32_t kNoPosition = kInner - 1;
     static constexpr uint32_t kMaxPositions = kInner - 2;
-    static constexpr uint32_t kCounted = 32;
+    static constexpr uint32_t kCounted = 16;
 
     /// A growing sequence's place in the automaton. Owned by the caller; valid as long as the automaton.
     struct Sequence {
@@ -40,8 +46,8 @@ public:
         uint32_t id = 0;
     };
 
-    /// The longest suffix of some text that occurs in the automaton. Valid as long as the automaton; text added later
-    /// may split the state, so it passes through settle() before use.
+    /// The longest suffix of some text that occurs in the automaton. Good until the next extend of any sequence, which may
+    /// split its state: settle() makes it good again.
     struct Cursor {
         State state = kRoot;
         uint32_t length = 0;
@@ -50,23 +56,26 @@ public:
     /// One context on a suffix-link chain and what followed it.
     struct Context {
         uint32_t length;        // tokens of the context that match
-        uint32_t total;         // how often it was followed by something
-        Token latest;           // what followed it last
+        uint32_t total;         // sum of the counts
+        Token latest;           // the last that was counted
         uint32_t size;          // different continuations
         const Token* tokens;    // [size], by falling count
         const uint32_t* counts; // [size]
         const State* targets;   // [size]
     };
 
-    Automaton();
+    explicit Automaton(Counting counting = Counting::novelties);
 
     Sequence begin();
 
-    /// Appends a token to a sequence. Amortised O(1) link steps plus at most kCounted counting steps.
+    /// Appends a token to a sequence. Amortised O(1) link steps; to count occurrences, at most kCounted more.
     void extend(Sequence& sequence, Token token);
 
     /// The longest suffix of the sequence that occurs elsewhere too.
     Cursor cursor(const Sequence& sequence) const noexcept;
+
+    /// Makes a cursor from before the last extends good again.
+    void settle(Cursor& cursor) const noexcept;
 
     /// Moves the cursor to the longest suffix of (its text + token) that occurs.
     void advance(Cursor& cursor, Token token) const noexcept;
@@ -74,17 +83,19 @@ public:
     /// Drops tokens from the front of the cursor's text until at most `length` are left.
     void shorten(Cursor& cursor, uint32_t length) const noexcept;
 
-    /// Calls visit(const Context&) for the cursor's context and its suffix-link ancestors, longest first, at most `most` of
-    /// them, and then for the empty context, until it returns false. What the visitor is shown is valid until the next
-    /// extend; contexts that nothing has followed yet are left out.
-    template <class Visit>
-    void contexts(Cursor cursor, uint32_t most, Visit&& visit) const;
+    /// The contexts of a cursor: itself and its suffix-link ancestors, longest first, without the empty one. Those that
+    /// nothing has followed yet are left out. What next() shows is valid until the next extend.
+    class Walk;
+    Walk walk(Cursor cursor) const noexcept;
+
+    /// The empty context: what is usual in this text.
+    Context usual() const noexcept { return context_of(node(kRoot), 0); }
 
     /// The position after `position` in its sequence, or kNoPosition at the sequence's end.
     uint32_t next(uint32_t position) const noexcept;
     Token token_at(uint32_t position) const noexcept { return positions_[position].token; }
 
-    /// End positions of a context's first occurrence, and of the latest that has been continued (or kNoPosition).
+    /// End positions of a context's first occurrence, and of the latest whose continuation was counted (or kNoPosition).
     uint32_t first(State state) const noexcept;
     uint32_t latest(State state) const noexcept;
 
@@ -100,9 +111,14 @@ public:
     uint64_t link_steps() const noexcept { return link_steps_; }
     size_t bytes() const noexcept;
 
+    /// Asks for the memory of a state, and, once that is there, for what a walk from it reads next.
     void prefetch(State state) const noexcept {
         if (state & kInner) nodes_.prefetch(state & ~kInner);
         else positions_.prefetch(state);
+    }
+    void prefetch_next(State state) const noexcept {
+        if (state & kInner) edges_.prefetch(node(state).edges);
+        else nodes_.prefetch(positions_[state].link & ~kInner);
     }
 
     /// Every structural promise, checked in O(size). Throws std::logic_error with the first that is broken.
@@ -131,13 +147,13 @@ private:
         uint32_t sequence;
         uint32_t offset;    // of its first position in the sequence
     };
-    struct Node {           // 32 bytes: two to a cache line
+    struct alignas(64) Node {  // one cache line
+        EdgeList edges;
         uint32_t length;    // tokens of its longest context
         State link;
-        EdgeList edges;
         uint32_t total;
         Token latest_token;
-        uint32_t latest;    // position of the latest occurrence that was continued
+        uint32_t latest;    // position of the latest occurrence whose continuation was counted
         uint32_t first;     // position of the first occurrence
     };
 
@@ -149,7 +165,10 @@ private:
     State& link(State state) noexcept { return state & kInner ? node(state).link : positions_[state].link; }
     uint32_t shortest(State state) const noexcept { return state == kRoot ? 0 : node(link(state)).length + 1; }
     bool is_counted(State state) const noexcept { return shortest(state) <= kCounted; }
-    void settle(Cursor& cursor) const noexcept;
+    Context context_of(const Node& node, uint32_t length) const noexcept {
+        const Edges::ConstView edges = edges_.view(node.edges);
+        return {length, node.total, node.latest_token, edges.size, edges.tokens, edges.counts, edges.targets};
+    }
 
     uint32_t append_position(Sequence& sequence, Token token);
     State split(State from, uint32_t length);
@@ -160,6 +179,7 @@ private:
     Pile<Block> blocks_;
     Pile<Node> nodes_;
     Edges edges_;
+    Counting counting_;
     uint32_t token_count_ = 0;
     uint32_t sequence_count_ = 0;
     uint64_t link_steps_ = 0;
@@ -173,38 +193,47 @@ inline void Automaton::settle(Cursor& cursor) const noexcept {
     }
 }
 
-template <class Visit>
-void Automaton::contexts(Cursor cursor, uint32_t most, Visit&& visit) const {
-    settle(cursor);
-    State state = cursor.state;
-    uint32_t length = cursor.length;
-    if (!(state & kInner)) {
-        --most;
-        // A context that occurred once: what follows it there is all that is known.
-        const uint32_t follower = next(state);
-        if (follower != kNoPosition) {
-            const Token token = positions_[follower].token;
-            const uint32_t one = 1;
-            if (!visit(Context{length, 1, token, 1, &token, &one, &follower})) return;
+class Automaton::Walk {
+public:
+    Walk(const Automaton& automaton, Cursor cursor) noexcept
+        : automaton_(&automaton), state_(cursor.length > 0 ? cursor.state : kRoot), length_(cursor.length) {}
+
+    bool next(Context& context) noexcept {
+        while (state_ != kRoot) {
+            const State state = state_;
+            if (state & kInner) {
+                const Node& here = automaton_->node(state);
+                const uint32_t length = length_ > 0 ? length_ : here.length;
+                state_ = here.link;
+                automaton_->nodes_.prefetch(state_ & ~kInner);
+                length_ = 0;
+                if (here.total == 0) continue;
+                context = automaton_->context_of(here, length);
+                return true;
+            }
+            // A context that occurred once: what follows it there is all that is known.
+            const uint32_t length = length_;
+            state_ = automaton_->positions_[state].link;
+            length_ = 0;
+            follower_ = automaton_->next(state);
+            if (follower_ == kNoPosition) continue;
+            token_ = automaton_->positions_[follower_].token;
+            context = {length, 1, token_, 1, &token_, &kOnce, &follower_};
+            return true;
         }
-        state = positions_[state].link;
-        length = node(state).length;
+        return false;
     }
-    for (;; --most) {
-        if (most == 0) {
-            state = kRoot;
-            length = 0;
-        }
-        const Node& here = node(state);
-        if (here.total > 0) {
-            const Edges::View edges = edges_.view(here.edges);
-            if (!visit(Context{length, here.total, here.latest_token, edges.size, edges.tokens, edges.counts, edges.targets}))
-                return;
-        }
-        if (state == kRoot) return;
-        state = here.link;
-        length = node(state).length;
-    }
-}
+
+private:
+    static constexpr uint32_t kOnce = 1;
+
+    const Automaton* automaton_;
+    State state_;
+    uint32_t length_;  // of the next context; 0: as long as the state's longest
+    uint32_t follower_ = 0;
+    Token token_ = 0;
+};
+
+inline Automaton::Walk Automaton::walk(Cursor cursor) const noexcept { return Walk(*this, cursor); }
 
 }  // namespace foresay

@@ -27,6 +27,7 @@ using namespace nb::literals;
 namespace foresay {
 namespace {
 
+using Reporter = nb::typed<nb::callable, void(nb::str, double)>;
 using Tokens = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <class T>
 using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
@@ -147,17 +148,18 @@ void bind_automaton(nb::module_& m) {
         .def("extend", &Sequences::extend, "sequence"_a, "tokens"_a.noconvert())
         .def("match_length", &Sequences::match_length, "sequence"_a, "Length of the sequence's longest suffix that occurs elsewhere too.")
         .def("find", &found, "tokens"_a.noconvert(), "What is known of the longest suffix of the tokens that occurs.")
-        .def("contexts", [](const Sequences& s, const Tokens& tokens, uint32_t most) {
-            if (most == 0) throw InputError("most is 0; at least 1 context is looked at");
+        .def("contexts", [](const Sequences& s, const Tokens& tokens) {
             std::vector<Described> out;
-            s.automaton().contexts(s.cursor_after(view(tokens)), most, [&](const Automaton::Context& context) {
+            const auto add = [&](const Automaton::Context& context) {
                 auto& [length, total, latest, edges] = out.emplace_back();
                 length = context.length, total = context.total, latest = context.latest;
                 for (uint32_t e = 0; e < context.size; ++e) edges.emplace_back(context.tokens[e], context.counts[e]);
-                return true;
-            });
+            };
+            Automaton::Walk walk = s.automaton().walk(s.cursor_after(view(tokens)));
+            for (Automaton::Context context; walk.next(context);) add(context);
+            add(s.automaton().usual());
             return out;
-        }, "tokens"_a.noconvert(), "most"_a = 64, "[(length, total, latest, [(token, count)])], longest first, the empty context last.")
+        }, "tokens"_a.noconvert(), "[(length, total, latest, [(token, count)])], longest first, the empty context last.")
         .def("inner_states", &inner_states)
         .def_prop_ro("size", [](const Sequences& s) { return s.automaton().size(); })
         .def_prop_ro("num_inner_states", [](const Sequences& s) { return s.automaton().inner_states(); })
@@ -264,7 +266,19 @@ FrozenIndex::Cursor cursor_after(const FrozenIndex& index, std::span<const int32
     return cursor;
 }
 
-nb::dict summary_of(const FrozenIndex& index) {
+std::vector<DescribedFrozen> described(const FrozenIndex& index, const FrozenIndex::Cursor& cursor, uint32_t width) {
+    std::vector<DescribedFrozen> all;
+    index.matches(cursor, width, [&](const FrozenIndex::Context& context) {
+        auto& [length, total, latest, first, top] = all.emplace_back();
+        length = context.length, total = context.total;
+        latest = context.latest_token, first = context.first_token;
+        for (const Continuation& c : context.top) top.emplace_back(c.token, c.count);
+        return true;
+    });
+    return all;
+}
+
+nb::typed<nb::dict, nb::str, nb::any> summary_of(const FrozenIndex& index) {
     const FrozenIndex::Summary summary = index.summary();
     nb::dict sections;
     for (uint32_t i = 0; i < frozen::kSections; ++i)
@@ -299,16 +313,8 @@ void bind_frozen_index(nb::module_& m) {
             return std::tuple(cursor.length, cursor.lo, cursor.hi);
         }, "tokens"_a.noconvert(), "(length, lo, hi) of the longest suffix of the tokens that occurs.")
         .def("contexts", [](const FrozenIndex& index, const Tokens& tokens, uint32_t width) {
-            std::vector<DescribedFrozen> described;
             const nb::gil_scoped_release released;
-            index.matches(cursor_after(index, view(tokens)), width, [&](const FrozenIndex::Context& context) {
-                auto& [length, total, latest, first, top] = described.emplace_back();
-                length = context.length, total = context.total;
-                latest = context.latest_token, first = context.first_token;
-                for (const Continuation& c : context.top) top.emplace_back(c.token, c.count);
-                return true;
-            });
-            return described;
+            return described(index, cursor_after(index, view(tokens)), width);
         }, "tokens"_a.noconvert(), "width"_a = 8, "[(length, total, latest, first, [(token, count)])], longest first.")
         .def("continuation", [](const FrozenIndex& index, const Tokens& tokens, uint32_t limit, bool latest) {
             std::vector<int32_t> values;
@@ -324,6 +330,12 @@ void bind_frozen_index(nb::module_& m) {
             return own(std::move(values));
         }, "tokens"_a.noconvert(), "limit"_a, "latest"_a = true,
            "What follows the last (or first) occurrence of the longest suffix, up to the end of its document.")
+        .def("contexts_shortened", [](const FrozenIndex& index, const Tokens& tokens, uint32_t length, uint32_t width) {
+            const nb::gil_scoped_release released;
+            auto cursor = cursor_after(index, view(tokens));
+            index.shorten(cursor, length);
+            return described(index, cursor, width);
+        }, "tokens"_a.noconvert(), "length"_a, "width"_a = 8, "contexts() after the match was cut to `length` tokens.")
         .def("match_lengths", [](const FrozenIndex& index, const Tokens& tokens) {
             std::vector<int32_t> lengths;
             {
@@ -363,7 +375,7 @@ void bind_frozen_builder(nb::module_& m) {
             const nb::gil_scoped_release released;
             builder.add_document(view(tokens));
         }, "tokens"_a.noconvert())
-        .def("finish", [](FrozenBuilder& builder, const std::optional<nb::callable>& progress) {
+        .def("finish", [](FrozenBuilder& builder, const std::optional<Reporter>& progress) {
             Progress report;
             if (progress) report = [&](const char* stage, double fraction) {
                 const nb::gil_scoped_acquire held;

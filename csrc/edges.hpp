@@ -1,7 +1,8 @@
-// The outgoing edges of every inner state, in size-classed blocks.
+// The outgoing edges of every inner state.
 //
-// A block of capacity C holds C tokens, then C targets, then C counts, so that looking for a token reads one short run of
-// memory. Edges stay sorted by count, most frequent first: the best continuations of a context are the first entries of
+// Most states have one or two; these are kept in the state itself, so that a state and its edges are one cache line. Longer
+// lists are size-classed blocks: a block of capacity C holds C tokens, then C targets, then C counts, so that looking for a
+// token reads one short run of memory. Edges stay sorted by count, most frequent first: the best continuations of a context are the first entries of
 // its block. Blocks of kIndexed entries and more carry a hash index behind the counts, so that a context with a hundred
 // thousand continuations still finds one in a few loads.
 #pragma once
@@ -20,10 +21,15 @@ namespace foresay {
 
 using Token = int32_t;
 
-/// Where a state's edges are: a handle into the Edges arena, and how many there are.
+/// The edges of one state: here if there are few, else in a block of the Edges arena.
 struct EdgeList {
-    uint32_t block = 0;
+    static constexpr uint32_t kInline = 2;
+
     uint32_t size = 0;
+    uint32_t block = 0;
+    std::array<Token, kInline> tokens;
+    std::array<uint32_t, kInline> targets;
+    std::array<uint32_t, kInline> counts;
 };
 
 class Edges {
@@ -36,17 +42,27 @@ public:
         uint32_t* counts;
         uint32_t size;
     };
+    struct ConstView {
+        const Token* tokens;
+        const uint32_t* targets;
+        const uint32_t* counts;
+        uint32_t size;
+    };
 
-    View view(const EdgeList& list) const noexcept {
-        if (list.size == 0) return {nullptr, nullptr, nullptr, 0};
+    View view(EdgeList& list) const noexcept {
+        if (list.size <= EdgeList::kInline) return {list.tokens.data(), list.targets.data(), list.counts.data(), list.size};
         uint32_t* words = address(list.block);
         const uint32_t capacity = capacity_of(list.size);
         return {reinterpret_cast<Token*>(words), words + capacity, words + 2 * capacity, list.size};
     }
+    ConstView view(const EdgeList& list) const noexcept {
+        const View edges = view(const_cast<EdgeList&>(list));
+        return {edges.tokens, edges.targets, edges.counts, edges.size};
+    }
 
     /// Slot of `token` in the list, or kNone.
     uint32_t find(const EdgeList& list, Token token) const noexcept {
-        const View edges = view(list);
+        const ConstView edges = view(list);
         if (edges.size < kIndexed) {
             for (uint32_t slot = 0; slot < edges.size; ++slot)
                 if (edges.tokens[slot] == token) return slot;
@@ -63,11 +79,8 @@ public:
 
     /// Adds an edge that is not there yet, behind the others. The list's block may move.
     void add(EdgeList& list, Token token, uint32_t target, uint32_t count) {
-        if (list.size == 0) {
-            list.block = allocate(words_of(kSmallest));
-        } else if (list.size == capacity_of(list.size)) {
-            grow(list);
-        }
+        if (list.size == EdgeList::kInline) move_out(list);
+        else if (list.size > EdgeList::kInline && list.size == capacity_of(list.size)) grow(list);
         const uint32_t slot = list.size++;
         const View edges = view(list);
         edges.tokens[slot] = token;
@@ -82,23 +95,22 @@ public:
     }
 
     /// Counts one more use of the edge at `slot` and moves it forward past the edges it has overtaken.
-    void count(const EdgeList& list, uint32_t slot) noexcept {
+    void count(EdgeList& list, uint32_t slot) noexcept {
         ++view(list).counts[slot];
         raise(list, slot);
     }
 
     EdgeList copy(const EdgeList& from) {
-        EdgeList to;
-        if (from.size == 0) return to;
+        EdgeList to = from;
+        if (from.size <= EdgeList::kInline) return to;
         const uint32_t words = words_of(capacity_of(from.size));
         to.block = allocate(words);
-        to.size = from.size;
         std::memcpy(address(to.block), address(from.block), size_t{words} * sizeof(uint32_t));
         return to;
     }
 
     void prefetch(const EdgeList& list) const noexcept {
-        if (list.size != 0) __builtin_prefetch(address(list.block));
+        if (list.size > EdgeList::kInline) __builtin_prefetch(address(list.block));
     }
 
     /// Bytes written so far, freed blocks included.
@@ -107,7 +119,7 @@ public:
     static uint32_t capacity_of(uint32_t size) noexcept { return std::max(kSmallest, std::bit_ceil(size)); }
 
 private:
-    static constexpr uint32_t kSmallest = 2;
+    static constexpr uint32_t kSmallest = 2 * EdgeList::kInline;
     static constexpr uint32_t kIndexed = 32;  // lists this long carry a hash index
     static constexpr uint32_t kPageBits = 16;
     static constexpr uint32_t kPageWords = uint32_t{1} << kPageBits;
@@ -127,7 +139,7 @@ private:
         return address(list.block) + size_t{3} * capacity_of(list.size);
     }
 
-    void enter(const EdgeList& list, uint32_t slot) noexcept {
+    void enter(EdgeList& list, uint32_t slot) noexcept {
         const uint32_t mask = 2 * capacity_of(list.size) - 1;
         uint32_t* index = index_of(list);
         uint32_t probe = hash(view(list).tokens[slot]) & mask;
@@ -135,13 +147,13 @@ private:
         index[probe] = slot;
     }
 
-    void reindex(const EdgeList& list) noexcept {
+    void reindex(EdgeList& list) noexcept {
         std::memset(index_of(list), 0xff, size_t{2} * capacity_of(list.size) * sizeof(uint32_t));
         for (uint32_t slot = 0; slot < list.size; ++slot) enter(list, slot);
     }
 
     /// Points the index entry of `token` at another slot.
-    void repoint(const EdgeList& list, Token token, uint32_t from, uint32_t to) noexcept {
+    void repoint(EdgeList& list, Token token, uint32_t from, uint32_t to) noexcept {
         const uint32_t mask = 2 * capacity_of(list.size) - 1;
         uint32_t* index = index_of(list);
         uint32_t probe = hash(token) & mask;
@@ -150,7 +162,7 @@ private:
     }
 
     /// Restores the order by count after the count at `slot` has grown by one: swap with the head of the overtaken run.
-    void raise(const EdgeList& list, uint32_t slot) noexcept {
+    void raise(EdgeList& list, uint32_t slot) noexcept {
         const View edges = view(list);
         const uint32_t count = edges.counts[slot];
         if (slot == 0 || edges.counts[slot - 1] >= count) return;
@@ -170,6 +182,16 @@ private:
         std::swap(edges.tokens[slot], edges.tokens[head]);
         std::swap(edges.targets[slot], edges.targets[head]);
         std::swap(edges.counts[slot], edges.counts[head]);
+    }
+
+    void move_out(EdgeList& list) {
+        list.block = allocate(words_of(kSmallest));
+        uint32_t* words = address(list.block);
+        for (uint32_t slot = 0; slot < EdgeList::kInline; ++slot) {
+            words[slot] = static_cast<uint32_t>(list.tokens[slot]);
+            words[kSmallest + slot] = list.targets[slot];
+            words[2 * kSmallest + slot] = list.counts[slot];
+        }
     }
 
     void grow(EdgeList& list) {

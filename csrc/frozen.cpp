@@ -235,6 +235,13 @@ void FrozenIndex::advance(Cursor& cursor, int32_t token) const {
     cursor = {found.lo, found.hi, longest + 1};
 }
 
+void FrozenIndex::shorten(Cursor& cursor, uint32_t length) const {
+    if (length >= cursor.length) return;
+    check(cursor);
+    const Interval found = length == 0 ? Interval{0, 0} : interval(cursor.lo, length);
+    cursor = {found.lo, found.hi, length};
+}
+
 FrozenIndex::Context FrozenIndex::context_of(uint32_t node, uint32_t length, uint32_t width) const {
     const Tally& tally = tallies_[node];
     below(length, uint64_t{header_.max_context} + 1, "the depth of a node");

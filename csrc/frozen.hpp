@@ -61,6 +61,9 @@ public:
     /// A token outside the vocabulary occurs nowhere. Throws CorpusError only.
     void advance(Cursor& cursor, int32_t token) const;
 
+    /// Drops tokens from the front of the cursor's context until at most `length` are left. Throws CorpusError only.
+    void shorten(Cursor& cursor, uint32_t length) const;
+
     /// Calls visit(const Context&) -> bool for the cursor's context and for its suffixes that occur more often (each
     /// the longest with its occurrences), longest first, the empty one excluded, until it returns false.
     template <class Visit>

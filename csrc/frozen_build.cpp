@@ -136,7 +136,8 @@ void FrozenBuilder::finish(const Progress& progress) {
     require_open();
     progress_ = progress;
     try {
-        if (header_.tokens == 0) throw InputError("The corpus for '" + path_ + "' is empty; at least one token is needed.");
+        if (header_.tokens == 0)
+            throw InputError("The corpus for '" + path_ + "' is empty; at least one token is needed.");
         flush();
         reserve(0);
         sort_contexts();
@@ -252,7 +253,8 @@ void FrozenBuilder::seal() {
     file_ = MappedFile();
     if (fsync(descriptor_) != 0) fail(errno, "Cannot write '" + temporary_ + "' to disk");
     report("write", 1);  // the last chance to stop
-    if (rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno, "Cannot rename '" + temporary_ + "' to '" + path_ + "'");
+    if (rename(temporary_.c_str(), path_.c_str()) != 0)
+        fail(errno, "Cannot rename '" + temporary_ + "' to '" + path_ + "'");
     close(descriptor_);
     descriptor_ = -1;
     // The name itself must reach the disk too; where a directory cannot be synced there is nothing more to do.

@@ -35,13 +35,13 @@ public:
     /// Removes the temporary file unless finish() has succeeded.
     ~FrozenBuilder();
 
-    /// Appends a document; an empty one adds nothing. Throws InputError, and then has added nothing, if a token is outside
-    /// the vocabulary or the corpus too large; std::system_error if the disk is full.
+    /// Appends a document; an empty one adds nothing. Throws InputError, and then has added nothing, if a token is
+    /// outside the vocabulary or the corpus too large; std::system_error if the disk is full.
     void add_document(std::span<const int32_t> tokens);
 
-    /// Builds the index and renames it to the path, where a half-written file never appears. The builder can do nothing
-    /// more afterwards, whether this succeeds or throws (InputError for an empty corpus, std::system_error, or what
-    /// `progress` throws).
+    /// Builds the index and renames it to the path, where a half-written file never appears. Whether it succeeds or
+    /// throws (InputError for an empty corpus, std::system_error, or what `progress` throws), the builder can do
+    /// nothing more afterwards.
     void finish(const Progress& progress = {});
 
     /// Removes the temporary file; the builder can do nothing more.

@@ -36,31 +36,28 @@ struct Group {
 
 class Sorter {
 public:
-    Sorter(std::span<const int32_t> text, uint32_t vocabulary, const SortLimits& limits, const RankColumns& columns)
-        : text_(text), vocabulary_(vocabulary), depth_(limits.max_context + 1), columns_(columns),
+    Sorter(std::span<const int32_t> text, std::span<const uint64_t> counts, const SortLimits& limits,
+           const RankColumns& columns)
+        : text_(text), counts_(counts), vocabulary_(static_cast<uint32_t>(counts.size())),
+          depth_(limits.max_context + 1), columns_(columns),
           most_(std::max<uint64_t>(limits.memory_bytes / limits.threads / (2 * sizeof(Entry)), 1)),
           // A few groups per thread even the load out; each costs one more pass over the text.
           usual_(std::min(most_, std::max<uint64_t>(text.size() / (3 * limits.threads), 1 << 16))) {}
 
-    std::vector<Group> plan(std::span<const uint64_t> counts) {
-        cut({}, counts, 0, 0);
+    std::vector<Group> plan() {
+        cut({}, counts_, 0, 0);
         return std::move(groups_);
     }
 
-    void sort(const Group& group) const {
+    static uint64_t room(const Group& group) { return group.to == 0 ? 0 : 2 * group.size; }
+
+    /// Room for `room(group)` entries is needed.
+    void sort(const Group& group, Entry* entries) const {
         if (group.to == 0) return write_equal(group);
-        const auto memory = std::make_unique_for_overwrite<Entry[]>(2 * group.size);
-        Entry* const entries = memory.get();
-        const auto depth = static_cast<uint32_t>(group.prefix.size());
-        uint64_t size = 0;
-        for_each_position(group.prefix, [&](uint32_t position) {
-            const uint32_t token = index_of(text_[position - depth]);
-            if (token >= group.from && token < group.to)
-                entries[size++] = {key_at(position, depth), position, text_[position + 1]};
-        });
         columns_.shared[group.rank] = static_cast<uint8_t>(group.first_shared);
-        settle(entries, size, depth, columns_.shared + group.rank, entries + size);
-        for (uint64_t i = 0; i < size; ++i) {
+        if (group.prefix.empty()) sort_by_token(group, entries);
+        else sort_by_prefix(group, entries);
+        for (uint64_t i = 0; i < group.size; ++i) {
             columns_.positions[group.rank + i] = entries[i].position;
             columns_.next[group.rank + i] = entries[i].next;
         }
@@ -72,6 +69,36 @@ private:
     static constexpr int kDigitBits = 9;
 
     uint32_t index_of(int32_t token) const { return token == kBoundary ? vocabulary_ : token; }
+
+    /// The usual case: each token's ranks have their place already, as it is known how many there are.
+    void sort_by_token(const Group& group, Entry* entries) const {
+        std::vector<uint64_t> ends;
+        uint64_t end = 0;
+        for (uint32_t token = group.from; token < group.to; ++token)
+            ends.push_back(std::exchange(end, end + counts_[token]));
+        for_each_position({}, [&](uint32_t position) {
+            const uint32_t token = static_cast<uint32_t>(text_[position]) - group.from;
+            if (token < ends.size()) entries[ends[token]++] = {key_at(position, 1), position, text_[position + 1]};
+        });
+        uint8_t* const shared = columns_.shared + group.rank;
+        uint64_t begin = 0;
+        for (const uint64_t token_end : ends) {
+            if (begin > 0 && begin < token_end) shared[begin] = 0;
+            if (begin < token_end) settle(entries + begin, token_end - begin, 1, shared + begin, entries + group.size);
+            begin = token_end;
+        }
+    }
+
+    void sort_by_prefix(const Group& group, Entry* entries) const {
+        const auto depth = static_cast<uint32_t>(group.prefix.size());
+        uint64_t size = 0;
+        for_each_position(group.prefix, [&](uint32_t position) {
+            const uint32_t token = index_of(text_[position - depth]);
+            if (token >= group.from && token < group.to)
+                entries[size++] = {key_at(position, depth), position, text_[position + 1]};
+        });
+        settle(entries, size, depth, columns_.shared + group.rank, entries + size);
+    }
 
     /// Tokens `depth` and `depth + 1` of a reversed context that is longer than `depth` or ends there.
     uint64_t key_at(uint32_t position, uint32_t depth) const {
@@ -124,19 +151,22 @@ private:
             __builtin_prefetch(text_.data() + entries[i].position - std::min(entries[i].position, depth + 8));
         for (uint64_t i = 1; i < size; ++i) {
             const Entry inserted = entries[i];
-            uint64_t place = i;
-            uint32_t below = 0, above = 0;  // what it shares with its neighbours
-            for (; place > 0; --place) {
-                const Comparison compared = compare(entries[place - 1].position, inserted.position, depth);
-                below = compared.shared;
-                if (compared.ordered) break;
-                above = below;
-                entries[place] = entries[place - 1];
-                if (place < i) shared[place + 1] = shared[place];
+            uint64_t place = 0, end = i;
+            uint32_t below = 0, above = 0;  // what it shares with its neighbours: the last that were compared
+            while (place < end) {
+                const uint64_t middle = (place + end) / 2;
+                const Comparison compared = compare(entries[middle].position, inserted.position, depth);
+                (compared.ordered ? below : above) = compared.shared;
+                if (compared.ordered) place = middle + 1;
+                else end = middle;
             }
+            std::copy_backward(entries + place, entries + i, entries + i + 1);
             entries[place] = inserted;
+            if (place < i) {
+                std::copy_backward(shared + place + 1, shared + i, shared + i + 1);
+                shared[place + 1] = static_cast<uint8_t>(above);
+            }
             if (place > 0) shared[place] = static_cast<uint8_t>(below);
-            if (place < i) shared[place + 1] = static_cast<uint8_t>(above);
         }
     }
 
@@ -244,6 +274,7 @@ private:
     }
 
     std::span<const int32_t> text_;
+    std::span<const uint64_t> counts_;  // [vocabulary] occurrences of each token
     uint32_t vocabulary_;
     uint32_t depth_;            // tokens that are compared
     RankColumns columns_;
@@ -255,15 +286,18 @@ private:
 
 void sort_ranks(std::span<const int32_t> text, std::span<const uint64_t> counts, const SortLimits& limits,
                 const RankColumns& columns, const std::function<void(double)>& progress) {
-    Sorter sorter(text, static_cast<uint32_t>(counts.size()), limits, columns);
-    std::vector<Group> groups = sorter.plan(counts);
+    Sorter sorter(text, counts, limits, columns);
+    std::vector<Group> groups = sorter.plan();
     // Large groups first, so that the threads end together.
     std::stable_sort(groups.begin(), groups.end(), [](const Group& a, const Group& b) { return a.size > b.size; });
+    uint64_t most = 0;
+    for (const Group& group : groups) most = std::max(most, sorter.room(group));
     std::atomic<uint64_t> taken = 0, done = 0;
     std::atomic<bool> stop = false;
     in_parallel(limits.threads, stop, [&](uint32_t thread) {
+        const auto memory = std::make_unique_for_overwrite<Entry[]>(most);
         for (uint64_t i = taken++; i < groups.size() && !stop; i = taken++) {
-            sorter.sort(groups[i]);
+            sorter.sort(groups[i], memory.get());
             done += groups[i].size;
             if (thread == 0) progress(static_cast<double>(done) / static_cast<double>(text.size()));
         }

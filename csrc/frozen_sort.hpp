@@ -20,8 +20,8 @@ struct SortLimits {
     uint32_t max_context;
 };
 
-/// Fills the columns from the text (with its boundaries) and the number of times each token occurs in it. The result does
-/// not depend on memory or threads. `progress` gets fractions on the calling thread and may throw.
+/// Fills the columns from the text (with its boundaries) and the number of times each token occurs in it. The result
+/// does not depend on memory or threads. `progress` gets fractions on the calling thread and may throw.
 void sort_ranks(std::span<const int32_t> text, std::span<const uint64_t> counts, const SortLimits& limits,
                 const RankColumns& columns, const std::function<void(double)>& progress);
 

@@ -1,4 +1,4 @@
-// The full check of a corpus file: every checksum, then every promise of frozen_format.hpp, each against its definition.
+// The full check of a corpus file: every checksum, then every promise of frozen_format.hpp, against its definition.
 // Checks run in an order in which each may rely on those before it.
 #include <cstring>
 #include <vector>

@@ -71,11 +71,9 @@ void tree_by_counts(const SamRule& rule, const Source& source, const SourceCurso
             queue.push({score * static_cast<float>(count) / static_cast<float>(total), order++, token, parent, at});
         };
         if (source.automaton) {
-            source.automaton->contexts(at.online, 1, [&](const Automaton::Context& c) {
-                for (uint32_t e = 0; c.length > 0 && e < std::min(c.size, rule.topk_succ); ++e)
-                    queue_one(c.tokens[e], c.counts[e], c.total);
-                return false;
-            });
+            Automaton::Context c;
+            if (source.automaton->walk(at.online).next(c))
+                for (uint32_t e = 0; e < std::min(c.size, rule.topk_succ); ++e) queue_one(c.tokens[e], c.counts[e], c.total);
         } else {
             source.index->matches(at.frozen, rule.topk_succ, [&](const FrozenIndex::Context& c) {
                 for (const Continuation& next : c.top) queue_one(next.token, next.count, c.total);

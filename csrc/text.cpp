@@ -5,6 +5,8 @@
 namespace foresay {
 namespace {
 
+constexpr uint64_t kYoung = 20000;
+
 void check_tokens(std::span<const Token> tokens) {
     for (size_t i = 0; i < tokens.size(); ++i)
         if (tokens[i] < 0 || tokens[i] == INT32_MAX)
@@ -17,7 +19,7 @@ void check_tokens(std::span<const Token> tokens) {
 Request::~Request() { owner_->forget(*this); }
 
 TextDrafter::TextDrafter(const TextOptions& options, std::vector<std::shared_ptr<const FrozenIndex>> corpora)
-    : options_(options), corpora_(std::move(corpora)) {}
+    : options_(options), corpora_(std::move(corpora)), growers_(kLanes, TreeGrower(calibration_)) {}
 
 TextDrafter::~TextDrafter() = default;
 
@@ -28,7 +30,7 @@ void TextDrafter::check(const Request& request) const {
 
 Tenant& TextDrafter::tenant_of(const std::string& name) {
     std::unique_ptr<Tenant>& tenant = tenants_[name];
-    if (!tenant) tenant.reset(new Tenant{name, History(options_.history_bytes), 0, 0});
+    if (!tenant) tenant.reset(new Tenant{name, History(options_.history_bytes), {}, 0, 0});
     tenant->used = ++clock_;
     return *tenant;
 }
@@ -51,9 +53,11 @@ std::unique_ptr<Request> TextDrafter::begin(std::span<const Token> prompt, const
     request->text_.assign(prompt.begin(), prompt.end());
     request->prompt_length_ = prompt.size();
     if (options_.own) {  // the long part, which needs nothing that is shared
-        request->own_ = std::make_unique<Automaton>();
+        // SAM-Decoding's rules speak of occurrences.
+        request->own_ = std::make_unique<Automaton>(options_.sam ? Counting::occurrences : Counting::novelties);
         request->sequence_ = request->own_->begin();
         for (const Token token : prompt) request->own_->extend(request->sequence_, token);
+        request->match_ = request->own_->cursor(request->sequence_);
     }
     const std::lock_guard lock(mutex_);
     const std::string owner = tenant.value_or("");
@@ -79,15 +83,15 @@ std::unique_ptr<Request> TextDrafter::begin(std::span<const Token> prompt, const
     return request;
 }
 
-/// Fills sources_ and cursors_ with the texts that the request may draft from, and where it stands in each.
-void TextDrafter::sources_of(Request& request) {
-    sources_.clear();
-    cursors_.clear();
-    const auto add = [this](Kind kind, const Automaton& automaton, Automaton::Cursor cursor) {
-        sources_.push_back({kind, &automaton, nullptr});
-        cursors_.push_back({cursor, {}});
+/// Tells the grower which texts the request may draft from, and where it stands in each.
+void TextDrafter::find_sources(Request& request, TreeGrower& grower) const {
+    grower.sources.clear();
+    grower.cursors.clear();
+    const auto add = [&](Kind kind, const Automaton& automaton, Automaton::Cursor cursor) {
+        grower.sources.push_back({kind, &automaton, nullptr});
+        grower.cursors.push_back({cursor, {}});
     };
-    if (request.own_) add(kOwn, *request.own_, request.own_->cursor(request.sequence_));
+    if (request.own_) add(kOwn, *request.own_, request.match_);
     if (request.group_) add(kGroup, request.group_->automaton, request.group_->automaton.cursor(request.group_sequence_));
     if (request.tenant_) {
         std::vector<Request::HistoryPlace> places;
@@ -97,6 +101,7 @@ void TextDrafter::sources_of(Request& request) {
             Request::HistoryPlace place{segment->id, {}};
             if (known != request.history_.end()) {
                 place = *known;
+                segment->automaton.settle(place.cursor);
             } else {  // a segment that was begun after this request
                 const size_t from = request.text_.size() - std::min<size_t>(kLead, request.text_.size());
                 for (size_t i = from; i < request.text_.size(); ++i) segment->automaton.advance(place.cursor, request.text_[i]);
@@ -107,9 +112,20 @@ void TextDrafter::sources_of(Request& request) {
         request.history_ = std::move(places);
     }
     for (size_t c = 0; c < corpora_.size(); ++c) {
-        sources_.push_back({kCorpus, nullptr, corpora_[c].get()});
-        cursors_.push_back({{}, request.corpora_[c]});
+        grower.sources.push_back({kCorpus, nullptr, corpora_[c].get()});
+        grower.cursors.push_back({{}, request.corpora_[c]});
     }
+}
+
+/// Asks for the memory that the next requests' own texts will be read from, a little more of it with each request.
+void TextDrafter::warm(std::span<Request* const> requests, size_t next) noexcept {
+    if (next + 3 < requests.size()) __builtin_prefetch(&requests[next + 3]->own_);
+    if (next + 2 < requests.size() && requests[next + 2]->own_) {
+        const char* automaton = reinterpret_cast<const char*>(requests[next + 2]->own_.get());
+        for (size_t line = 0; line < sizeof(Automaton); line += 64) __builtin_prefetch(automaton + line);
+    }
+    if (next + 1 < requests.size() && requests[next + 1]->own_) requests[next + 1]->own_->prefetch(requests[next + 1]->match_.state);
+    if (next < requests.size() && requests[next]->own_) requests[next]->own_->prefetch_next(requests[next]->match_.state);
 }
 
 void TextDrafter::propose(std::span<Request* const> requests, std::span<const int32_t> budgets, PackedTrees& out) {
@@ -121,24 +137,47 @@ void TextDrafter::propose(std::span<Request* const> requests, std::span<const in
     for (const int32_t budget : budgets)
         if (budget < 0 || budget > kMaxBudget)
             throw InputError("budget " + std::to_string(budget) + " is not valid; a budget is 0 to " + std::to_string(kMaxBudget));
+    if (options_.sam) {
+        TreeGrower& places = growers_.front();
+        for (size_t i = 0; i < requests.size(); ++i) {
+            find_sources(*requests[i], places);
+            draft_by_sam_rule(*options_.sam, places.sources, places.cursors, static_cast<uint32_t>(budgets[i]), out);
+        }
+        return;
+    }
+    for (size_t i = 0; i < requests.size(); i += kLanes) {
+        const size_t count = std::min(kLanes, requests.size() - i);
+        grow(requests.subspan(i, count), budgets.subspan(i, count), out);
+    }
+}
+
+/// Grows the trees of a few requests in turns.
+void TextDrafter::grow(std::span<Request* const> requests, std::span<const int32_t> budgets, PackedTrees& out) {
     for (size_t i = 0; i < requests.size(); ++i) {
         Request& request = *requests[i];
-        sources_of(request);
-        const auto budget = static_cast<uint32_t>(budgets[i]);
-        if (options_.sam) draft_by_sam_rule(*options_.sam, sources_, cursors_, budget, out);
-        else grower_.grow(sources_, cursors_, options_.growth, budget, calibration_, request.considered_, out);
+        find_sources(request, growers_[i]);
+        growers_[i].start(options_.growth, growers_[i].sources.empty() ? 0 : static_cast<uint32_t>(budgets[i]),
+                          request.tenant_ ? &request.tenant_->lean : nullptr, request.considered_);
     }
+    for (bool growing = true; growing;) {
+        growing = false;
+        for (size_t i = 0; i < requests.size(); ++i) growing |= growers_[i].step();
+    }
+    for (size_t i = 0; i < requests.size(); ++i) growers_[i].append_to(out);
 }
 
 /// Follows the committed tokens through what the last propose considered, and learns from each step's candidates.
 void TextDrafter::learn(const Request& request, std::span<const Token> tokens) {
+    // Once there has been much to learn from, every fourth lesson is enough.
+    if (++lessons_ > kYoung && lessons_ % 4 != 0) return;
     const Considered& considered = request.considered_;
+    TokenLean* lean = request.tenant_ ? &request.tenant_->lean : nullptr;
     uint32_t node = 0;
     for (const Token token : tokens) {
         if (node >= considered.nodes.size()) return;
         const Considered::Node& here = considered.nodes[node];
         for (uint32_t c = here.begin; c < here.end; ++c)
-            calibration_.learn(considered.candidates[c], considered.candidates[c].token == token);
+            calibration_.learn(considered.candidates[c], considered.candidates[c].token == token, lean);
         const uint32_t parent = node++;
         while (node < considered.nodes.size() &&
                (considered.nodes[node].parent != static_cast<int32_t>(parent) || considered.nodes[node].token != token))
@@ -148,15 +187,19 @@ void TextDrafter::learn(const Request& request, std::span<const Token> tokens) {
 
 void TextDrafter::commit(Request& request, std::span<const Token> tokens) {
     request.text_.insert(request.text_.end(), tokens.begin(), tokens.end());
-    if (request.own_)
+    if (request.own_) {
         for (const Token token : tokens) request.own_->extend(request.sequence_, token);
+        request.match_ = request.own_->cursor(request.sequence_);
+    }
     if (request.group_)
         for (const Token token : tokens) request.group_->automaton.extend(request.group_sequence_, token);
     if (request.tenant_)
         for (const auto& segment : request.tenant_->history.segments())
             for (auto& place : request.history_)
-                if (place.segment == segment->id)
+                if (place.segment == segment->id) {
+                    segment->automaton.settle(place.cursor);
                     for (const Token token : tokens) segment->automaton.advance(place.cursor, token);
+                }
     for (size_t c = 0; c < corpora_.size(); ++c)
         for (const Token token : tokens) corpora_[c]->advance(request.corpora_[c], token);
 }
@@ -178,6 +221,7 @@ void TextDrafter::observe(std::span<Request* const> requests, std::span<const To
             throw InputError("a request would exceed " + std::to_string(options_.max_tokens) + " tokens, the most it may have");
     }
     for (size_t i = 0; i < requests.size(); ++i) {
+        warm(requests, i + 1);
         const auto committed = tokens.subspan(static_cast<size_t>(offsets[i]), static_cast<size_t>(offsets[i + 1] - offsets[i]));
         learn(*requests[i], committed);
         requests[i]->considered_.clear();

@@ -62,6 +62,7 @@ private:
     bool finished_ = false;
     std::unique_ptr<Automaton> own_;
     Automaton::Sequence sequence_;
+    Automaton::Cursor match_;  // of the own text, after the last token
     struct Group* group_ = nullptr;
     Automaton::Sequence group_sequence_;
     struct Tenant* tenant_ = nullptr;
@@ -80,6 +81,7 @@ struct Group {
 struct Tenant {
     std::string name;
     History history;
+    TokenLean lean;
     size_t running = 0;
     uint64_t used = 0;
 };
@@ -107,10 +109,13 @@ public:
 private:
     friend class Request;
     static constexpr int32_t kMaxBudget = 4096;
-    static constexpr uint32_t kLead = Automaton::kCounted;  // tokens of the prompt that lead into a shared output
+    static constexpr size_t kLanes = 8;    // trees that grow in turns, see TreeGrower
+    static constexpr uint32_t kLead = 32;  // tokens of the prompt that lead into a shared output
 
     void check(const Request& request) const;
-    void sources_of(Request& request);
+    void find_sources(Request& request, TreeGrower& grower) const;
+    void grow(std::span<Request* const> requests, std::span<const int32_t> budgets, PackedTrees& out);
+    static void warm(std::span<Request* const> requests, size_t next) noexcept;
     void learn(const Request& request, std::span<const Token> tokens);
     void commit(Request& request, std::span<const Token> tokens);
     void forget(Request& request) noexcept;
@@ -124,13 +129,11 @@ private:
     std::map<std::string, std::unique_ptr<Tenant>> tenants_;
     std::unordered_set<Request*> requests_;
     Calibration calibration_;
+    uint64_t lessons_ = 0;
     uint64_t clock_ = 0;
     mutable std::mutex mutex_;
 
-    // Scratch of the present call.
-    TreeGrower grower_;
-    std::vector<Source> sources_;
-    std::vector<SourceCursor> cursors_;
+    std::vector<TreeGrower> growers_;  // scratch of the present call
 };
 
 }  // namespace foresay

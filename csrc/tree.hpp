@@ -53,50 +53,75 @@ struct Considered {
     }
 };
 
-/// How far to look for what may follow the last committed token, and what may follow a draft node.
+/// How far to look for what may follow.
 struct Reach {
-    uint32_t contexts;    // per source, longest first, the empty one besides
-    uint32_t width;       // continuations per context
-    uint32_t most_usual;  // continuations of the empty context
+    uint32_t contexts;  // per source, longest first
+    uint32_t width;     // continuations per context
+    uint32_t usual;     // filled up to this many candidates with what is usual
+    bool until_sure;    // whether shorter contexts are asked only while longer ones leave doubt
 };
 
 struct Growth {
-    Reach root{4, 8, 16};
-    Reach node{2, 4, 4};
-    bool chain = false;   // no branches
+    Reach root{3, 8, 16, false};  // after the last committed token
+    Reach node{2, 4, 0, true};   // after a draft node
+    bool chain = false;    // no branches
 };
 
-/// Grows one tree of at most `budget` nodes, appends it to `out`, and leaves what it considered in `considered`.
+/// Grows one tree, a node at a time, so that several growers can take turns: what one reads next is fetched from memory
+/// while the others work. Keeps only scratch memory between trees.
 class TreeGrower {
 public:
-    void grow(const std::vector<Source>& sources, const std::vector<SourceCursor>& cursors, const Growth& growth,
-              uint32_t budget, const Calibration& calibration, Considered& considered, PackedTrees& out);
+    explicit TreeGrower(const Calibration& calibration) : calibration_(&calibration) {}
+
+    // The texts to draft from and the request's place in each: to be filled before start().
+    std::vector<Source> sources;
+    std::vector<SourceCursor> cursors;
+
+    /// Begins a tree of at most `budget` nodes. `considered` is written until step() returns false.
+    void start(const Growth& growth, uint32_t budget, const TokenLean* lean, Considered& considered);
+    /// Does a part of the work; false when the tree is complete.
+    bool step();
+    /// Appends the complete tree.
+    void append_to(PackedTrees& out) const;
 
 private:
     static constexpr uint32_t kMostCandidates = 64;  // per node
 
+    /// A node that may be taken into the tree.
     struct Pending {
         float score;
         uint32_t candidate;
         uint32_t parent;
     };
 
-    void expand(const std::vector<Source>& sources, const Growth& growth, uint32_t node, uint32_t room,
-                const Calibration& calibration, Considered& considered);
-    void gather(const Source& source, const SourceCursor& cursor, const Reach& reach, uint32_t room, float least,
-                const Calibration& calibration);
-    bool offer(Kind kind, Token token, const Evidence& evidence, float least, const Calibration& calibration);
-    void wait(const Pending& pending, uint32_t room);
+    void take_best();
+    void expand();
+    void gather(const Source& source, const SourceCursor& cursor, const Reach& reach);
+    void gather_usual(uint32_t most);
+    bool offer(Kind kind, Token token, const Evidence& evidence);
+    void wait(const Pending& pending);
+    void enter(Kind kind, uint32_t rank, uint32_t length, uint32_t best, uint32_t total);
 
-    std::vector<SourceCursor> cursors_;  // [budget + 1, sources]
-    std::vector<Pending> pending_;       // best last
-    // Of the present expansion: the candidates so far and their tokens; per kind the longest context, and the entry that
-    // stands for a token not seen after it.
+    const Calibration* calibration_;
+    const TokenLean* lean_ = nullptr;
+    const Growth* growth_ = nullptr;
+    Considered* considered_ = nullptr;
+    uint32_t room_ = 0;                  // nodes that may still be taken
+    uint32_t node_ = 0;                  // to be expanded next
+    bool fetched_ = false;               // whether its state is in the cache by now
+    std::vector<uint8_t> kinds_;         // [nodes]
+    std::vector<Pending> pending_;       // [first_pending_, end_pending_) by rising score
+    uint32_t first_pending_ = 0, end_pending_ = 0;
+    uint32_t num_kinds_ = 0;
+    std::array<Kind, kKinds> kinds_used_{};  // of the sources
+
+    // Of the present expansion.
+    float least_ = 0;        // evidence with lower log odds cannot matter
     uint32_t num_found_ = 0;
     std::array<Candidate, kMostCandidates> found_;
-    std::array<Token, kMostCandidates> tokens_;
-    std::array<uint32_t, kKinds> longest_{};
-    std::array<uint16_t, kKinds> unseen_{};
+    std::array<Token, kMostCandidates> tokens_;    // of found_
+    std::array<uint32_t, kKinds> longest_{};       // context of each kind,
+    std::array<uint16_t, kKinds> unseen_{};        // and the entry that stands for a token not seen after it
 };
 
 }  // namespace foresay

@@ -1,7 +1,7 @@
 """The C++ core of foresay. Use the classes of foresay, not these."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import numpy
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ class FrozenIndex:
     @staticmethod
     def open(path: str, tokenizer_hash: bytes | None = None) -> FrozenIndex: ...
 
-    def summary(self) -> dict: ...
+    def summary(self) -> dict[str, Any]: ...
 
     def verify(self) -> None: ...
 
@@ -28,6 +28,9 @@ class FrozenIndex:
         What follows the last (or first) occurrence of the longest suffix, up to the end of its document.
         """
 
+    def contexts_shortened(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], length: int, width: int = 8) -> list[tuple[int, int, int, int, list[tuple[int, int]]]]:
+        """contexts() after the match was cut to `length` tokens."""
+
     def match_lengths(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
         """The length of the match after each token."""
 
@@ -41,7 +44,7 @@ class FrozenBuilder:
 
     def add_document(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
 
-    def finish(self, progress: Callable | None = None) -> None: ...
+    def finish(self, progress: Callable[[str, float], None] | None = None) -> None: ...
 
     def abandon(self) -> None: ...
 
@@ -69,7 +72,7 @@ class Automaton:
     def find(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> dict:
         """What is known of the longest suffix of the tokens that occurs."""
 
-    def contexts(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], most: int = 64) -> list[tuple[int, int, int, list[tuple[int, int]]]]:
+    def contexts(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> list[tuple[int, int, int, list[tuple[int, int]]]]:
         """
         [(length, total, latest, [(token, count)])], longest first, the empty context last.
         """
@@ -93,7 +96,7 @@ class Automaton:
 
     def check_integrity(self) -> None: ...
 
-COUNTED: int = 32
+COUNTED: int = 16
 
 class Request:
     """One request's state in a TextDrafter."""

@@ -30,7 +30,7 @@ class CorpusSummary:
 
 
 def open_corpus(path: StrPath, *, tokenizer_hash: bytes | None = None) -> FrozenIndex:
-    """Maps a corpus file, in time that does not depend on its size. Checks the header, not the rest.
+    """Maps a corpus file, in time that does not depend on its size; checks only the header.
 
     Mutates: nothing. Valid until: as long as it is referenced, also after the file is replaced or
     deleted; but nobody may truncate or write the file in place while it is open. Raises:

@@ -1,8 +1,9 @@
 #include "automaton.hpp"
 
+#include <algorithm>
+#include <numeric>
 #include <stdexcept>
 #include <string>
-#include <unordered_map>
 
 namespace foresay {
 
@@ -208,6 +209,17 @@ uint32_t Automaton::first(State state) const noexcept { return state & kInner ? 
 uint32_t Automaton::latest(State state) const noexcept {
     if (state & kInner) return node(state).latest;
     return next(state) == kNoPosition ? kNoPosition : state;
+}
+
+std::vector<uint32_t> Automaton::occurrences() const {
+    std::vector<uint32_t> counts(nodes_.size(), 0), order(nodes_.size());
+    for (uint32_t p = 0; p < positions_.size(); ++p)
+        if (positions_[p].token != kUnwritten) ++counts[positions_[p].link & ~kInner];
+    std::iota(order.begin(), order.end(), 0u);
+    std::sort(order.begin(), order.end(), [this](uint32_t a, uint32_t b) { return nodes_[a].length > nodes_[b].length; });
+    for (const uint32_t n : order)  // a link leads to a shorter context, so children come before their parents
+        if (n != 0) counts[nodes_[n].link & ~kInner] += counts[n];
+    return counts;
 }
 
 size_t Automaton::bytes() const noexcept {

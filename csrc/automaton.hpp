@@ -121,6 +121,9 @@ public:
         else nodes_.prefetch(positions_[state].link & ~kInner);
     }
 
+    /// How often each inner state's contexts occur, ends of sequences included: one pass over the link tree, O(size).
+    std::vector<uint32_t> occurrences() const;
+
     /// Every structural promise, checked in O(size). Throws std::logic_error with the first that is broken.
     void check_integrity() const;
 

@@ -13,6 +13,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
 #include <memory>
 #include <new>
 #include <system_error>
@@ -77,6 +78,7 @@ using Described = std::tuple<uint32_t, uint32_t, int32_t, std::vector<std::pair<
 /// An automaton together with its sequences, which Python knows by number.
 class Sequences {
 public:
+    explicit Sequences(bool occurrences) : automaton_(occurrences ? Counting::occurrences : Counting::novelties) {}
     uint32_t begin() {
         sequences_.push_back(automaton_.begin());
         return static_cast<uint32_t>(sequences_.size() - 1);
@@ -128,22 +130,23 @@ nb::dict found(const Sequences& s, const Tokens& tokens) {
     return out;
 }
 
-/// Every inner state but the root: (length, shortest, length of the link, first, total, {token: count}).
+/// Every inner state but the root: (length, shortest, length of the link, first, occurrences, {token: count}).
 nb::list inner_states(const Sequences& s) {
     nb::list out;
+    const std::vector<uint32_t> occurrences = s.automaton().occurrences();
     for (uint32_t n = 1; n < s.automaton().inner_states(); ++n) {
         const Automaton::Description state = s.automaton().describe(n | Automaton::kInner);
         nb::dict edges;
         for (size_t e = 0; e < state.tokens.size(); ++e) edges[nb::int_(state.tokens[e])] = state.counts[e];
         out.append(nb::make_tuple(state.length, state.shortest, s.automaton().describe(state.link).length, s.place(state.first),
-                                  state.total, edges));
+                                  occurrences[n], edges));
     }
     return out;
 }
 
 void bind_automaton(nb::module_& m) {
     nb::class_<Sequences>(m, "Automaton", "An online suffix automaton over many growing sequences. Not for several threads at a time.")
-        .def(nb::init<>())
+        .def(nb::init<bool>(), "occurrences"_a = false, "Counts every occurrence, or novelties only.")
         .def("begin", &Sequences::begin, "A new sequence's number.")
         .def("extend", &Sequences::extend, "sequence"_a, "tokens"_a.noconvert())
         .def("match_length", &Sequences::match_length, "sequence"_a, "Length of the sequence's longest suffix that occurs elsewhere too.")
@@ -160,14 +163,28 @@ void bind_automaton(nb::module_& m) {
             add(s.automaton().usual());
             return out;
         }, "tokens"_a.noconvert(), "[(length, total, latest, [(token, count)])], longest first, the empty context last.")
-        .def("inner_states", &inner_states)
+        .def("inner_states", &inner_states, "[(length, shortest, length of the link, first, occurrences, {token: count})]")
         .def_prop_ro("size", [](const Sequences& s) { return s.automaton().size(); })
         .def_prop_ro("num_inner_states", [](const Sequences& s) { return s.automaton().inner_states(); })
         .def_prop_ro("link_steps", [](const Sequences& s) { return s.automaton().link_steps(); })
         .def_prop_ro("bytes", [](const Sequences& s) { return s.automaton().bytes(); })
-        .def_ro_static("counted", &Automaton::kCounted)
         .def("check_integrity", [](const Sequences& s) { s.automaton().check_integrity(); });
     m.attr("COUNTED") = Automaton::kCounted;
+    m.def("time_extends", [](const Tokens& tokens, bool occurrences) {
+        std::vector<float> microseconds;
+        microseconds.reserve(tokens.size());
+        {
+            const nb::gil_scoped_release released;
+            Automaton automaton(occurrences ? Counting::occurrences : Counting::novelties);
+            Automaton::Sequence sequence = automaton.begin();
+            for (const int32_t token : view(tokens)) {
+                const auto begun = std::chrono::steady_clock::now();
+                automaton.extend(sequence, token);
+                microseconds.push_back(std::chrono::duration<float, std::micro>(std::chrono::steady_clock::now() - begun).count());
+            }
+        }
+        return own(std::move(microseconds));
+    }, "tokens"_a.noconvert(), "occurrences"_a = false, "Microseconds of each single extend, for benchmarks.");
 }
 
 // ---- the drafter ---------------------------------------------------------------------------------------------------
@@ -210,13 +227,14 @@ void bind_drafter(nb::module_& m) {
 
     nb::class_<TextDrafter>(m, "TextDrafter", "Drafts from text that exists. Each call locks it, so threads may share it.")
         .def("__init__", [](TextDrafter* self, std::vector<std::shared_ptr<const FrozenIndex>> corpora, bool own, bool history,
-                            size_t history_bytes, size_t group_bytes, size_t max_tenants, uint32_t max_tokens, bool chain,
-                            const std::optional<SamRule>& sam) {
-            TextOptions options{own, history, history_bytes, group_bytes, max_tenants, max_tokens, {}, sam};
+                            size_t history_bytes, size_t group_bytes, size_t max_tenants, uint32_t max_tokens, uint32_t threads,
+                            bool chain, const std::optional<SamRule>& sam) {
+            if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; it is from 1 to 256");
+            TextOptions options{own, history, history_bytes, group_bytes, max_tenants, max_tokens, threads, {}, sam};
             options.growth.chain = chain;
             new (self) TextDrafter(options, std::move(corpora));
         }, "corpora"_a, nb::kw_only(), "own"_a, "history"_a, "history_bytes"_a, "group_bytes"_a, "max_tenants"_a, "max_tokens"_a,
-           "chain"_a, "sam"_a.none())
+           "threads"_a, "chain"_a, "sam"_a.none())
         .def("begin", [](TextDrafter& self, const Tokens& prompt, const std::optional<std::string>& group,
                          const std::optional<std::string>& tenant) {
             const nb::gil_scoped_release released;

@@ -23,15 +23,6 @@ namespace foresay {
 
 enum Kind : uint8_t { kOwn, kGroup, kHistory, kCorpus, kKinds };
 
-/// What one source of a kind knows of one candidate.
-struct Evidence {
-    uint32_t length;   // of the longest context that the candidate was seen after
-    uint32_t count;    // how often it was
-    uint32_t total;    // how often anything was
-    uint32_t rank;     // how many longer contexts matched that it was not seen after
-    bool latest;       // whether it was the latest to follow
-};
-
 /// A token that may come next and the evidence for it, as table entries.
 struct Candidate {
     static constexpr uint16_t kNothing = UINT16_MAX;
@@ -40,6 +31,7 @@ struct Candidate {
     float chance;                          // as estimated
     std::array<uint16_t, kKinds> entries;  // kNothing: no source of this kind matched anything
     std::array<uint8_t, kKinds> lengths;   // of the context behind each entry, at most 255
+    std::array<uint8_t, kKinds> counts;    // how often the kind has seen it after that context, at most 255
     uint8_t kinds;                         // bit set of the kinds that have seen it
     uint8_t longest;                       // class of the longest context over all kinds
 };
@@ -62,26 +54,37 @@ class Calibration {
 public:
     Calibration();
 
-    /// The table entry of a candidate that a source has seen, and of one that it has not although it matched a context.
-    static uint16_t entry(const Evidence& evidence) noexcept;
-    static uint16_t entry_unseen(uint32_t length, uint32_t best_count, uint32_t total) noexcept;
+    struct Entry {
+        float log_odds;
+        float share;
+        float seen;
+    };
+
+    /// Evidence from one context: that it has `length` tokens and that `rank` longer ones matched, of which none had seen
+    /// the token. The entry of a token in its table is context(length, rank) + token(count, total, latest).
+    static uint32_t context(uint32_t length, uint32_t rank) noexcept {
+        return length_bucket(length) * kShares * 2 * kRanks + std::min(rank, kRanks - 1);
+    }
+    static uint32_t token(uint32_t count, uint32_t total, bool latest) noexcept {
+        return (share_bucket(count, total) * 2 + latest) * kRanks;
+    }
+    /// The entry of a token that a source has not seen, although it matched a context of this length.
+    static uint16_t unseen(uint32_t length, uint32_t best_count, uint32_t total) noexcept {
+        const uint32_t shape = best_count == total ? (total == 1 ? 0 : total < 4 ? 1 : 2) : 2 * best_count > total ? 3 : 4;
+        return static_cast<uint16_t>(kSeenEntries + length_bucket(length) * 5 + shape);
+    }
     static uint8_t length_class(uint32_t length) noexcept {
         return length <= 2 ? static_cast<uint8_t>(length) : length <= 4 ? 3 : length <= 8 ? 4 : 5;
     }
 
-    /// Log odds of one piece of evidence alone.
-    float log_odds(Kind kind, uint16_t entry) const noexcept { return entries_[kind][entry].log_odds; }
+    /// The table of a kind of source, by entry.
+    const Entry* table(Kind kind) const noexcept { return entries_[kind].data(); }
     /// The chance that the candidate comes next, by the evidence of `kinds`.
     float chance(const Candidate& candidate, std::span<const Kind> kinds, const TokenLean* lean) const noexcept;
     /// The outcome for a candidate that was estimated with `candidate.chance`.
     void learn(const Candidate& candidate, bool came, TokenLean* lean) noexcept;
 
 private:
-    struct Entry {
-        float log_odds;
-        float share;
-        float seen;
-    };
     struct Weights {
         std::array<float, kKinds> weight;
         float bias;
@@ -135,16 +138,6 @@ private:
     std::array<std::array<Entry, kSeenEntries + kUnseenEntries>, kKinds> entries_;
     std::array<Weights, size_t{8} << kKinds> weights_;
 };
-
-inline uint16_t Calibration::entry(const Evidence& e) noexcept {
-    const uint32_t shape = length_bucket(e.length) * kShares + share_bucket(e.count, e.total);
-    return static_cast<uint16_t>((shape * 2 + e.latest) * kRanks + std::min(e.rank, kRanks - 1));
-}
-
-inline uint16_t Calibration::entry_unseen(uint32_t length, uint32_t best_count, uint32_t total) noexcept {
-    const uint32_t shape = best_count == total ? (total == 1 ? 0 : total < 4 ? 1 : 2) : 2 * best_count > total ? 3 : 4;
-    return static_cast<uint16_t>(kSeenEntries + length_bucket(length) * 5 + shape);
-}
 
 inline float Calibration::chance(const Candidate& candidate, std::span<const Kind> kinds, const TokenLean* lean) const noexcept {
     const Weights& w = weights_[candidate.kinds * 8u + candidate.longest];

@@ -12,10 +12,10 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <vector>
 
 #include "errors.hpp"
+#include "slab.hpp"
 
 namespace foresay {
 
@@ -239,13 +239,13 @@ private:
             throw CapacityError("an automaton holds at most 65536 pages of edges; start a new one");
         const uint32_t wanted = std::min(kPageWords, uint32_t{256} << std::min<size_t>(pages_.size(), 8));
         page_size_ = std::max(wanted, words);
-        pages_.push_back(std::make_unique_for_overwrite<uint32_t[]>(page_size_));
+        pages_.push_back(slab::make<uint32_t>(page_size_));
         page_used_ = 0;
     }
 
     static unsigned class_of(uint32_t words) noexcept { return static_cast<unsigned>(std::bit_width(words)); }
 
-    std::vector<std::unique_ptr<uint32_t[]>> pages_;
+    std::vector<slab::Array<uint32_t>> pages_;
     std::array<std::vector<uint32_t>, 33> free_;
     uint32_t page_used_ = 0;
     uint32_t page_size_ = 0;

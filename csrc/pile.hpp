@@ -9,7 +9,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include "slab.hpp"
 
 namespace foresay {
 
@@ -27,7 +27,7 @@ public:
         const uint32_t end = first + count;
         while (end > capacity_) {
             const unsigned bits = kFirstBits + chunk_count_;
-            chunks_[chunk_count_] = std::make_unique_for_overwrite<T[]>(size_t{1} << bits);
+            chunks_[chunk_count_] = slab::make<T>(size_t{1} << bits);
             ++chunk_count_;
             capacity_ += uint32_t{1} << bits;
         }
@@ -46,7 +46,7 @@ private:
         return &chunks_[bits - kFirstBits][shifted ^ (uint32_t{1} << bits)];
     }
 
-    std::array<std::unique_ptr<T[]>, 32 - kFirstBits> chunks_{};
+    std::array<slab::Array<T>, 32 - kFirstBits> chunks_{};
     uint32_t size_ = 0;
     uint32_t capacity_ = 0;
     unsigned chunk_count_ = 0;

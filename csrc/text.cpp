@@ -1,6 +1,9 @@
 #include "text.hpp"
 
 #include <algorithm>
+#include <atomic>
+
+#include "parallel.hpp"
 
 namespace foresay {
 namespace {
@@ -19,13 +22,30 @@ void check_tokens(std::span<const Token> tokens) {
 Request::~Request() { owner_->forget(*this); }
 
 TextDrafter::TextDrafter(const TextOptions& options, std::vector<std::shared_ptr<const FrozenIndex>> corpora)
-    : options_(options), corpora_(std::move(corpora)), growers_(kLanes, TreeGrower(calibration_)) {}
+    : options_(options), corpora_(std::move(corpora)) {
+    for (size_t lane = 0; lane < options_.threads * kLanes; ++lane) growers_.emplace_back(calibration_);
+    parts_.resize(options_.threads);
+}
 
 TextDrafter::~TextDrafter() = default;
 
 void TextDrafter::check(const Request& request) const {
     if (request.owner_ != this) throw StateError("this state was begun by another drafter; use the drafter that began it");
     if (request.finished_) throw StateError("this state is finished; begin a new one");
+}
+
+void TextDrafter::check_all(std::span<Request* const> requests) {
+    ++call_;
+    for (size_t i = 0; i < requests.size(); ++i) {
+        check(*requests[i]);
+        if (requests[i]->call_ == call_)
+            throw InputError("state " + std::to_string(i) + " is in the batch twice; each state may be there once");
+        requests[i]->call_ = call_;
+    }
+}
+
+uint32_t TextDrafter::threads_for(size_t requests) const noexcept {
+    return static_cast<uint32_t>(std::clamp<size_t>(requests / kShare, 1, options_.threads));
 }
 
 Tenant& TextDrafter::tenant_of(const std::string& name) {
@@ -133,7 +153,7 @@ void TextDrafter::propose(std::span<Request* const> requests, std::span<const in
         throw InputError(std::to_string(requests.size()) + " states came with " + std::to_string(budgets.size()) +
                          " budgets; there must be one budget for each state");
     const std::lock_guard lock(mutex_);
-    for (const Request* request : requests) check(*request);
+    check_all(requests);
     for (const int32_t budget : budgets)
         if (budget < 0 || budget > kMaxBudget)
             throw InputError("budget " + std::to_string(budget) + " is not valid; a budget is 0 to " + std::to_string(kMaxBudget));
@@ -145,25 +165,35 @@ void TextDrafter::propose(std::span<Request* const> requests, std::span<const in
         }
         return;
     }
-    for (size_t i = 0; i < requests.size(); i += kLanes) {
-        const size_t count = std::min(kLanes, requests.size() - i);
-        grow(requests.subspan(i, count), budgets.subspan(i, count), out);
-    }
+    const uint32_t threads = threads_for(requests.size());
+    std::atomic<bool> stop = false;
+    in_parallel(threads, stop, [&](uint32_t thread) {
+        PackedTrees& part = thread == 0 ? out : parts_[thread];
+        if (thread > 0) part = {};
+        const std::span<TreeGrower> growers(&growers_[thread * kLanes], kLanes);
+        const size_t end = requests.size() * (thread + 1) / threads;
+        for (size_t i = requests.size() * thread / threads; i < end && !stop; i += kLanes) {
+            const size_t count = std::min(kLanes, end - i);
+            grow(requests.subspan(i, count), budgets.subspan(i, count), growers, part);
+        }
+    });
+    for (uint32_t thread = 1; thread < threads; ++thread) out.append(parts_[thread]);
 }
 
 /// Grows the trees of a few requests in turns.
-void TextDrafter::grow(std::span<Request* const> requests, std::span<const int32_t> budgets, PackedTrees& out) {
+void TextDrafter::grow(std::span<Request* const> requests, std::span<const int32_t> budgets, std::span<TreeGrower> growers,
+                       PackedTrees& out) {
     for (size_t i = 0; i < requests.size(); ++i) {
         Request& request = *requests[i];
-        find_sources(request, growers_[i]);
-        growers_[i].start(options_.growth, growers_[i].sources.empty() ? 0 : static_cast<uint32_t>(budgets[i]),
-                          request.tenant_ ? &request.tenant_->lean : nullptr, request.considered_);
+        find_sources(request, growers[i]);
+        growers[i].start(options_.growth, growers[i].sources.empty() ? 0 : static_cast<uint32_t>(budgets[i]),
+                         request.tenant_ ? &request.tenant_->lean : nullptr, request.considered_);
     }
     for (bool growing = true; growing;) {
         growing = false;
-        for (size_t i = 0; i < requests.size(); ++i) growing |= growers_[i].step();
+        for (size_t i = 0; i < requests.size(); ++i) growing |= growers[i].step();
     }
-    for (size_t i = 0; i < requests.size(); ++i) growers_[i].append_to(out);
+    for (size_t i = 0; i < requests.size(); ++i) growers[i].append_to(out);
 }
 
 /// Follows the committed tokens through what the last propose considered, and learns from each step's candidates.
@@ -185,12 +215,19 @@ void TextDrafter::learn(const Request& request, std::span<const Token> tokens) {
     }
 }
 
-void TextDrafter::commit(Request& request, std::span<const Token> tokens) {
+/// What concerns the request alone.
+void TextDrafter::commit_own(Request& request, std::span<const Token> tokens) const {
     request.text_.insert(request.text_.end(), tokens.begin(), tokens.end());
     if (request.own_) {
         for (const Token token : tokens) request.own_->extend(request.sequence_, token);
         request.match_ = request.own_->cursor(request.sequence_);
     }
+    for (size_t c = 0; c < corpora_.size(); ++c)
+        for (const Token token : tokens) corpora_[c]->advance(request.corpora_[c], token);
+}
+
+/// What concerns texts that other requests may be part of.
+void TextDrafter::commit_shared(Request& request, std::span<const Token> tokens) {
     if (request.group_)
         for (const Token token : tokens) request.group_->automaton.extend(request.group_sequence_, token);
     if (request.tenant_)
@@ -200,8 +237,6 @@ void TextDrafter::commit(Request& request, std::span<const Token> tokens) {
                     segment->automaton.settle(place.cursor);
                     for (const Token token : tokens) segment->automaton.advance(place.cursor, token);
                 }
-    for (size_t c = 0; c < corpora_.size(); ++c)
-        for (const Token token : tokens) corpora_[c]->advance(request.corpora_[c], token);
 }
 
 void TextDrafter::observe(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets) {
@@ -214,19 +249,29 @@ void TextDrafter::observe(std::span<Request* const> requests, std::span<const To
         throw InputError("the verdicts' offsets run from " + std::to_string(offsets.front()) + " to " + std::to_string(offsets.back()) +
                          "; they must run from 0 to " + std::to_string(tokens.size()));
     check_tokens(tokens);
+    const auto committed = [&](size_t i) {
+        return tokens.subspan(static_cast<size_t>(offsets[i]), static_cast<size_t>(offsets[i + 1] - offsets[i]));
+    };
     const std::lock_guard lock(mutex_);
+    check_all(requests);
+    for (size_t i = 0; i < requests.size(); ++i)
+        if (requests[i]->text_.size() + committed(i).size() > options_.max_tokens)
+            throw InputError("state " + std::to_string(i) + " would have more than " + std::to_string(options_.max_tokens) +
+                             " tokens, the most a request may have");
     for (size_t i = 0; i < requests.size(); ++i) {
-        check(*requests[i]);
-        if (requests[i]->text_.size() + static_cast<size_t>(offsets[i + 1] - offsets[i]) > options_.max_tokens)
-            throw InputError("a request would exceed " + std::to_string(options_.max_tokens) + " tokens, the most it may have");
-    }
-    for (size_t i = 0; i < requests.size(); ++i) {
-        warm(requests, i + 1);
-        const auto committed = tokens.subspan(static_cast<size_t>(offsets[i]), static_cast<size_t>(offsets[i + 1] - offsets[i]));
-        learn(*requests[i], committed);
+        learn(*requests[i], committed(i));
         requests[i]->considered_.clear();
-        commit(*requests[i], committed);
     }
+    const uint32_t threads = threads_for(requests.size());
+    std::atomic<bool> stop = false;
+    in_parallel(threads, stop, [&](uint32_t thread) {
+        const size_t begin = requests.size() * thread / threads, end = requests.size() * (thread + 1) / threads;
+        for (size_t i = begin; i < end; ++i) {
+            warm(requests.first(end), i + 1);
+            commit_own(*requests[i], committed(i));
+        }
+    });
+    for (size_t i = 0; i < requests.size(); ++i) commit_shared(*requests[i], committed(i));
 }
 
 void TextDrafter::finish(Request& request) {

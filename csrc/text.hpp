@@ -30,6 +30,7 @@ struct TextOptions {
     size_t group_bytes = size_t{1} << 30;      // all groups together; idle ones are dropped, least recently used first
     size_t max_tenants = 256;                  // idle tenants beyond this many lose their history
     uint32_t max_tokens = 1u << 26;            // of one request
+    uint32_t threads = 1;                      // at most this many share a large batch
     Growth growth{};
     std::optional<SamRule> sam;
 };
@@ -60,6 +61,7 @@ private:
     std::vector<Token> text_;  // prompt and observed tokens
     size_t prompt_length_ = 0;
     bool finished_ = false;
+    uint64_t call_ = 0;        // of the drafter, that it took part in last
     std::unique_ptr<Automaton> own_;
     Automaton::Sequence sequence_;
     Automaton::Cursor match_;  // of the own text, after the last token
@@ -110,14 +112,18 @@ private:
     friend class Request;
     static constexpr int32_t kMaxBudget = 4096;
     static constexpr size_t kLanes = 8;    // trees that grow in turns, see TreeGrower
+    static constexpr size_t kShare = 64;   // requests that are worth a thread
     static constexpr uint32_t kLead = 32;  // tokens of the prompt that lead into a shared output
 
     void check(const Request& request) const;
+    void check_all(std::span<Request* const> requests);
+    uint32_t threads_for(size_t requests) const noexcept;
     void find_sources(Request& request, TreeGrower& grower) const;
-    void grow(std::span<Request* const> requests, std::span<const int32_t> budgets, PackedTrees& out);
+    void grow(std::span<Request* const> requests, std::span<const int32_t> budgets, std::span<TreeGrower> growers, PackedTrees& out);
     static void warm(std::span<Request* const> requests, size_t next) noexcept;
     void learn(const Request& request, std::span<const Token> tokens);
-    void commit(Request& request, std::span<const Token> tokens);
+    void commit_own(Request& request, std::span<const Token> tokens) const;
+    void commit_shared(Request& request, std::span<const Token> tokens);
     void forget(Request& request) noexcept;
     void evict();
     Tenant& tenant_of(const std::string& name);
@@ -133,7 +139,10 @@ private:
     uint64_t clock_ = 0;
     mutable std::mutex mutex_;
 
-    std::vector<TreeGrower> growers_;  // scratch of the present call
+    // Scratch of the present call.
+    std::vector<TreeGrower> growers_;  // [threads, kLanes]
+    std::vector<PackedTrees> parts_;   // [threads]
+    uint64_t call_ = 0;
 };
 
 }  // namespace foresay

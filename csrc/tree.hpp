@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "automaton.hpp"
+#include "buffer.hpp"
 #include "calibration.hpp"
 #include "frozen.hpp"
 
@@ -34,6 +35,15 @@ struct PackedTrees {
     std::vector<float> scores;
     std::vector<uint8_t> kinds;     // bit set of the kinds of source that had seen the token there
     std::vector<int32_t> offsets{0};
+
+    void append(const PackedTrees& more) {
+        const int32_t base = offsets.back();
+        tokens.insert(tokens.end(), more.tokens.begin(), more.tokens.end());
+        parents.insert(parents.end(), more.parents.begin(), more.parents.end());
+        scores.insert(scores.end(), more.scores.begin(), more.scores.end());
+        kinds.insert(kinds.end(), more.kinds.begin(), more.kinds.end());
+        for (size_t i = 1; i < more.offsets.size(); ++i) offsets.push_back(base + more.offsets[i]);
+    }
 };
 
 /// What one growth considered, so that the outcome can be learned from.
@@ -44,12 +54,12 @@ struct Considered {
         float score;
         uint32_t begin, end;     // candidates that were considered after it; equal: it was not expanded
     };
-    std::vector<Node> nodes;
-    std::vector<Candidate> candidates;
+    Buffer<Node> nodes;
+    Buffer<Candidate> candidates;
 
-    void clear() noexcept {
-        nodes.clear();
-        candidates.clear();
+    void clear() {
+        nodes.resize(0);
+        candidates.resize(0);
     }
 };
 
@@ -95,10 +105,12 @@ private:
     };
 
     void take_best();
+    void set_least(float score);
+    float promise(const Candidate& candidate) const;
     void expand();
     void gather(const Source& source, const SourceCursor& cursor, const Reach& reach);
     void gather_usual(uint32_t most);
-    bool offer(Kind kind, Token token, const Evidence& evidence);
+    void note(Kind kind, Token token, uint32_t entry, uint32_t length, uint32_t count, State child);
     void wait(const Pending& pending);
     void enter(Kind kind, uint32_t rank, uint32_t length, uint32_t best, uint32_t total);
 
@@ -108,18 +120,21 @@ private:
     Considered* considered_ = nullptr;
     uint32_t room_ = 0;                  // nodes that may still be taken
     uint32_t node_ = 0;                  // to be expanded next
+    bool expandable_ = true;             // whether that may change the tree
     bool fetched_ = false;               // whether its state is in the cache by now
-    std::vector<uint8_t> kinds_;         // [nodes]
-    std::vector<Pending> pending_;       // [first_pending_, end_pending_) by rising score
+    Buffer<uint8_t> kinds_;              // [nodes]
+    Buffer<Pending> pending_;            // [first_pending_, end_pending_) by rising score
+    Buffer<Automaton::Cursor> children_; // [candidates] where each leads in sources[0], if that is an automaton
     uint32_t first_pending_ = 0, end_pending_ = 0;
     uint32_t num_kinds_ = 0;
     std::array<Kind, kKinds> kinds_used_{};  // of the sources
 
-    // Of the present expansion.
+    // Of the present expansion: its candidates are those of `considered_` from begin_ on.
     float least_ = 0;        // evidence with lower log odds cannot matter
+    uint32_t begin_ = 0;
+    Candidate* found_ = nullptr;
     uint32_t num_found_ = 0;
-    std::array<Candidate, kMostCandidates> found_;
-    std::array<Token, kMostCandidates> tokens_;    // of found_
+    std::array<Token, kMostCandidates> tokens_;    // of the candidates found
     std::array<uint32_t, kKinds> longest_{};       // context of each kind,
     std::array<uint16_t, kKinds> unseen_{};        // and the entry that stands for a token not seen after it
 };

@@ -57,12 +57,13 @@ SCENARIOS = [
 
 @cache
 def corpus_file() -> Path:
-    """The scenarios themselves as a corpus, built once per run."""
+    """The scenarios themselves as a corpus, built once per run; its ids are below 2^24."""
     folder = Path(tempfile.mkdtemp(prefix="foresay-"))
     atexit.register(shutil.rmtree, folder)
     lines = [
         {"id": s.name, "group": s.group or "", "prompt": s.prompt, "output": s.output}
         for s in SCENARIOS
+        if max(s.prompt + s.output) < 1 << 24
     ]
     traces = folder / "scenarios.jsonl"
     traces.write_text("".join(json.dumps(line) + "\n" for line in lines))

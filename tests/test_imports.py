@@ -18,7 +18,7 @@ FILES = sorted(SRC.rglob("*.py"))
 FLOORS = [
     ["_core", "errors"],
     ["arrays"],
-    ["draft"],
+    ["draft", "traces"],
     ["drafter", "sampling", "models", "oracle", "corpus"],
     ["drafters"],
     ["engine"],
@@ -37,7 +37,7 @@ FORBIDDEN = {
 }
 MODEL_DRAFTERS = {"recycle", "model", "eagle"}
 HOSTS = {"vllm", "trl", "verl", "transformers"}
-TORCH_FREE = {"__init__", "arrays", "draft", "drafter", "errors", "oracle"} | {
+TORCH_FREE = {"__init__", "arrays", "draft", "drafter", "errors", "oracle", "traces"} | {
     f"drafters/{name}" for name in ("__init__", "suffix", "corpus", "ngram", "merge")
 }
 

@@ -15,9 +15,9 @@ from doubles import Scripted, tokens
 from foresay import Draft
 from foresay.bench import curve
 from foresay.bench.replay import chain_nodes, replay, walk
-from foresay.bench.traces import Trace, read_traces, staggered
 from foresay.drafters import MergeDrafter, NgramDrafter
 from foresay.errors import InputError, TraceError
+from foresay.traces import Trace, read_traces, staggered
 
 
 def trace(prompt: list[int], output: list[int], group: str = "g", name: str = "0") -> Trace:

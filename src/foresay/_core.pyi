@@ -1,7 +1,7 @@
 """The C++ core of foresay. Use the classes of foresay, not these."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import numpy
 from numpy.typing import NDArray
@@ -59,7 +59,8 @@ class Automaton:
     An online suffix automaton over many growing sequences. Not for several threads at a time.
     """
 
-    def __init__(self) -> None: ...
+    def __init__(self, occurrences: bool = False) -> None:
+        """Counts every occurrence, or novelties only."""
 
     def begin(self) -> int:
         """A new sequence's number."""
@@ -77,7 +78,10 @@ class Automaton:
         [(length, total, latest, [(token, count)])], longest first, the empty context last.
         """
 
-    def inner_states(self) -> list: ...
+    def inner_states(self) -> list:
+        """
+        [(length, shortest, length of the link, first, occurrences, {token: count})]
+        """
 
     @property
     def size(self) -> int: ...
@@ -91,12 +95,12 @@ class Automaton:
     @property
     def bytes(self) -> int: ...
 
-    counted: Final[int] = ...
-    """(arg: object, /) -> int"""
-
     def check_integrity(self) -> None: ...
 
 COUNTED: int = 16
+
+def time_extends(tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], occurrences: bool = False) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
+    """Microseconds of each single extend, for benchmarks."""
 
 class Request:
     """One request's state in a TextDrafter."""
@@ -115,7 +119,7 @@ class TextDrafter:
     Drafts from text that exists. Each call locks it, so threads may share it.
     """
 
-    def __init__(self, corpora: Sequence[FrozenIndex], *, own: bool, history: bool, history_bytes: int, group_bytes: int, max_tenants: int, max_tokens: int, chain: bool, sam: SamRule | None) -> None: ...
+    def __init__(self, corpora: Sequence[FrozenIndex], *, own: bool, history: bool, history_bytes: int, group_bytes: int, max_tenants: int, max_tokens: int, threads: int, chain: bool, sam: SamRule | None) -> None: ...
 
     def begin(self, prompt: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], group: str | None, tenant: str | None) -> Request: ...
 

@@ -59,7 +59,8 @@ def run() -> None:
     except ForesayError as error:
         _fail(str(error))
     except OSError as error:
-        _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
+        reason = error.strerror or str(error)
+        _fail(f"{error.filename}: {reason}" if error.filename else reason)
     except ModuleNotFoundError as error:
         _fail(f"{error.name} is not installed; `foresay doctor` says how to get it")
 
@@ -90,6 +91,9 @@ def replay(
         OrderOption, typer.Option(help="File order, or one sibling of every group first.")
     ] = OrderOption.file,
     corpus: Annotated[Path | None, typer.Option(help="Corpus file to draft from as well.")] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="Tokenizer file; refuse a corpus of another one.")
+    ] = None,
     curve: Annotated[
         Path | None, typer.Option(help="Write tokens per step by position as CSV.")
     ] = None,
@@ -112,10 +116,17 @@ def replay(
     from foresay.bench import curve as curves
     from foresay.bench.lineup import make_drafter
     from foresay.bench.replay import replay as run_replay
-    from foresay.bench.traces import read_traces
+    from foresay.corpus import tokenizer_hash_of
+    from foresay.traces import read_traces
 
     traces = read_traces(file)
-    guesser = make_drafter(drafter, share=share.value, corpus=corpus, chain=chain)
+    guesser = make_drafter(
+        drafter,
+        share=share.value,
+        corpus=corpus,
+        tokenizer_hash=None if tokenizer is None else tokenizer_hash_of(tokenizer),
+        chain=chain,
+    )
     with _progress("replaying", sum(len(t.output) for t in traces)) as advance:
         result = run_replay(
             traces,
@@ -213,18 +224,23 @@ def doctor(as_json: AsJson = False) -> None:
 
 @corpus_app.command("build")
 def corpus_build(
-    paths: Annotated[list[Path], typer.Argument(help="Trace files to index.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="Trace files, or .npy arrays with their .offsets.npy beside them."),
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Corpus file to write.")],
     field: Annotated[
         FieldOption, typer.Option(help="Index prompts and outputs, or outputs only.")
     ] = FieldOption.both,
-    tokenizer_hash: Annotated[
-        str | None, typer.Option(help="Bind the file to the tokenizer with this hash.")
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="Tokenizer file (tokenizer.json) to bind the corpus to.")
     ] = None,
-    vocabulary: Annotated[int | None, typer.Option(help="Refuse tokens from here on.")] = None,
+    vocabulary: Annotated[
+        int | None, typer.Option(help="Refuse tokens from here on; otherwise read the files twice.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Build a corpus file from trace files.
+    """Build a corpus file from trace files or token arrays.
 
     The file appears under its name only when it is complete.
 
@@ -232,19 +248,20 @@ def corpus_build(
     Examples:
       foresay corpus build answers.jsonl.gz -o answers.foresay
       foresay corpus build a.jsonl b.jsonl -o both.foresay --field output
+      foresay corpus build answers.npy -o answers.foresay --tokenizer tokenizer.json
     """
     from foresay import corpus
 
-    with _progress("indexing", None) as advance:
+    with _stages() as report:
         corpus.build(
             paths,
             out,
             field=field.value,
-            tokenizer_hash=tokenizer_hash,
+            tokenizer_hash=None if tokenizer is None else corpus.tokenizer_hash_of(tokenizer),
             vocabulary=vocabulary,
-            progress=advance,
+            progress=report,
         )
-    _print_object(corpus.inspect(out), as_json)
+    _print_corpus(corpus.inspect(out), as_json)
 
 
 @corpus_app.command("inspect")
@@ -258,7 +275,7 @@ def corpus_inspect(file: CorpusFile, as_json: AsJson = False) -> None:
     """
     from foresay import corpus
 
-    _print_object(corpus.inspect(file), as_json)
+    _print_corpus(corpus.inspect(file), as_json)
 
 
 @corpus_app.command("verify")
@@ -282,10 +299,25 @@ def _progress(what: str, total: int | None) -> Iterator[Callable[[int], None] | 
     if not sys.stderr.isatty():
         yield None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with _bar() as bar:
         task = bar.add_task(what, total=total)
         yield lambda n: bar.advance(task, n)
+
+
+@contextmanager
+def _stages() -> Iterator[Callable[[str, float], None] | None]:
+    """The same for work in stages, each of which fills the bar once."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with _bar() as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda stage, done: bar.update(task, description=f"{stage:<8}", completed=done)
+
+
+def _bar() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 def _print_object(value: dict[str, Any], as_json: bool) -> None:
@@ -293,6 +325,20 @@ def _print_object(value: dict[str, Any], as_json: bool) -> None:
         print(json.dumps(value))
     else:
         _print_fields(value)
+
+
+def _print_corpus(summary: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(summary))
+        return
+    sections = summary.pop("section_bytes")
+    hash_ = summary.pop("tokenizer_hash") or "none: not bound to a tokenizer"
+    _print_fields(summary | {"tokenizer_hash": hash_})
+    print()
+    _print_table(
+        ["section", "bytes", "bytes per token"],
+        [[name, str(n), f"{n / summary['tokens']:.2f}"] for name, n in sections.items()],
+    )
 
 
 def _print_fields(fields: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from foresay.bench.lineup import make_drafter
 from foresay.bench.replay import ReplayResult, Share, replay
-from foresay.bench.traces import read_traces
+from foresay.traces import read_traces
 
 __all__ = ["DemoLine", "run_demo"]
 

@@ -19,10 +19,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from foresay.bench.traces import Trace, staggered
 from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch
 from foresay.drafter import Drafter
 from foresay.errors import InputError
+from foresay.traces import Trace, staggered
 
 __all__ = ["BUCKET", "ReplayResult", "Share", "chain_nodes", "replay", "walk"]
 

@@ -1,15 +1,20 @@
-"""Frozen corpus files: build, open, inspect, verify. Knows nothing of models or drafters."""
+"""Corpus files: build, open, inspect, verify. Knows nothing of models or drafters.
 
-from .build import Fields, array_documents, build, trace_documents
-from .read import CorpusSummary, inspect, open_corpus, verify
+A corpus file is an index over documents of tokens, made once and mapped by many readers. It is
+bound to a tokenizer by the hash of the tokenizer's file, because the same ids mean other text in
+another tokenizer.
+"""
+
+from foresay.corpus.build import build, build_from
+from foresay.corpus.read import inspect, open_corpus, verify
+from foresay.corpus.tokenizer import UNBOUND, tokenizer_hash_of
 
 __all__ = [
-    "CorpusSummary",
-    "Fields",
-    "array_documents",
+    "UNBOUND",
     "build",
+    "build_from",
     "inspect",
     "open_corpus",
-    "trace_documents",
+    "tokenizer_hash_of",
     "verify",
 ]

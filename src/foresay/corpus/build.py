@@ -1,138 +1,139 @@
-"""Building a corpus file from documents: token arrays, trace files, or .npy arrays.
-
-Documents stream through; nothing here holds more than one of them.
-"""
+"""Building a corpus file. Documents stream through; nothing here holds more than one of them."""
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
-import zlib
-from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
-from pathlib import Path
-from typing import IO, Any, Literal, cast
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from os import PathLike
+from typing import TypeAlias
 
 from foresay._core import FrozenBuilder
-from foresay.errors import InputError, TraceError
+from foresay.arrays import Int32s, IntsLike, as_tokens
+from foresay.corpus.sources import Documents
+from foresay.corpus.tokenizer import UNBOUND
+from foresay.errors import InputError
+from foresay.traces import Field
 
-Tokens = NDArray[np.int32]
-Fields = Literal["prompt+output", "output"]
-StrPath = str | os.PathLike[str]
+__all__ = ["build", "build_from"]
 
-DEFAULT_MEMORY_BYTES = 1 << 30
+Progress: TypeAlias = Callable[[str, float], None]
+"""Called with a stage ("scan", "read", "sort", "origins", "nodes", "count", "write") and the
+fraction of it that is done."""
+
+_REPORT_EVERY = 256  # documents
 
 
 def build(
-    path: StrPath,
-    documents: Iterable[Tokens],
+    paths: Sequence[str | PathLike[str]],
+    out: str | PathLike[str],
     *,
-    vocabulary: int,
-    tokenizer_hash: bytes,
+    field: Field = "both",
+    tokenizer_hash: bytes | None = None,
+    vocabulary: int | None = None,
     max_context: int = 32,
-    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    memory_bytes: int = 1 << 30,
     threads: int = 2,
-    progress: Callable[[str, float], None] | None = None,
+    progress: Progress | None = None,
 ) -> None:
-    """Writes a corpus file. The same documents and `max_context` give the same bytes.
+    """Write a corpus file over the documents of trace files, or of .npy files with offsets.
 
-    Mutates: replaces `path`, by renaming a finished file (mode 0600) over it. Whatever is raised,
-    also by `documents` or `progress`, `path` is left as it was and no temporary file stays.
-    Memory: `memory_bytes` for sorting, at least one token's worth; the rest is mapped files.
-    Raises: InputError for a token outside the vocabulary, an option out of range or an empty
-    corpus; TypeError for an array that is not int32, one-dimensional and contiguous; OSError.
-    GIL: released while a document is added and while the index is built, held for `progress`,
-    which is called with a stage ("sort", "origins", "nodes", "count", "write") and a fraction.
+    paths           .jsonl and .jsonl.gz: a document per line, its prompt and output, or its
+                    "tokens"; name.npy: int32 tokens, cut into documents by name.offsets.npy
+    field           "both", or "output" to leave the prompts out
+    others          as in `build_from`; without `vocabulary` the files are read twice
+
+    Mutates: replaces `out`, by renaming a finished file (mode 0600) over it; whatever is raised,
+    `out` is left as it was and no other file stays. Valid until: the file for ever. Raises:
+    TraceError naming a file and where in it, InputError, OSError, and what `progress` raises.
+    GIL: released while the index is built, held while files are parsed and for `progress`.
     """
-    builder = FrozenBuilder(
-        os.fspath(path),
-        vocabulary=vocabulary,
+    build_from(
+        Documents(paths, field),
+        out,
         tokenizer_hash=tokenizer_hash,
+        vocabulary=vocabulary,
+        max_context=max_context,
+        memory_bytes=memory_bytes,
+        threads=threads,
+        progress=progress,
+    )
+
+
+def build_from(
+    documents: Iterable[IntsLike],
+    out: str | PathLike[str],
+    *,
+    tokenizer_hash: bytes | None = None,
+    vocabulary: int | None = None,
+    max_context: int = 32,
+    memory_bytes: int = 1 << 30,
+    threads: int = 2,
+    progress: Progress | None = None,
+) -> None:
+    """Write a corpus file over `documents`, each an int32 array or a list of token ids.
+
+    tokenizer_hash  what `tokenizer_hash_of` says; None: the file is not bound to a tokenizer
+    vocabulary      tokens are below it; None: the largest token and one, found by iterating over
+                    the documents once more, which an iterator cannot offer
+    max_context     the longest match in tokens, 1 to 254
+    memory_bytes    for sorting; the rest is mapped files
+    threads         that build the index; the bytes of the file do not depend on them
+
+    The same documents, hash, vocabulary and max_context give the same bytes. An empty document adds
+    nothing.
+
+    Mutates: replaces `out`, by renaming a finished file (mode 0600) over it; whatever is raised,
+    `out` is left as it was and no other file stays. Valid until: the file for ever. Raises:
+    InputError for a token outside the vocabulary, an option out of range or no token at all,
+    OSError, and what `documents` or `progress` raise. GIL: released while the index is built, held
+    for `documents` and `progress`.
+    """
+    total = None
+    if vocabulary is None:
+        vocabulary, total = _scan(documents, progress)
+    for name, value, most in (
+        ("vocabulary", vocabulary, 1 << 24),
+        ("max_context", max_context, 254),
+        ("memory_bytes", memory_bytes, 1 << 50),
+        ("threads", threads, 1024),
+    ):
+        if not 1 <= value <= most:
+            raise InputError(f"{name} is {value}; it is from 1 to {most}")
+    builder = FrozenBuilder(
+        os.fspath(out),
+        vocabulary=vocabulary,
+        tokenizer_hash=UNBOUND if tokenizer_hash is None else tokenizer_hash,
         max_context=max_context,
         memory_bytes=memory_bytes,
         threads=threads,
     )
     try:
-        for document in documents:
+        for document in _each(documents, "read", total, progress):
             builder.add_document(document)
         builder.finish(progress)
     finally:
         builder.abandon()
 
 
-def trace_documents(path: StrPath, fields: Fields = "prompt+output") -> Iterator[Tokens]:
-    """One document per line of a .jsonl or .jsonl.gz file: prompt and output, or output only.
-
-    A line with "tokens" instead is a document of just those. The file is read as the iterator is
-    advanced. Raises: TraceError, which names the file and the line; InputError for other fields.
-    GIL: held.
-    """
-    if fields not in ("prompt+output", "output"):
-        raise InputError(f"fields is {fields!r}; 'prompt+output' or 'output' is valid.")
-    return _trace_lines(Path(path), fields)
-
-
-def _trace_lines(path: Path, fields: Fields) -> Iterator[Tokens]:
-    number = 0
-    try:
-        with _open_text(path) as lines:
-            for line in lines:
-                number += 1
-                if line.strip():
-                    yield _document(json.loads(line), fields)
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError) as error:
-        raise TraceError(
-            f"'{path}' cannot be read as a trace file at line {number}: {error}."
-        ) from error
-
-
-def _open_text(path: Path) -> IO[str]:
-    if path.suffix == ".gz":
-        return cast(IO[str], gzip.open(path, "rt", encoding="utf-8"))
-    return path.open(encoding="utf-8")
-
-
-def _document(record: dict[str, Any], fields: Fields) -> Tokens:
-    if not isinstance(record, dict):
-        raise TypeError(f"a line is an object, not {type(record).__name__}")
-    if "tokens" in record:
-        tokens = record["tokens"]
-    elif fields == "output":
-        tokens = record["output"]
-    else:
-        tokens = record["prompt"] + record["output"]
-    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
-        raise TypeError("tokens are a list of integers")
-    try:
-        return np.array(tokens, dtype=np.int32)
-    except OverflowError as error:
-        raise ValueError(f"a token does not fit in 32 bits ({error})") from error
-
-
-def array_documents(tokens: StrPath, offsets: StrPath) -> Iterator[Tokens]:
-    """The documents tokens[offsets[i]:offsets[i + 1]] of two .npy files, int32 and integer.
-
-    The files are mapped, not read; the arrays it gives are views of the mapping. Raises: InputError
-    for another dtype or shape, or offsets that do not rise from 0 to the number of tokens; OSError
-    and ValueError for a file that is no .npy file. GIL: held.
-    """
-    text = np.load(tokens, mmap_mode="r", allow_pickle=False)
-    bounds = np.load(offsets, mmap_mode="r", allow_pickle=False)
-    if text.dtype != np.int32 or text.ndim != 1:
+def _scan(documents: Iterable[IntsLike], progress: Progress | None) -> tuple[int, int]:
+    """The least vocabulary for the documents, and their number."""
+    if iter(documents) is documents:
         raise InputError(
-            f"'{tokens}' is {text.dtype} with {text.ndim} dimensions; int32 with 1 is valid."
+            "vocabulary is None and the documents are an iterator, which can be read only once; "
+            "give the vocabulary, or the documents as a list"
         )
-    if bounds.dtype.kind not in "iu" or bounds.ndim != 1 or len(bounds) == 0:
-        raise InputError(
-            f"'{offsets}' is {bounds.dtype} of shape {bounds.shape};"
-            " [documents + 1] integers are valid."
-        )
-    if bounds[0] != 0 or bounds[-1] != len(text) or (bounds[1:] < bounds[:-1]).any():
-        raise InputError(
-            f"'{offsets}' does not rise from 0 to {len(text)}, the number of tokens in '{tokens}'."
-        )
-    return (text[begin:end] for begin, end in pairwise(bounds))
+    largest, count = 0, 0
+    for document in _each(documents, "scan", None, progress):
+        count += 1
+        if len(document):
+            largest = max(largest, int(document.max()))
+    return largest + 1, count
+
+
+def _each(
+    documents: Iterable[IntsLike], stage: str, total: int | None, progress: Progress | None
+) -> Iterator[Int32s]:
+    for number, document in enumerate(documents):
+        if progress is not None and number % _REPORT_EVERY == 0:
+            progress(stage, min(1.0, number / total) if total else 0.0)
+        yield as_tokens(document, f"documents[{number}]")

@@ -3,54 +3,60 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from os import PathLike
+from typing import Any
 
 from foresay._core import FrozenIndex
+from foresay.corpus.tokenizer import UNBOUND
+from foresay.errors import TokenizerMismatch
 
-StrPath = str | os.PathLike[str]
-
-
-@dataclass(frozen=True, slots=True)
-class CorpusSummary:
-    """What a corpus file's header says."""
-
-    path: str
-    version: int
-    file_bytes: int
-    tokens: int
-    documents: int
-    vocabulary: int
-    max_context: int
-    tokenizer_hash: bytes
-    section_bytes: dict[str, int]
-
-    @property
-    def bytes_per_token(self) -> float:
-        return self.file_bytes / self.tokens
+__all__ = ["inspect", "open_corpus", "verify"]
 
 
-def open_corpus(path: StrPath, *, tokenizer_hash: bytes | None = None) -> FrozenIndex:
-    """Maps a corpus file, in time that does not depend on its size; checks only the header.
+def open_corpus(path: str | PathLike[str], *, tokenizer_hash: bytes | None = None) -> FrozenIndex:
+    """Map a corpus file, in time that does not depend on its size; checks only the header.
 
-    Mutates: nothing. Valid until: as long as it is referenced, also after the file is replaced or
+    Mutates: nothing. Valid until: nobody refers to it any more, also after the file was replaced or
     deleted; but nobody may truncate or write the file in place while it is open. Raises:
-    CorpusError if it is missing, damaged, truncated, foreign or of another version;
-    TokenizerMismatch if a hash is given and the file has another. GIL: released.
+    CorpusError if it is missing, damaged, foreign or of another version; TokenizerMismatch if a
+    hash is given and the file has another or none. GIL: released.
     """
-    return FrozenIndex.open(os.fspath(path), tokenizer_hash)
+    try:
+        return FrozenIndex.open(os.fspath(path), tokenizer_hash)
+    except TokenizerMismatch:
+        if inspect(path)["tokenizer_hash"] is not None:
+            raise
+        raise TokenizerMismatch(
+            f"'{path}' is not bound to a tokenizer, so its tokens may be those of another; "
+            "build it again with the tokenizer"
+        ) from None
 
 
-def inspect(path: StrPath) -> CorpusSummary:
-    """What the header says. Mutates: nothing. Raises: CorpusError. GIL: released."""
-    return CorpusSummary(**open_corpus(path).summary())
+def inspect(path: str | PathLike[str]) -> dict[str, Any]:
+    """What the header says, ready for JSON: `tokenizer_hash` in hex, None if it is not bound.
+
+    Mutates: nothing. Valid until: for ever. Raises: CorpusError. GIL: released.
+    """
+    return _described(open_corpus(path))
 
 
-def verify(path: StrPath, *, tokenizer_hash: bytes | None = None) -> CorpusSummary:
-    """Checks every byte of a corpus file, and that it is the index of its own text.
+def verify(path: str | PathLike[str], *, tokenizer_hash: bytes | None = None) -> dict[str, Any]:
+    """Check every byte of a corpus file and that it is the index of its own text; then `inspect`.
 
-    Mutates: nothing. Takes about a second per 3M tokens and a bit of memory per token. Raises:
-    CorpusError with the first thing that is wrong, TokenizerMismatch. GIL: released.
+    Takes about a second per 3M tokens and one bit of memory per token.
+
+    Mutates: nothing. Valid until: the file changes. Raises: CorpusError with the first thing that
+    is wrong, TokenizerMismatch. GIL: released.
     """
     index = open_corpus(path, tokenizer_hash=tokenizer_hash)
     index.verify()
-    return CorpusSummary(**index.summary())
+    return _described(index)
+
+
+def _described(index: FrozenIndex) -> dict[str, Any]:
+    summary = index.summary()
+    bound = summary["tokenizer_hash"] != UNBOUND
+    return summary | {
+        "tokenizer_hash": summary["tokenizer_hash"].hex() if bound else None,
+        "bytes_per_token": summary["file_bytes"] / summary["tokens"],
+    }

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from os import PathLike
+from typing import TYPE_CHECKING
 
 from foresay import _core
-from foresay.drafters._text import TextDrafter
+from foresay.arrays import IntsLike
+from foresay.corpus import open_corpus
+from foresay.drafters._text import TextDrafter, default_threads
 from foresay.errors import InputError
+
+if TYPE_CHECKING:
+    from foresay._core import Request
 
 __all__ = ["CorpusDrafter"]
 
@@ -29,14 +35,32 @@ class CorpusDrafter(TextDrafter):
         if not corpora:
             raise InputError("0 corpus files were given; at least 1 is needed")
         core = _core.TextDrafter(
-            [_core.FrozenIndex.open(str(path), tokenizer_hash) for path in corpora],
+            [open_corpus(path, tokenizer_hash=tokenizer_hash) for path in corpora],
             own=False,
             history=False,
             history_bytes=0,
             group_bytes=0,
             max_tenants=1,
             max_tokens=max_tokens,
+            threads=default_threads(),
             chain=chain,
             sam=None,
         )
         super().__init__(core, scored=True)
+
+    def begin(
+        self, prompt: IntsLike, /, *, group: str | None = None, tenant: str | None = None
+    ) -> Request:
+        """Start a request; its group and tenant are not looked at.
+
+        Mutates: nothing the caller can see. Valid until: `finish`. Raises: TokenTypeError,
+        InputError for an empty prompt, a token out of range, or more tokens than a request may
+        have. GIL: released.
+        """
+        return super().begin(prompt)
+
+    def drop_group(self, group: str, tenant: str | None = None) -> None:
+        """Do nothing: no group has text here.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """

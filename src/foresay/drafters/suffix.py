@@ -13,7 +13,8 @@ from os import PathLike
 from typing import Literal
 
 from foresay import _core
-from foresay.drafters._text import TextDrafter
+from foresay.corpus import open_corpus
+from foresay.drafters._text import TextDrafter, default_threads
 from foresay.errors import InputError
 
 __all__ = ["SamRule", "SuffixDrafter"]
@@ -77,12 +78,14 @@ class SuffixDrafter(TextDrafter):
     group_bytes    the most that all groups together may hold; idle groups go first
     max_tenants    idle tenants beyond this many lose their history, least recently used first
     max_tokens     the most tokens one request may have
+    threads        at most this many share a batch of 128 requests or more (default: up to 4)
     corpus         a corpus file made by `foresay corpus build`, or several
+    tokenizer_hash refuses a corpus of another tokenizer (see `foresay.corpus.tokenizer_hash_of`)
     chain          drafts without branches
     rule           "blend" (the default: all evidence, calibrated), "sam", or a SamRule
 
-    Mutates: only through its methods. Valid until: for ever. Raises: InputError, CorpusError when
-    constructed. GIL: released in long calls.
+    Mutates: only through its methods. Valid until: for ever. Raises: InputError, CorpusError and
+    TokenizerMismatch when constructed. GIL: released in long calls.
     """
 
     def __init__(
@@ -94,7 +97,9 @@ class SuffixDrafter(TextDrafter):
         group_bytes: int = 1 << 30,
         max_tenants: int = 256,
         max_tokens: int = 1 << 26,
+        threads: int | None = None,
         corpus: Path | Sequence[Path] | None = None,
+        tokenizer_hash: bytes | None = None,
         chain: bool = False,
         rule: Literal["blend", "sam"] | SamRule = "blend",
     ) -> None:
@@ -108,16 +113,18 @@ class SuffixDrafter(TextDrafter):
                 raise InputError(f"{name} is {value}; it is from {least} to {most}")
         if not (rule in ("blend", "sam") or isinstance(rule, SamRule)):
             raise InputError(f"rule is {rule!r}; it is 'blend', 'sam', or a SamRule")
-        paths = [] if corpus is None else [corpus] if isinstance(corpus, Path) else list(corpus)
+        given = [] if corpus is None else corpus
+        paths = [given] if isinstance(given, (str, PathLike)) else list(given)
         sam = SamRule() if rule == "sam" else None if isinstance(rule, str) else rule
         core = _core.TextDrafter(
-            [_core.FrozenIndex.open(str(path)) for path in paths],
+            [open_corpus(path, tokenizer_hash=tokenizer_hash) for path in paths],
             own=own,
             history=history,
             history_bytes=history_bytes,
             group_bytes=group_bytes,
             max_tenants=max_tenants,
             max_tokens=max_tokens,
+            threads=default_threads() if threads is None else threads,
             chain=chain,
             sam=None if sam is None else sam._native(),
         )

@@ -1,0 +1,43 @@
+"""Dated records: what was measured, where, and with which versions."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("foresay", "arctic-inference", "transformers", "torch", "numba", "numpy")
+
+
+def machine() -> dict[str, Any]:
+    """The processor, its cores, and the versions of everything that was measured."""
+    model = "unknown"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.split(":", 1)[1].strip()
+            break
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = None
+    return {
+        "processor": model,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def write(name: str, figures: dict[str, Any]) -> Path:
+    """Writes record/<date>-<name>.json beside this file and returns its path."""
+    path = Path(__file__).parent / "record" / f"{date.today().isoformat()}-{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    content = {"date": date.today().isoformat(), "machine": machine(), **figures}
+    path.write_text(json.dumps(content, indent=2) + "\n")
+    return path

@@ -1,0 +1,69 @@
+"""The documents of files: trace files, or token arrays with offsets.
+
+name.jsonl, name.jsonl.gz     a document per line (see foresay.traces)
+name.npy, name.offsets.npy    int32[N] tokens and [D + 1] integers that rise from 0 to N:
+                              document d is tokens[offsets[d]:offsets[d + 1]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foresay.arrays import Int32s
+from foresay.errors import InputError, TraceError
+from foresay.traces import Field, read_texts
+
+__all__ = ["Documents"]
+
+
+class Documents:
+    """The documents of several files, in their order; each iteration reads the files again.
+
+    Mutates: nothing. Valid until: a file changes. Raises: InputError without a file; while
+    iterating, InputError for another field, and TraceError naming the file and where in it.
+    GIL: held.
+    """
+
+    def __init__(self, paths: Sequence[str | PathLike[str]], field: Field = "both") -> None:
+        if not len(paths):
+            raise InputError("0 files were given; a corpus needs at least 1")
+        self._paths = [Path(path) for path in paths]
+        self._field = field
+
+    def __iter__(self) -> Iterator[Int32s]:
+        for path in self._paths:
+            yield from _slices(path) if path.suffix == ".npy" else read_texts(path, self._field)
+
+
+def _slices(path: Path) -> Iterator[Int32s]:
+    """Views of the mapped file; nothing is read before it is used."""
+    beside = path.with_suffix(".offsets.npy")
+    tokens, offsets = _mapped(path), _mapped(beside)
+    if tokens.dtype != np.int32 or tokens.ndim != 1:
+        raise TraceError(f"{path} is {tokens.dtype}{list(tokens.shape)}; int32[tokens] is needed")
+    if offsets.dtype.kind not in "iu" or offsets.ndim != 1 or not len(offsets):
+        raise TraceError(
+            f"{beside} is {offsets.dtype}{list(offsets.shape)}; integers[documents + 1] are needed"
+        )
+    bounds = [int(offset) for offset in offsets]
+    if bounds[0] != 0 or bounds[-1] != len(tokens) or bounds != sorted(bounds):
+        raise TraceError(
+            f"{beside} must rise from 0 to {len(tokens)}, the number of tokens in {path}"
+        )
+    return (tokens[begin:end] for begin, end in pairwise(bounds))
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    try:
+        return np.lib.format.open_memmap(path, mode="r")  # which refuses objects, so runs nothing
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, SyntaxError) as error:
+        raise TraceError(f"{path} is no array of numbers in a .npy file: {error}") from error

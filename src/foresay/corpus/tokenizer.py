@@ -1,0 +1,21 @@
+"""Which tokenizer a corpus file belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+from os import PathLike
+from pathlib import Path
+
+__all__ = ["UNBOUND", "tokenizer_hash_of"]
+
+UNBOUND = bytes(32)
+"""The hash in a corpus file that is not bound to a tokenizer."""
+
+
+def tokenizer_hash_of(tokenizer: str | PathLike[str] | bytes) -> bytes:
+    """The SHA-256 of a tokenizer file (such as tokenizer.json), given by its path or its content.
+
+    Mutates: nothing. Valid until: the file changes. Raises: OSError. GIL: held.
+    """
+    content = tokenizer if isinstance(tokenizer, bytes) else Path(tokenizer).read_bytes()
+    return hashlib.sha256(content).digest()

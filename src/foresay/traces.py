@@ -1,0 +1,152 @@
+"""Trace files: what models really wrote, as token ids.
+
+JSON lines, optionally gzipped, one request per line:
+
+    {"id": str, "group": str, "prompt": [int, …], "output": [int, …]}
+
+`group` names the requests that are samples of one prompt (or belong together in another way).
+Other fields are ignored. Who needs the texts alone (a corpus) also reads lines without id and
+group, and lines {"tokens": [int, …]}. This module knows the format and nothing of drafters.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from foresay.arrays import Int32s, as_tokens
+from foresay.errors import InputError, TraceError
+
+__all__ = ["Field", "Trace", "read_texts", "read_traces", "staggered"]
+
+Field: TypeAlias = Literal["both", "output"]
+"""What of a request is its text: prompt and output in one, or the output alone."""
+
+_REQUEST = "it needs id, group, prompt and output"
+_TEXT = "it needs prompt and output, or tokens"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """One recorded request. Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held."""
+
+    id: str
+    group: str
+    prompt: Int32s  # at least one token
+    output: Int32s
+
+
+def read_traces(path: str | Path) -> list[Trace]:
+    """All requests of a trace file, in its order.
+
+    Mutates: nothing. Valid until: for ever. Raises: TraceError naming the file and the line.
+    GIL: held.
+    """
+    traces = [_trace(where, record) for where, record in _records(Path(path))]
+    if not traces:
+        raise TraceError(f"{path} holds no request; one JSON object per line is needed")
+    return traces
+
+
+def read_texts(path: str | Path, field: Field = "both") -> Iterator[Int32s]:
+    """The text of each line, read as the iterator advances: one line in memory at a time.
+
+    A line with "tokens" is that text whatever the field.
+
+    Mutates: nothing. Valid until: the arrays for ever. Raises: InputError for another field;
+    TraceError, while iterating, naming the file and the line. GIL: held.
+    """
+    if field not in ("both", "output"):
+        raise InputError(f"field is {field!r}; it is 'both' or 'output'")
+    return (_text(where, record, field) for where, record in _records(Path(path)))
+
+
+def staggered(traces: Sequence[Trace]) -> list[Trace]:
+    """One sibling of every group before the second of any; otherwise in the given order.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    seen: dict[str, int] = {}
+    rounds = []
+    for trace in traces:
+        rounds.append(seen.get(trace.group, 0))
+        seen[trace.group] = rounds[-1] + 1
+    order = sorted(range(len(traces)), key=rounds.__getitem__)  # stable
+    return [traces[i] for i in order]
+
+
+def _trace(where: str, record: dict[str, Any]) -> Trace:
+    name = _value(where, record, "id", str, _REQUEST)
+    group = _value(where, record, "group", str, _REQUEST)
+    prompt = _tokens(where, record, "prompt", _REQUEST)
+    output = _tokens(where, record, "output", _REQUEST)
+    if not len(prompt):
+        raise TraceError(f"{where}: the prompt is empty; it needs at least 1 token")
+    return Trace(name, group, prompt, output)
+
+
+def _text(where: str, record: dict[str, Any], field: Field) -> Int32s:
+    if "tokens" in record:
+        return _tokens(where, record, "tokens", _TEXT)
+    output = _tokens(where, record, "output", _TEXT)
+    if field == "output":
+        return output
+    return np.concatenate([_tokens(where, record, "prompt", _TEXT), output])
+
+
+def _tokens(where: str, record: dict[str, Any], field: str, needs: str) -> Int32s:
+    values = _value(where, record, field, list, needs)
+    try:
+        return as_tokens(values, field)
+    except InputError as error:
+        raise TraceError(f"{where}: {error}") from error
+
+
+def _value(where: str, record: dict[str, Any], field: str, kind: type, needs: str) -> Any:
+    if field not in record:
+        raise TraceError(f"{where} has no {field!r}; {needs}")
+    if not isinstance(record[field], kind):
+        found = type(record[field]).__name__
+        raise TraceError(f"{where}: {field!r} is a {found}; a {kind.__name__} is needed")
+    return record[field]
+
+
+def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Where and what each line is that is not blank."""
+    for number, line in _lines(path):
+        where = f"{path}, line {number}"
+        if not line.strip():
+            continue
+        try:
+            record: Any = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise TraceError(f"{where} is not JSON: {error}") from error
+        if not isinstance(record, dict):
+            raise TraceError(f"{where} is a {type(record).__name__}; a JSON object is needed")
+        yield where, record
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    number = 0
+    try:
+        with path.open("rb") as probe:
+            gzipped = probe.read(2) == b"\x1f\x8b"
+        with (
+            gzip.open(path, "rt", encoding="utf-8")
+            if gzipped
+            else path.open(encoding="utf-8") as file
+        ):
+            for line in file:
+                number += 1
+                yield number, line
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise TraceError(f"{path} is damaged after line {number}: {error}") from error

@@ -1,0 +1,388 @@
+"""Corpus files from trace files and arrays, in Python and from the shell."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import pty
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from foresay import corpus
+from foresay.arrays import Int32s, IntsLike
+from foresay.drafters import CorpusDrafter, SuffixDrafter
+from foresay.errors import CorpusError, InputError, TokenizerMismatch, TokenTypeError, TraceError
+from foresay.traces import read_texts
+
+HASH = bytes(range(32))
+RECORDS = [
+    {"id": "a", "group": "g", "prompt": [1, 2], "output": [3, 4]},
+    {"tokens": [5, 6]},
+    {"prompt": [1, 2], "output": [3, 7]},
+]
+
+
+def as_lists(texts: Iterator[Int32s]) -> list[list[int]]:
+    return [text.tolist() for text in texts]
+
+
+def write_trace(path: Path, lines: list[str]) -> Path:
+    data = "\n".join(lines).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def good_trace(path: Path) -> Path:
+    return write_trace(path, [json.dumps(record) for record in RECORDS] + [""])
+
+
+def save(folder: Path, tokens: Any, offsets: Any) -> Path:
+    np.save(folder / "t.npy", tokens)
+    np.save(folder / "t.offsets.npy", offsets)
+    return folder / "t.npy"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz"])
+def test_trace_files(tmp_path: Path, name: str) -> None:
+    path = good_trace(tmp_path / name)
+    assert as_lists(read_texts(path)) == [[1, 2, 3, 4], [5, 6], [1, 2, 3, 7]]
+    assert as_lists(read_texts(path, "output")) == [[3, 4], [5, 6], [3, 7]]
+    corpus.build([path], tmp_path / "both")
+    corpus.build([path, path], tmp_path / "outputs", field="output")
+    index = corpus.open_corpus(tmp_path / "both")
+    assert index.contexts(np.array([1, 2, 3], np.int32), 8)[0] == (3, 2, 7, 4, [(4, 1), (7, 1)])
+    assert corpus.verify(tmp_path / "both")["tokens"] == 10
+    assert corpus.verify(tmp_path / "outputs")["documents"] == 6
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is a list"),
+        ("3", "is a int"),
+        ('{"prompt": [1]}', "has no 'output'; it needs prompt and output, or tokens"),
+        ('{"output": [1]}', "has no 'prompt'"),
+        ('{"tokens": 3}', "'tokens' is a int; a list is needed"),
+        ('{"tokens": [1.5]}', r"tokens\[0\] is 1.5"),
+        ('{"tokens": [true]}', r"tokens\[0\] is True"),
+        ('{"tokens": ["1"]}', r"tokens\[0\] is '1'"),
+        ('{"tokens": [-1]}', r"tokens\[0\] is -1"),
+        ('{"tokens": [4294967296]}', "4294967296"),
+        ('{"prompt": 1, "output": [2]}', "'prompt' is a int"),
+    ],
+)
+@pytest.mark.parametrize("vocabulary", [None, 10])
+def test_a_bad_line_is_named(
+    tmp_path: Path, line: str, sentence: str, vocabulary: int | None
+) -> None:
+    path = write_trace(tmp_path / "t.jsonl", ['{"tokens": [1]}', line])
+    with pytest.raises(TraceError, match=rf"t\.jsonl, line 2:? .*{sentence}"):
+        corpus.build([path], tmp_path / "index", vocabulary=vocabulary)
+    assert names(tmp_path) == ["t.jsonl"]
+
+
+def test_bad_sources(tmp_path: Path) -> None:
+    out = tmp_path / "index"
+    with pytest.raises(TraceError, match="No such file"):
+        corpus.build([tmp_path / "missing.jsonl"], out)
+    with pytest.raises(InputError, match="0 files"):
+        corpus.build([], out)
+    wrong: Any = "prompt"
+    with pytest.raises(InputError, match="field is 'prompt'; it is 'both' or 'output'"):
+        corpus.build([good_trace(tmp_path / "t.jsonl")], out, field=wrong)
+    with pytest.raises(InputError, match="empty; at least one token"):
+        corpus.build([write_trace(tmp_path / "t.jsonl", ['{"tokens": []}'])], out)
+    assert names(tmp_path) == ["t.jsonl"]
+
+
+def test_arrays(tmp_path: Path) -> None:
+    path = save(tmp_path, np.arange(9, dtype=np.int32), np.array([0, 4, 4, 9]))
+    corpus.build([path], tmp_path / "index")
+    summary = corpus.verify(tmp_path / "index")
+    assert (summary["documents"], summary["tokens"], summary["vocabulary"]) == (2, 9, 9)
+    index = corpus.open_corpus(tmp_path / "index")
+    assert index.continuation(np.array([4], np.int32), 9).tolist() == [5, 6, 7, 8]
+    assert index.continuation(np.array([3], np.int32), 9).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("tokens", "offsets", "sentence"),
+    [
+        (np.arange(9), [0, 9], r"t\.npy is int64\[9\]; int32\[tokens\] is needed"),
+        (np.zeros((3, 3), np.int32), [0, 9], r"t\.npy is int32\[3, 3\]"),
+        (np.array([{}]), [0, 1], r"t\.npy is no array of numbers"),
+        (np.zeros(9, np.int32), [1, 9], r"t\.offsets\.npy must rise from 0 to 9"),
+        (np.zeros(9, np.int32), [0, 8], "must rise from 0 to 9"),
+        (np.zeros(9, np.int32), [0, 5, 4, 9], "must rise from 0 to 9"),
+        (np.zeros(9, np.int32), np.array([], np.int64), r"t\.offsets\.npy is int64\[0\]"),
+        (np.zeros(9, np.int32), [0.0, 9.0], r"t\.offsets\.npy is float64\[2\]"),
+    ],
+)
+def test_bad_arrays(tmp_path: Path, tokens: Any, offsets: Any, sentence: str) -> None:
+    path = save(tmp_path, tokens, offsets)
+    with pytest.raises(TraceError, match=sentence):
+        corpus.build([path], tmp_path / "index")
+
+
+def test_damaged_arrays(tmp_path: Path) -> None:
+    path = save(tmp_path, np.zeros(9, np.int32), [0, 9])
+    data = path.read_bytes()
+    for damaged in (
+        b"",
+        data[:20],
+        data[:-1],
+        b"PK\x03\x04" * 50,
+        data.replace(b"shape", b"shap("),
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(TraceError, match=r"t\.npy"):
+            corpus.build([path], tmp_path / "index")
+    path.write_bytes(data)
+    path.with_suffix(".offsets.npy").unlink()
+    with pytest.raises(TraceError, match=r"t\.offsets\.npy cannot be read: No such file"):
+        corpus.build([path], tmp_path / "index")
+
+
+def test_documents_in_memory(tmp_path: Path) -> None:
+    documents: list[IntsLike] = [np.array([1, 2, 3], np.int32), [2, 3, 9]]
+    corpus.build_from(documents, tmp_path / "index")
+    assert corpus.inspect(tmp_path / "index")["vocabulary"] == 10
+    corpus.build_from(iter(documents), tmp_path / "index", vocabulary=100)
+    assert corpus.inspect(tmp_path / "index")["vocabulary"] == 100
+    with pytest.raises(InputError, match="an iterator, which can be read only once"):
+        corpus.build_from(iter(documents), tmp_path / "index")
+    with pytest.raises(InputError, match="token 9; 0 to 8 is valid"):
+        corpus.build_from(documents, tmp_path / "index", vocabulary=9)
+    wrong: Any = [[1], np.array([1.5])]
+    with pytest.raises(TokenTypeError, match=r"documents\[1\] has dtype float64"):
+        corpus.build_from(wrong, tmp_path / "index")
+    assert corpus.verify(tmp_path / "index")["vocabulary"] == 100
+
+
+@pytest.mark.parametrize("option", ["vocabulary", "max_context", "memory_bytes", "threads"])
+@pytest.mark.parametrize("value", [-1, 0, 1 << 60])
+def test_options_out_of_range(tmp_path: Path, option: str, value: int) -> None:
+    options: Any = {option: value}
+    with pytest.raises(InputError, match=f"{option} is {value}; it is from 1 to"):
+        corpus.build_from([[1, 2]], tmp_path / "index", **options)
+    assert not names(tmp_path)
+
+
+def test_inspect_and_verify(tmp_path: Path) -> None:
+    path, seen = tmp_path / "index", list[str]()
+    corpus.build_from(
+        [[1, 2, 3]],
+        path,
+        tokenizer_hash=HASH,
+        max_context=5,
+        progress=lambda stage, fraction: seen.append(stage),
+    )
+    assert list(dict.fromkeys(seen)) == ["scan", "read", "sort", "origins", "nodes", "write"]
+    summary = corpus.inspect(path)
+    assert summary == corpus.verify(path, tokenizer_hash=HASH)
+    assert json.loads(json.dumps(summary)) == summary
+    sections = summary.pop("section_bytes")
+    assert sections["text"] >= 12 and sum(sections.values()) < path.stat().st_size
+    assert summary == {
+        "path": str(path),
+        "version": 1,
+        "file_bytes": path.stat().st_size,
+        "tokens": 3,
+        "documents": 1,
+        "vocabulary": 4,
+        "max_context": 5,
+        "tokenizer_hash": HASH.hex(),
+        "bytes_per_token": path.stat().st_size / 3,
+    }
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CorpusError):
+        corpus.inspect(path)
+
+
+def test_tokenizers(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(b"words")
+    mine = corpus.tokenizer_hash_of(tmp_path / "tokenizer.json")
+    assert mine == corpus.tokenizer_hash_of(b"words") == hashlib.sha256(b"words").digest()
+    with pytest.raises(FileNotFoundError):
+        corpus.tokenizer_hash_of(str(tmp_path / "missing.json"))
+    bound, unbound = tmp_path / "bound", tmp_path / "unbound"
+    corpus.build_from([[1, 2, 3]], bound, tokenizer_hash=mine)
+    corpus.build_from([[1, 2, 3]], unbound)
+    assert corpus.inspect(unbound)["tokenizer_hash"] is None
+    users: list[Callable[[Path, bytes | None], object]] = [
+        lambda path, hash_: corpus.open_corpus(path, tokenizer_hash=hash_),
+        lambda path, hash_: corpus.verify(path, tokenizer_hash=hash_),
+        lambda path, hash_: CorpusDrafter(path, tokenizer_hash=hash_),
+        lambda path, hash_: SuffixDrafter(corpus=path, tokenizer_hash=hash_),
+        lambda path, hash_: SuffixDrafter(corpus=[str(path)], tokenizer_hash=hash_),
+    ]
+    for use in users:
+        use(bound, mine)
+        use(bound, None)
+        use(unbound, None)
+        with pytest.raises(TokenizerMismatch, match=mine.hex()):
+            use(bound, HASH)
+        with pytest.raises(TokenizerMismatch, match="not bound to a tokenizer"):
+            use(unbound, mine)
+        with pytest.raises(InputError, match="32"):
+            use(bound, b"short")
+    with pytest.raises(InputError, match="32"):
+        corpus.build_from([[1]], tmp_path / "index", tokenizer_hash=b"short")
+
+
+def test_a_corpus_drafter_knows_no_groups(tmp_path: Path) -> None:
+    corpus.build_from([[1, 2, 3]], tmp_path / "index")
+    drafter = CorpusDrafter(tmp_path / "index")
+    drafter.begin([7, 8, 9], group="g")
+    state = drafter.begin([7, 8], group="g")
+    assert 9 not in drafter.propose([state], [8])[0].tokens
+    drafter.drop_group("g")
+
+
+def test_the_bytes_depend_on_the_documents_alone(tmp_path: Path) -> None:
+    trace = good_trace(tmp_path / "t.jsonl.gz")
+    for name, options in enumerate([{}, {"threads": 1}, {"memory_bytes": 16}, {"vocabulary": 8}]):
+        given: Any = options
+        corpus.build([trace], tmp_path / str(name), **given)
+    assert len({(tmp_path / str(name)).read_bytes() for name in range(4)}) == 1
+
+
+def test_a_failing_iterator_leaves_the_old_file(tmp_path: Path) -> None:
+    def documents() -> Iterator[Int32s]:
+        yield np.ones(100, np.int32)
+        raise RuntimeError("lost")
+
+    (tmp_path / "index").write_bytes(b"old")
+    with pytest.raises(RuntimeError, match="lost"):
+        corpus.build_from(documents(), tmp_path / "index", vocabulary=4)
+    assert names(tmp_path) == ["index"]
+    assert (tmp_path / "index").read_bytes() == b"old"
+
+
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    """While 3M tokens are sorted memory stays near the bound of 4 MiB. Takes a few seconds."""
+    rng = np.random.default_rng(0)
+    documents = [(rng.integers(0, 50, 30_000) ** 2 % 997).astype(np.int32) for _ in range(100)]
+
+    def peak(name: str, memory_bytes: int) -> int:
+        return peak_memory(
+            lambda: corpus.build_from(
+                documents, tmp_path / name, vocabulary=1000, memory_bytes=memory_bytes
+            )
+        )
+
+    bounded, unbounded = peak("a", 4 << 20), peak("b", 1 << 30)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert bounded < 12 << 20 < unbounded
+
+
+def peak_memory(work: Callable[[], None]) -> int:
+    """The most anonymous memory seen during the work, over that before it."""
+
+    def anonymous() -> int:
+        return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) * 1024
+
+    before, seen, done = anonymous(), [0], threading.Event()
+
+    def sample() -> None:
+        while not done.wait(0.001):
+            seen[0] = max(seen[0], anonymous() - before)
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    try:
+        work()
+    finally:
+        done.set()
+        sampler.join()
+    return seen[0]
+
+
+def shell(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "foresay", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    trace, out, tokenizer = tmp_path / "t.jsonl.gz", tmp_path / "index", tmp_path / "tokenizer.json"
+    good_trace(trace)
+    tokenizer.write_text("words")
+    done = shell("corpus", "build", trace, "-o", out, "--tokenizer", tokenizer, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == corpus.inspect(out)
+    assert shell("corpus", "inspect", out, "--json").stdout == done.stdout
+    text = shell("corpus", "inspect", out).stdout
+    assert hashlib.sha256(b"words").hexdigest() in text and "bytes per token" in text
+    done = shell("corpus", "verify", out, "--json")
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"file": str(out), "ok": True})
+    done = shell("corpus", "build", trace, trace, "-o", out, "--field", "output")
+    assert (done.returncode, corpus.inspect(out)["tokens"]) == (0, 12)
+    assert "not bound to a tokenizer" in done.stdout
+
+
+def test_replay_refuses_another_tokenizer(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.jsonl", [json.dumps(RECORDS[0])])
+    corpus.build([trace], tmp_path / "index", tokenizer_hash=corpus.tokenizer_hash_of(b"words"))
+    (tmp_path / "mine").write_text("words")
+    (tmp_path / "other").write_text("letters")
+    for drafter in ("suffix", "sam", "corpus", "merge"):
+        replay = ("replay", trace, "--drafter", drafter, "--corpus", tmp_path / "index")
+        done = shell(*replay, "--share", "all", "--tokenizer", tmp_path / "mine")
+        assert (done.returncode, done.stderr) == (0, "")
+        done = shell(*replay, "--tokenizer", tmp_path / "other")
+        assert done.returncode == 1 and "was built with the tokenizer" in done.stderr
+    done = shell("replay", trace, "--tokenizer", tmp_path / "mine")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1) and "--corpus" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["build", "missing.jsonl", "-o", "index"], "missing.jsonl cannot be read: No such file"),
+        (["build", "t.jsonl", "-o", "no/such/index"], "Cannot create 'no/such/index"),
+        (["build", "t.jsonl", "-o", "index", "--vocabulary", "4"], "token 4; 0 to 3 is valid"),
+        (["build", "t.jsonl", "-o", "index", "--vocabulary", "-4"], "it is from 1 to 16777216"),
+        (["build", "t.jsonl", "-o", "index", "--tokenizer", "x.json"], "x.json: No such file"),
+        (["build", "t.npy", "-o", "index"], "t.npy cannot be read: No such file"),
+        (["inspect", "missing"], "missing"),
+        (["verify", "t.jsonl"], "'t.jsonl' cannot be used as a corpus file"),
+    ],
+)
+def test_the_commands_refuse_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    good_trace(Path("t.jsonl"))
+    done = shell("corpus", *arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("foresay: ") and done.stderr.count("\n") == 1
+    assert sentence in done.stderr
+    assert names(tmp_path) == ["t.jsonl"]
+
+
+def test_a_bar_on_a_terminal_only(tmp_path: Path) -> None:
+    trace = good_trace(tmp_path / "t.jsonl")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "foresay", "corpus", "build", str(trace), "-o"]
+    command.append(str(tmp_path / "index"))
+    env = os.environ | {"TERM": "xterm"}
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, env=env, check=False)
+    os.close(theirs)
+    shown = os.read(ours, 1 << 16)
+    os.close(ours)
+    assert done.returncode == 0 and b"\x1b" not in done.stdout
+    assert b"write" in shown and b"\x1b" in shown

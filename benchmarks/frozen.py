@@ -144,6 +144,7 @@ def measure_queries(ask: Callable[[Tokens], Tokens], queries: Tokens) -> dict[st
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    load = round(os.getloadavg()[0], 2)  # of other work: above 0 the times are too long
     texts = [text for path in options.traces for text in read_texts(path) if len(text)]
     vocabulary = 1 + max(int(text.max()) for text in texts)
     documents = resampled(texts, options.tokens, seed=1)
@@ -167,7 +168,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         lengths, counts = index.match_lengths(queries), index.count_contexts(queries)
     return {
         "compiler": _core.build_info()["compiler"],
-        "load_average": os.getloadavg()[0],
+        "load_average_before": load,
         "traces": [Path(path).name for path in options.traces],
         "corpus": {"tokens": size, "documents": len(documents), "vocabulary": vocabulary},
         "build": builds,

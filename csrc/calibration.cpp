@@ -11,10 +11,11 @@ constexpr float kSlowestRate = 0.002f, kFirstRate = 0.02f;
 
 float stretch(float p) noexcept { return std::log(p / (1 - p)); }
 
-/// What to believe before the first outcome: the share, held back by an escape count that shrinks as contexts lengthen.
+/// What to believe before the first outcome: the share, with a discount and an escape count that both shrink as contexts
+/// lengthen.
 float prior(float length, float count, float total) noexcept {
-    const float escape = length <= 0 ? 8.f : 4.f / length + 0.5f;
-    return std::clamp((count - 0.3f) / (total + escape), 0.002f, 0.98f);
+    const float discount = 0.6f / (length + 1), escape = length > 0 ? 3 / length : 8.f;
+    return std::clamp((count - discount) / (total + escape), 0.002f, 0.98f);
 }
 
 }  // namespace

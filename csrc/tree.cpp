@@ -63,7 +63,7 @@ bool TreeGrower::step() {
 /// over: sets the log odds below which it cannot.
 void TreeGrower::set_least(float score) {
     least_ = -std::numeric_limits<float>::infinity();
-    if (end_pending_ - first_pending_ < room_) return;
+    if (room_ == 0 || end_pending_ - first_pending_ < room_) return;
     const float needed = pending_[end_pending_ - room_].score / score;
     if (needed >= kMostCertain) least_ = std::numeric_limits<float>::infinity();
     else least_ = rough_log(needed / (1 - needed)) - (sources.size() == 1 ? kSlack : kSlackOfMany);

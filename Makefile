@@ -10,7 +10,7 @@ CORE    := $(wildcard csrc/*.cpp csrc/*.h csrc/*.hpp)
 SOURCES := $(shell find src -name '*.py' -o -name '*.pyi')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types stub sanitize bench torch clean
+.PHONY: help demo test lint types stub sanitize peers torch clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 18
@@ -39,14 +39,19 @@ sanitize: $(VENV)/.dev build/sanitize/.stamp  ## test the core under the address
 	PYTHONPATH="build/sanitize:$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
 	$(PY) -S -m pytest tests/core
 
-bench: $(VENV)/.core $(VENV)/.cli  ## measure the core and the drafters (see benchmarks/)
-	@$(PY) benchmarks/core.py
-	@$(PY) benchmarks/replay.py
+# The peers live in a venv of their own, so that nothing of ours can depend on them.
+peers: .venv-peers/.foresay  ## build the venv in which foresay is measured against its peers (see benchmarks/)
+
+.venv-peers/.foresay: benchmarks/make_peers.sh pyproject.toml CMakeLists.txt $(CORE) $(SOURCES)
+	@PYTHON=$(PYTHON) sh benchmarks/make_peers.sh .venv-peers
+	@.venv-peers/bin/python -m pip install -qq scikit-build-core
+	@PATH="$$PWD/.venv-peers/bin:$$PATH" .venv-peers/bin/python -m pip install -qq --no-build-isolation --no-deps .
+	@touch $@
 
 torch: $(VENV)/.torch  ## install the torch that the engine is tested with
 
 clean:  ## remove everything that make has made
-	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .venv-peers build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.tools: constraints.txt

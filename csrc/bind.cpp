@@ -257,7 +257,7 @@ void bind_drafter(nb::module_& m) {
             self.observe(requests, view(tokens), view(offsets));
         }, "states"_a, "tokens"_a.noconvert(), "offsets"_a.noconvert())
         .def("finish", &TextDrafter::finish, "state"_a, nb::call_guard<nb::gil_scoped_release>())
-        .def("text", [](const TextDrafter&, const Request& state) { return own(std::vector<int32_t>(state.text())); }, "state"_a)
+        .def("text", [](const TextDrafter& self, const Request& state) { return own(self.text(state)); }, "state"_a)
         .def("drop_group", &TextDrafter::drop_group, "group"_a, "tenant"_a.none(), nb::call_guard<nb::gil_scoped_release>())
         .def("drop_tenant", &TextDrafter::drop_tenant, "tenant"_a, nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("bytes", &TextDrafter::bytes)

@@ -25,15 +25,16 @@ public:
 
     explicit History(size_t quota) : quota_(quota) {}
 
-    /// Adds a finished text. May drop the oldest segment; cursors into it must not be used afterwards.
+    /// Adds a finished text. May drop older segments; cursors into them must not be used afterwards.
     void add(std::span<const Token> text) {
-        if (segments_.empty() || segments_.front()->automaton.bytes() > quota_ / kSegments)
-            segments_.push_front(std::make_unique<Segment>(Segment{next_id_++, Automaton()}));
-        Automaton& newest = segments_.front()->automaton;
-        Automaton::Sequence sequence = newest.begin();
-        for (const Token token : text) newest.extend(sequence, token);
+        if (segments_.empty() || segments_.front()->automaton.bytes() > quota_ / kSegments) begin_segment();
+        write(text);
         while (segments_.size() > 1 && bytes() > quota_) segments_.pop_back();
-        if (bytes() > quota_) segments_.clear();  // one text alone is larger than the quota
+        if (bytes() <= quota_) return;
+        segments_.clear();  // what was in the newest segment before leaves no room: keep the text alone, if it fits
+        begin_segment();
+        write(text);
+        if (bytes() > quota_) segments_.clear();
     }
 
     /// Newest first.
@@ -54,6 +55,13 @@ public:
     }
 
 private:
+    void begin_segment() { segments_.push_front(std::make_unique<Segment>(Segment{next_id_++, Automaton()})); }
+    void write(std::span<const Token> text) {
+        Automaton& newest = segments_.front()->automaton;
+        Automaton::Sequence sequence = newest.begin();
+        for (const Token token : text) newest.extend(sequence, token);
+    }
+
     size_t quota_;
     uint64_t next_id_ = 0;
     std::deque<std::unique_ptr<Segment>> segments_;

@@ -21,26 +21,32 @@ void append(Token token, int32_t parent, float score, Kind kind, PackedTrees& ou
     out.kinds.push_back(static_cast<uint8_t>(1u << kind));
 }
 
-void chain_from_own(const SamRule& rule, const Automaton& text, Automaton::Cursor cursor, uint32_t length, PackedTrees& out) {
-    const auto occurrence = [&] {
-        if (rule.latest) text.shorten(cursor, Automaton::kCounted);  // longer contexts do not know their latest
+void chain_from_own(const SamRule& rule, const Automaton& text, const Automaton::Cursor& match, uint32_t length,
+                    PackedTrees& out) {
+    // Which position to copy from. Contexts longer than kCounted do not know their latest occurrence.
+    const auto occurrence = [&](Automaton::Cursor cursor) {
+        if (rule.latest) text.shorten(cursor, Automaton::kCounted);
         return rule.latest ? text.latest(cursor.state) : text.first(cursor.state);
     };
     const auto follow = [&](uint32_t position, auto&& take) {
-        for (uint32_t n = 0; n < length && position != Automaton::kNoPosition; ++n) {
-            position = text.next(position);
+        for (uint32_t n = 0; n < length; ++n) {
+            position = position == Automaton::kNoPosition ? position : text.next(position);
             if (position == Automaton::kNoPosition) return n;
             take(text.token_at(position), static_cast<int32_t>(n) - 1);
         }
         return length;
     };
-    uint32_t position = occurrence();
-    if (rule.to_anc)
-        while (cursor.length > 1 && follow(position, [](Token, int32_t) {}) < length) {
+    uint32_t position = occurrence(match);
+    if (rule.to_anc) {  // the longest ancestor that enough tokens follow; if none, the match itself
+        const auto enough = [&](uint32_t at) { return follow(at, [](Token, int32_t) {}) == length; };
+        for (Automaton::Cursor cursor = match; cursor.length > 0;) {
+            if (const uint32_t at = occurrence(cursor); enough(at)) {
+                position = at;
+                break;
+            }
             text.shorten(cursor, text.describe(cursor.state).shortest - 1);
-            if (cursor.length == 0) return;
-            position = occurrence();
         }
+    }
     follow(position, [&](Token token, int32_t parent) { append(token, parent, 1.f, kOwn, out); });
 }
 
@@ -71,8 +77,9 @@ void tree_by_counts(const SamRule& rule, const Source& source, const SourceCurso
             queue.push({score * static_cast<float>(count) / static_cast<float>(total), order++, token, parent, at});
         };
         if (source.automaton) {
+            Automaton::Walk walk = source.automaton->walk(at.online);  // which owns what `c` shows
             Automaton::Context c;
-            if (source.automaton->walk(at.online).next(c))
+            if (walk.next(c))
                 for (uint32_t e = 0; e < std::min(c.size, rule.topk_succ); ++e) queue_one(c.tokens[e], c.counts[e], c.total);
         } else {
             source.index->matches(at.frozen, rule.topk_succ, [&](const FrozenIndex::Context& c) {

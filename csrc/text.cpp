@@ -294,6 +294,12 @@ void TextDrafter::finish(Request& request) {
     evict();
 }
 
+std::vector<Token> TextDrafter::text(const Request& request) const {
+    const std::lock_guard lock(mutex_);
+    check(request);
+    return request.text_;
+}
+
 /// A state that is dropped without finish() publishes nothing.
 void TextDrafter::forget(Request& request) noexcept {
     const std::lock_guard lock(mutex_);

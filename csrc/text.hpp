@@ -5,6 +5,7 @@
 // throws and has changed nothing. This file knows nothing of Python.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -27,7 +28,8 @@ struct TextOptions {
     bool own = true;
     bool history = true;
     size_t history_bytes = size_t{256} << 20;  // per tenant
-    size_t group_bytes = size_t{1} << 30;      // all groups together; idle ones are dropped, least recently used first
+    size_t group_bytes = size_t{1} << 30;      // all groups together: beyond it idle ones are dropped, least recently used
+                                               // first, whenever a request begins or finishes
     size_t max_tenants = 256;                  // idle tenants beyond this many lose their history
     uint32_t max_tokens = 1u << 26;            // of one request
     uint32_t threads = 1;                      // at most this many share a large batch
@@ -45,7 +47,6 @@ public:
     Request& operator=(const Request&) = delete;
 
     size_t prompt_length() const noexcept { return prompt_length_; }
-    const std::vector<Token>& text() const noexcept { return text_; }
     bool finished() const noexcept { return finished_; }
 
 private:
@@ -60,7 +61,7 @@ private:
     TextDrafter* owner_;
     std::vector<Token> text_;  // prompt and observed tokens
     size_t prompt_length_ = 0;
-    bool finished_ = false;
+    std::atomic<bool> finished_ = false;
     uint64_t call_ = 0;        // of the drafter, that it took part in last
     std::unique_ptr<Automaton> own_;
     Automaton::Sequence sequence_;
@@ -100,6 +101,7 @@ public:
     /// tokens[offsets[i] .. offsets[i + 1]) were committed to request i.
     void observe(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets);
     void finish(Request& request);
+    std::vector<Token> text(const Request& request) const;  // prompt and observed tokens
     void drop_group(const std::string& group, const std::optional<std::string>& tenant);
     void drop_tenant(const std::string& tenant);
 
@@ -111,7 +113,7 @@ public:
 private:
     friend class Request;
     static constexpr int32_t kMaxBudget = 4096;
-    static constexpr size_t kLanes = 8;    // trees that grow in turns, see TreeGrower
+    static constexpr size_t kLanes = 16;    // trees that grow in turns, see TreeGrower
     static constexpr size_t kShare = 64;   // requests that are worth a thread
     static constexpr uint32_t kLead = 32;  // tokens of the prompt that lead into a shared output
 

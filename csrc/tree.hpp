@@ -1,8 +1,8 @@
 // Draft trees: grown best-first from what several sources know, and packed.
 //
 // A node's score is the estimated chance that it will be committed: its parent's score times its own chance given the
-// parent. The tree takes the highest score first, so any prefix of it is the best tree of that size, parents come before
-// children, and scores never rise along a path.
+// parent. The tree takes the highest score first, so nodes stand by falling score, parents come before children, and any
+// prefix is a tree. What cannot get into the tree is not looked at, so a tree of another size may differ in its weak nodes.
 #pragma once
 
 #include <cstdint>

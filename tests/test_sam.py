@@ -66,13 +66,14 @@ def twin(text: list[int], rule: SamRule, budget: int) -> list[int]:
     if rule.length_factor:
         most = min(most, 1 + math.floor(rule.length_factor * match))
     length, end = occurrence(text, match, rule)
-    while rule.to_anc and length > 1 and len(text) - end < most:
+    matched = text[end : end + most]
+    while rule.to_anc and length and len(text) - end < most:
         places = len(oracle.ends(text, text[len(text) - length :]))
         while length and len(oracle.ends(text, text[len(text) - length :])) == places:
             length -= 1  # to the longest suffix that occurs more often: the suffix link
         if length == 0:
-            return []
-        length, end = occurrence(text, length, rule)
+            return matched  # no ancestor is followed by enough
+        _, end = occurrence(text, length, rule)
     return text[end : end + most]
 
 
@@ -289,8 +290,8 @@ def test_at_most_topk_successors(topk_succ: int) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"l_threshold": -1}, "l_threshold is -1; it is from 0 to 4096"),
-        ({"l_bias": 4097}, "l_bias is 4097; it is from 0 to 4096"),
+        ({"l_threshold": -1}, "l_threshold is -1; it is a whole number from 0 to 4096"),
+        ({"l_bias": 4097}, "l_bias is 4097; it is a whole number from 0 to 4096"),
         ({"topk_succ": -3}, "topk_succ is -3"),
         ({"max_predicts": 2**40}, "max_predicts is 1099511627776"),
         ({"length_factor": -0.1}, "length_factor is -0.1"),

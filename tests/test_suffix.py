@@ -206,6 +206,24 @@ def test_steps_of_every_kind() -> None:
     drafter.check_integrity()
 
 
+def test_a_place_in_the_history_stays_good_while_the_history_grows() -> None:
+    drafter = SuffixDrafter()
+
+    def run(prompt: int, output: list[int]) -> None:
+        state = drafter.begin(tokens(prompt))
+        drafter.observe([state], [Verdict([], output)])
+        drafter.finish(state)
+
+    run(9, [1, 2, 50])
+    state = drafter.begin(tokens(7, 1, 2))
+    assert drafter.propose([state], [1])[0].tokens.tolist() == [50]
+    for prompt in (8, 6, 5):  # what occurred once is now a context of its own
+        run(prompt, [1, 2, 60])
+        late = drafter.begin(tokens(7, 1, 2))  # one that comes later stands at the same place
+        early, fresh = drafter.propose([state, late], [8, 8])
+        assert early == fresh
+
+
 # ---- settings ------------------------------------------------------------------------------------
 
 

@@ -50,7 +50,8 @@ def as_ints(
         if not len(values):
             return np.empty(0, np.int32)
         wide = np.asarray(values)
-        if wide.dtype == np.int64 and wide.ndim == 1 and not _outside(wide, -(2**31), 2**31 - 1):
+        fits = wide.dtype == np.int64 and wide.ndim == 1
+        if fits and not _outside(wide, -(2**31), 2**31 - 1) and bool not in map(type, values):
             return wide.astype(np.int32)
         for at, value in enumerate(values):  # slow, to name the first entry that does not fit
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)):

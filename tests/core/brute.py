@@ -7,6 +7,7 @@ more. `Novelties` is the update exclusion of PPM on these strings.
 
 from __future__ import annotations
 
+import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,47 @@ End = tuple[int, int]  # (sequence, tokens up to the end of the occurrence)
 
 def int32s(values: Iterable[int]) -> Int32s:
     return np.array(list(values), np.int32)
+
+
+def fibonacci(n: int) -> list[int]:
+    a, b = [0], [0, 1]
+    while len(b) < n:
+        a, b = b, b + a
+    return b[:n]
+
+
+def alone(text: list[int]) -> Steps:
+    return [(0, token) for token in text]
+
+
+def interleaved(rng: random.Random, sequences: int, length: int, alphabet: int) -> Steps:
+    """Random texts that repeat earlier ones now and then, growing in random order."""
+    texts: list[list[int]] = [[] for _ in range(sequences)]
+    steps: list[tuple[int, int]] = []
+    while len(steps) < length:
+        s = rng.randrange(sequences)
+        source = rng.choice(texts)
+        if len(source) > 2 and rng.random() < 0.4:
+            at = rng.randrange(len(source))
+            new = source[at : at + rng.randrange(1, 30)]
+        else:
+            new = [rng.randrange(alphabet) for _ in range(rng.randrange(1, 4))]
+        for token in new:
+            texts[s].append(token)
+            steps.append((s, token))
+            if rng.random() < 0.3:  # somebody else goes in between
+                break
+    return steps[:length]
+
+
+def copied_while_resting() -> Steps:
+    """A text stands still while others copy its end, longer and shorter than what is counted of a
+    context, and go on; then it goes on as they did."""
+    text = [39, *range(40)]  # its last token has been there: that much of it matches
+    steps = [(0, token) for token in text]
+    for s, length in enumerate((30, 20, 16, 12, 5), 1):
+        steps += [(s, token) for token in (100 + s, *text[-length:], 200)]
+    return [*steps, *((s, 201) for s in range(1, 6)), (0, 200), (0, 201)]
 
 
 @dataclass(frozen=True)

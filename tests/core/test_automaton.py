@@ -15,7 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import foresay
-from core.brute import Growing, Novelties, Steps, String, int32s
+from core.brute import (
+    Growing,
+    Novelties,
+    Steps,
+    String,
+    alone,
+    copied_while_resting,
+    fibonacci,
+    int32s,
+    interleaved,
+)
 from foresay._core import COUNTED, Automaton
 from foresay.errors import InputError
 
@@ -34,37 +44,6 @@ def build(steps: Steps, occurrences: bool = False, check_every: int = 0) -> Auto
     return automaton
 
 
-def fibonacci(n: int) -> list[int]:
-    a, b = [0], [0, 1]
-    while len(b) < n:
-        a, b = b, b + a
-    return b[:n]
-
-
-def alone(text: list[int]) -> Steps:
-    return [(0, token) for token in text]
-
-
-def interleaved(rng: random.Random, sequences: int, length: int, alphabet: int) -> Steps:
-    """Random texts that repeat earlier ones now and then, growing in random order."""
-    texts: list[list[int]] = [[] for _ in range(sequences)]
-    steps: list[tuple[int, int]] = []
-    while len(steps) < length:
-        s = rng.randrange(sequences)
-        source = rng.choice(texts)
-        if len(source) > 2 and rng.random() < 0.4:
-            at = rng.randrange(len(source))
-            new = source[at : at + rng.randrange(1, 30)]
-        else:
-            new = [rng.randrange(alphabet) for _ in range(rng.randrange(1, 4))]
-        for token in new:
-            texts[s].append(token)
-            steps.append((s, token))
-            if rng.random() < 0.3:  # somebody else goes in between
-                break
-    return steps[:length]
-
-
 SHAPES: dict[str, Steps] = {
     "empty": [],
     "one token": [(0, 0)],
@@ -78,6 +57,7 @@ SHAPES: dict[str, Steps] = {
     "periodic twice": [(i // 60, i % 3) for i in range(120)],
     "same text, one behind": [(i % 2, (i // 2) ** 2 % 7) for i in range(120)],
     "nothing repeats": alone(list(range(60))),
+    "copied while it rests": copied_while_resting(),
     "32 sequences": [(i % 32, (i // 32) * 5 % 3) for i in range(160)],
 }
 for seed in range(6):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Literal
@@ -21,7 +22,7 @@ import numpy as np
 
 from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch
 from foresay.drafter import Drafter
-from foresay.errors import InputError
+from foresay.errors import InputError, UnknownGroup
 from foresay.traces import Trace, staggered
 
 __all__ = ["BUCKET", "ReplayResult", "Share", "chain_nodes", "replay", "walk"]
@@ -150,7 +151,8 @@ def replay(
             group = request.trace.group
             members[group] -= 1
             if share != "none" and not members[group] and drop_group is not None:
-                drop_group(group)
+                with suppress(UnknownGroup):  # dropped already, to keep a bound on memory
+                    drop_group(group)
         running = [request for request in running if request.left]
     return result
 

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from foresay._core import Request
 from foresay.arrays import Int32s, IntsLike
 from foresay.draft import DraftBatch, Verdict, VerdictBatch, Wants
-from foresay.drafter import as_prompt, check_alive
+from foresay.drafter import as_prompt
+from foresay.errors import StateError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from foresay._core import Request
     from foresay._core import TextDrafter as Core
 
 SOURCES = ("own", "group", "history", "corpus")
@@ -28,6 +29,12 @@ def default_threads() -> int:
     Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
     return min(4, len(os.sched_getaffinity(0)))
+
+
+def _as_state(state: object) -> Request:
+    if not isinstance(state, Request):
+        raise StateError(f"{state!r} is not a state of this drafter; begin() gives one")
+    return state
 
 
 class TextDrafter:
@@ -79,7 +86,7 @@ class TextDrafter:
         Mutates: the state, which is dead afterwards; the history, which may drop its oldest part.
         Valid until: final. Raises: StateError if it was finished before. GIL: released.
         """
-        self._core.finish(state)
+        self._core.finish(_as_state(state))
 
     def drop_group(self, group: str, tenant: str | None = None) -> None:
         """Forget a group's text at once; members that still run go on without it.
@@ -112,8 +119,7 @@ class TextDrafter:
 
         Mutates: nothing. Valid until: for ever, it is a copy. Raises: StateError. GIL: held.
         """
-        check_alive([state.finished])
-        text: Int32s = self._core.text(state)
+        text: Int32s = self._core.text(_as_state(state))
         return text
 
     def bytes_used(self) -> int:

@@ -29,11 +29,13 @@ class SamRule:
     l_threshold    nothing is drafted below this match length
     l_bias         a corpus is used only if it matches more than this many tokens longer
     occurrence     which earlier place of the match is continued: "first" (min_endpos) or "latest"
+                   (of a match of more than 16 tokens, the latest place of its last 16)
     topk_succ      0: a chain; else a tree of the most probable paths by occurrence counts, with at
                    most this many successors per node
     length_factor  0: as long as the budget; else 1 + floor(length_factor * match length) tokens
     max_predicts   never more than this many tokens
-    to_anc         shorten a match until as many tokens as are wanted follow its occurrence
+    to_anc         shorten a match until as many tokens as are wanted follow its occurrence, if
+                   that can be had
 
     Mutates: nothing. Valid until: for ever. Raises: InputError when constructed. GIL: held.
     """
@@ -49,10 +51,11 @@ class SamRule:
     def __post_init__(self) -> None:
         for name in ("l_threshold", "l_bias", "topk_succ", "max_predicts"):
             value = getattr(self, name)
-            if not 0 <= value <= 4096:
-                raise InputError(f"{name} is {value}; it is from 0 to 4096")
-        if not 0 <= self.length_factor <= 4096:
-            raise InputError(f"length_factor is {self.length_factor}; it is from 0 to 4096")
+            if type(value) is not int or not 0 <= value <= 4096:
+                raise InputError(f"{name} is {value!r}; it is a whole number from 0 to 4096")
+        factor = self.length_factor
+        if type(factor) not in (int, float) or not 0 <= factor <= 4096:
+            raise InputError(f"length_factor is {factor!r}; it is a number from 0 to 4096")
         if self.occurrence not in ("first", "latest"):
             raise InputError(f"occurrence is {self.occurrence!r}; it is 'first' or 'latest'")
 
@@ -75,7 +78,7 @@ class SuffixDrafter(TextDrafter):
     history        whether finished requests' outputs are drafted from, by requests of the same
                    tenant only
     history_bytes  the most that one tenant's history may hold; the oldest part goes first
-    group_bytes    the most that all groups together may hold; idle groups go first
+    group_bytes    beyond this, idle groups are dropped when a request begins or finishes
     max_tenants    idle tenants beyond this many lose their history, least recently used first
     max_tokens     the most tokens one request may have
     threads        at most this many share a batch of 128 requests or more (default: up to 4)

@@ -101,10 +101,14 @@ def theirs(options: argparse.Namespace) -> list[tuple[str, str, int, Callable[[]
     for trace in ("specbench", "humaneval"):
         for nodes in (16, 8):
             for name in ("arctic-own", "arctic-all"):
-                rows.append((trace, name, nodes, lambda n=name: PeerDrafter(peers.PEERS[n](), True)))
+                rows.append(
+                    (trace, name, nodes, lambda n=name: PeerDrafter(peers.PEERS[n](), True))
+                )
         for name in ("arctic-own-vllm", "arctic-all-vllm", "vllm-ngram-1-3", "sam-first"):
             rows.append((trace, name, 16, lambda n=name: PeerDrafter(peers.PEERS[n](), False)))
-        rows.append((trace, "prompt-lookup-3", 10, lambda: PeerDrafter(peers.PromptLookupPeer(), False)))
+        rows.append(
+            (trace, "prompt-lookup-3", 10, lambda: PeerDrafter(peers.PromptLookupPeer(), False))
+        )
     return rows
 
 
@@ -131,7 +135,9 @@ def main() -> None:
             "nodes": nodes,
             "tokens_per_step": round(value, 4),
             "drafted_per_step": round(result.drafted_per_step, 2),
-            "us_per_step": round(1e6 * (result.propose_seconds + result.observe_seconds) / result.steps, 2),
+            "us_per_step": round(
+                1e6 * (result.propose_seconds + result.observe_seconds) / result.steps, 2
+            ),
         }
         bar = BARS.get((trace, row, nodes)) if who == "foresay" else None
         if bar is not None:
@@ -156,7 +162,8 @@ def main() -> None:
         for trace, row, nodes, make in theirs(options):
             show("peer", trace, row, nodes, replay(traces[trace], make(), budget=nodes))
     path = record.write(
-        "replay", {"group_over_own": round(group / alone, 4), "bar_group_over_own": 1.19, "rows": figures}
+        "replay",
+        {"group_over_own": round(group / alone, 4), "bar_group_over_own": 1.19, "rows": figures},
     )
     print(json.dumps({"record": str(path.relative_to(Path.cwd()))}))
 

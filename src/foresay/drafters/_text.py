@@ -37,6 +37,10 @@ def _as_state(state: object) -> Request:
     return state
 
 
+def _as_list(states: Sequence[Request]) -> list[Request]:
+    return states if type(states) is list else list(states)
+
+
 class TextDrafter:
     """Drafts from text that exists. Threads may share one; each call locks it.
 
@@ -67,7 +71,9 @@ class TextDrafter:
         Mutates: nothing the caller can see. Valid until: for ever. Raises: StateError, InputError
         for a budget outside 0 … 4096 or lengths that differ. GIL: released.
         """
-        tokens, parents, offsets, scores, self._sources = self._core.propose(list(states), budgets)
+        tokens, parents, offsets, scores, self._sources = self._core.propose(
+            _as_list(states), budgets
+        )
         return DraftBatch._trusted(tokens, parents, offsets, scores if self._scored else None)
 
     def observe(self, states: Sequence[Request], verdicts: Sequence[Verdict], /) -> None:
@@ -78,7 +84,7 @@ class TextDrafter:
         changed then. GIL: released.
         """
         batch = VerdictBatch.of(verdicts)
-        self._core.observe(list(states), batch.tokens, batch.offsets)
+        self._core.observe(_as_list(states), batch.tokens, batch.offsets)
 
     def finish(self, state: Request, /) -> None:
         """End a request; with a history, its output enters the tenant's history.

@@ -25,9 +25,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-import record
 from numpy.typing import NDArray
 
+import record
 from foresay import VerdictBatch, _core
 from foresay.drafters import SuffixDrafter
 from foresay.traces import read_traces
@@ -146,7 +146,7 @@ def resident() -> int:
 
 
 def memory(text: Tokens) -> dict[str, Any]:
-    """Bytes per token of one automaton over the whole text: as it counts, and as the system does."""
+    """Bytes per token of one automaton over the text: as it counts, and as the system does."""
     before = resident()
     automaton = _core.Automaton()
     automaton.extend(automaton.begin(), text)

@@ -57,10 +57,10 @@ class ArcticPeer(Peer):
 
         self.cache = SuffixDecodingCache(depth, cached if share else 0)
         self.depth = depth
-        self.settings = dict(
-            max_spec_factor=1.0 if limits else self.NO_LIMIT,
-            min_token_prob=0.1 if limits else 0.0,
-        )
+        self.settings = {
+            "max_spec_factor": 1.0 if limits else self.NO_LIMIT,
+            "min_token_prob": 0.1 if limits else 0.0,
+        }
         self.started = 0
 
     def begin(self, prompt):
@@ -133,7 +133,7 @@ class NgramPeer(Peer):
         starts = self.find_batch(texts, lengths, self.low, self.high)
         return [
             text[start : min(start + n, length)].tolist()
-            for text, start, length in zip(texts, starts.tolist(), lengths.tolist())
+            for text, start, length in zip(texts, starts.tolist(), lengths.tolist(), strict=True)
         ]
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 import peers
 import record
-
 from foresay import Draft, DraftBatch, Verdict, Wants, corpus
 from foresay.bench.replay import replay
 from foresay.drafters import SuffixDrafter
@@ -91,7 +91,13 @@ def ours(
             rows.append((trace, "all + corpus", 16, lambda p=path: SuffixDrafter(corpus=p), both))
         sam = SamRule(l_threshold=1, l_bias=0)
         rows.append(
-            (trace, "SAM-Decoding's rule", 16, lambda: SuffixDrafter(history=False, rule=sam), {})
+            (
+                trace,
+                "SAM-Decoding's rule",
+                16,
+                lambda r=sam: SuffixDrafter(history=False, rule=r),
+                {},
+            )
         )
     return rows
 

@@ -1,4 +1,4 @@
-// The core for Python. Nothing else in csrc/ knows Python.
+// The core for Python. Nothing else in csrc/ knows Python, which is why this is one file, longer than the others.
 //
 // Token arrays are int32 and never converted; the GIL is released while the core works; each C++ exception becomes its
 // namesake in foresay.errors. The classes here are what src/foresay is built from and what the tests hold against their
@@ -28,6 +28,8 @@ using namespace nb::literals;
 namespace foresay {
 namespace {
 
+using Names = nb::typed<nb::dict, nb::str, nb::any>;
+using States = nb::typed<nb::list, Request>;
 using Reporter = nb::typed<nb::callable, void(nb::str, double)>;
 using Tokens = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <class T>
@@ -116,9 +118,9 @@ private:
 };
 
 /// What the automaton knows of the longest suffix of some tokens that occurs in it.
-nb::dict found(const Sequences& s, const Tokens& tokens) {
+Names found(const Sequences& s, const Tokens& tokens) {
     const Automaton::Cursor cursor = s.cursor_after(view(tokens));
-    nb::dict out;
+    Names out;
     out["length"] = cursor.length;
     if (cursor.length == 0) return out;
     const Automaton::Description state = s.automaton().describe(cursor.state);
@@ -131,8 +133,8 @@ nb::dict found(const Sequences& s, const Tokens& tokens) {
 }
 
 /// Every inner state but the root: (length, shortest, length of the link, first, occurrences, {token: count}).
-nb::list inner_states(const Sequences& s) {
-    nb::list out;
+nb::typed<nb::list, nb::any> inner_states(const Sequences& s) {
+    nb::typed<nb::list, nb::any> out;
     const std::vector<uint32_t> occurrences = s.automaton().occurrences();
     for (uint32_t n = 1; n < s.automaton().inner_states(); ++n) {
         const Automaton::Description state = s.automaton().describe(n | Automaton::kInner);
@@ -189,7 +191,7 @@ void bind_automaton(nb::module_& m) {
 
 // ---- the drafter ---------------------------------------------------------------------------------------------------
 
-std::vector<Request*> requests_of(const nb::list& states) {
+std::vector<Request*> requests_of(const States& states) {
     std::vector<Request*> requests;
     requests.reserve(states.size());
     for (const nb::handle state : states) {
@@ -200,6 +202,8 @@ std::vector<Request*> requests_of(const nb::list& states) {
     }
     return requests;
 }
+
+using Drafted = std::tuple<Array<int32_t>, Array<int32_t>, Array<int32_t>, Array<float>, Array<uint8_t>>;
 
 std::vector<int32_t> budgets_of(const nb::object& budgets) {
     Tokens array;
@@ -240,7 +244,7 @@ void bind_drafter(nb::module_& m) {
             const nb::gil_scoped_release released;
             return self.begin(view(prompt), group, tenant);
         }, "prompt"_a.noconvert(), "group"_a.none(), "tenant"_a.none(), nb::keep_alive<0, 1>())
-        .def("propose", [](TextDrafter& self, const nb::list& states, const nb::object& budgets) {
+        .def("propose", [](TextDrafter& self, const States& states, const nb::object& budgets) -> Drafted {
             const std::vector<Request*> requests = requests_of(states);
             const std::vector<int32_t> most = budgets_of(budgets);
             PackedTrees out;
@@ -248,10 +252,10 @@ void bind_drafter(nb::module_& m) {
                 const nb::gil_scoped_release released;
                 self.propose(requests, most, out);
             }
-            return nb::make_tuple(own(std::move(out.tokens)), own(std::move(out.parents)), own(std::move(out.offsets)),
-                                  own(std::move(out.scores)), own(std::move(out.kinds)));
+            return Drafted(own(std::move(out.tokens)), own(std::move(out.parents)), own(std::move(out.offsets)),
+                           own(std::move(out.scores)), own(std::move(out.kinds)));
         }, "states"_a, "budgets"_a, "(tokens, parents, offsets, scores, kinds)")
-        .def("observe", [](TextDrafter& self, const nb::list& states, const Tokens& tokens, const Tokens& offsets) {
+        .def("observe", [](TextDrafter& self, const States& states, const Tokens& tokens, const Tokens& offsets) {
             const std::vector<Request*> requests = requests_of(states);
             const nb::gil_scoped_release released;
             self.observe(requests, view(tokens), view(offsets));
@@ -296,12 +300,12 @@ std::vector<DescribedFrozen> described(const FrozenIndex& index, const FrozenInd
     return all;
 }
 
-nb::typed<nb::dict, nb::str, nb::any> summary_of(const FrozenIndex& index) {
+Names summary_of(const FrozenIndex& index) {
     const FrozenIndex::Summary summary = index.summary();
-    nb::dict sections;
+    Names sections;
     for (uint32_t i = 0; i < frozen::kSections; ++i)
         sections[frozen::kSectionNames[i]] = summary.section_lengths[i];
-    nb::dict result;
+    Names result;
     result["path"] = summary.path;
     result["version"] = summary.version;
     result["file_bytes"] = summary.file_length;
@@ -418,7 +422,7 @@ NB_MODULE(_core, m) {
     foresay::bind_automaton(m);
     foresay::bind_drafter(m);
     m.def("build_info", [] {
-        nb::dict info;
+        foresay::Names info;
         info["compiler"] = __VERSION__;
         info["sanitized"] = FORESAY_SANITIZE != 0;
         return info;

@@ -70,7 +70,7 @@ class Automaton:
     def match_length(self, sequence: int) -> int:
         """Length of the sequence's longest suffix that occurs elsewhere too."""
 
-    def find(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> dict:
+    def find(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> dict[str, Any]:
         """What is known of the longest suffix of the tokens that occurs."""
 
     def contexts(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> list[tuple[int, int, int, list[tuple[int, int]]]]:
@@ -78,7 +78,7 @@ class Automaton:
         [(length, total, latest, [(token, count)])], longest first, the empty context last.
         """
 
-    def inner_states(self) -> list:
+    def inner_states(self) -> list[Any]:
         """
         [(length, shortest, length of the link, first, occurrences, {token: count})]
         """
@@ -123,10 +123,10 @@ class TextDrafter:
 
     def begin(self, prompt: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], group: str | None, tenant: str | None) -> Request: ...
 
-    def propose(self, states: list, budgets: object) -> tuple:
+    def propose(self, states: list[Request], budgets: object) -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.float32], dict(shape=(None,))], Annotated[NDArray[numpy.uint8], dict(shape=(None,))]]:
         """(tokens, parents, offsets, scores, kinds)"""
 
-    def observe(self, states: list, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+    def observe(self, states: list[Request], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
 
     def finish(self, state: Request) -> None: ...
 
@@ -147,4 +147,4 @@ class TextDrafter:
 
     def check_integrity(self) -> None: ...
 
-def build_info() -> dict: ...
+def build_info() -> dict[str, Any]: ...

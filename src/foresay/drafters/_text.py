@@ -1,4 +1,4 @@
-"""What SuffixDrafter and CorpusDrafter share: the core's TextDrafter behind the Drafter protocol."""
+"""What SuffixDrafter and CorpusDrafter are made of: the core's TextDrafter as a Drafter."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class TextDrafter:
         return self._core.bytes
 
     def tokens_held(self) -> int:
-        """Tokens held, each as often as it is held. Mutates: nothing. Raises: nothing. GIL: held."""
+        """Tokens held, all copies counted. Mutates: nothing. Raises: nothing. GIL: held."""
         return self._core.tokens
 
     def check_integrity(self) -> None:

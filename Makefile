@@ -9,6 +9,23 @@ PIP     := $(PY) -m pip install -qq --disable-pip-version-check -c constraints.t
 CORE    := $(wildcard csrc/*.cpp csrc/*.h csrc/*.hpp)
 SOURCES := $(shell find src -name '*.py' -o -name '*.pyi')
 
+# Prints what an extra needs, read from pyproject.toml: pip never hears the name foresay, which it
+# would look for in the index, and does not build the core again. Python 3.10 cannot read toml: there
+# pip reads it, at the price of a build.
+define NEEDS
+import sys
+try:
+    import tomllib
+except ModuleNotFoundError:
+    sys.exit(print(f"-e .[{sys.argv[1]}]"))
+extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]
+def show(extra):
+    for need in extras[extra]:
+        show(need[len("foresay["):-1]) if need.startswith("foresay[") else print(need)
+show(sys.argv[1])
+endef
+export NEEDS
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types stub sanitize peers torch clean
 
@@ -69,12 +86,14 @@ $(VENV)/.core: $(VENV)/.tools pyproject.toml CMakeLists.txt $(CORE)
 	@touch $@
 
 $(VENV)/.cli: pyproject.toml constraints.txt | $(VENV)/.core
-	@$(PIP) --no-build-isolation 'foresay[cli]'
+	@$(PY) -c "$$NEEDS" cli > $(VENV)/cli.txt
+	@$(PIP) --no-build-isolation -r $(VENV)/cli.txt
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.core
 	@echo "installing what the tests need"
-	@$(PIP) --no-build-isolation 'foresay[dev]'
+	@$(PY) -c "$$NEEDS" dev > $(VENV)/dev.txt
+	@$(PIP) --no-build-isolation -r $(VENV)/dev.txt
 	@touch $@
 
 $(VENV)/.torch: $(VENV)/.tools

@@ -159,6 +159,21 @@ def memory(text: Tokens) -> dict[str, Any]:
     }
 
 
+def arctic_memory(text: Tokens, depth: int) -> dict[str, Any]:
+    """The same for ArcticInference's tree, with its own estimate."""
+    from peers import ArcticPeer
+
+    peer = ArcticPeer(depth=depth)
+    before = resident()
+    request = peer.begin(text)
+    grown = resident() - before
+    return {
+        "tokens": len(text),
+        "bytes_per_token": round(peer.memory(request) / len(text), 1),
+        "resident_bytes_per_token": round(grown / len(text), 1),
+    }
+
+
 def extends(text: Tokens, occurrences: bool) -> dict[str, Any]:
     """Nanoseconds per token in runs of growing length, and the tail of single extends."""
     out: dict[str, Any] = {}
@@ -201,10 +216,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10, help="in each turn")
     parser.add_argument("--depths", type=int, nargs="*", default=[24, 64])
     parser.add_argument("--json", action="store_true")
+    record.add_option(parser)
     options = parser.parse_args()
     text = real_text(options.traces)
     figures: dict[str, Any] = {
-        "memory": alone(lambda: memory(text[:1_000_000])),
+        "memory": {OURS: alone(lambda: memory(text[:1_000_000]))}
+        | {
+            f"arctic, depth {depth}": alone(lambda d=depth: arctic_memory(text[:1_000_000], d))
+            for depth in options.depths
+        },
         "extend": alone(lambda: extends(text, False)),
         "extend_counting_occurrences": alone(lambda: extends(text, True)),
         "steps": {},
@@ -220,7 +240,7 @@ def main() -> None:
             return take_turns(cores, options.turns, options.steps)
 
         figures["steps"][f"{options.requests} x {known}"] = alone(measure)
-    path = record.write("core", figures)
+    path = record.write("core", figures, options.record)
     print(json.dumps(figures, indent=None if options.json else 2))
     if not options.json:
         print(f"recorded in {path}")

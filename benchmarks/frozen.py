@@ -217,9 +217,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--folder", help="where the corpus file is made for the while")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    record.add_option(parser)
     options = parser.parse_args()
     figures = measure(options)
-    path = record.write("frozen", figures)
+    path = record.write("frozen", figures, options.record)
     if options.json:
         print(json.dumps(figures))
         return

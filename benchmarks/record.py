@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from argparse import ArgumentParser
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -34,10 +35,20 @@ def machine() -> dict[str, Any]:
     }
 
 
-def write(name: str, figures: dict[str, Any]) -> Path:
-    """Writes record/<date>-<name>.json beside this file and returns its path."""
-    path = Path(__file__).parent / "record" / f"{date.today().isoformat()}-{name}.json"
-    path.parent.mkdir(exist_ok=True)
+FOLDER = Path(__file__).parent / "record"
+
+
+def add_option(parser: ArgumentParser) -> None:
+    """Adds --record FOLDER, for `write`."""
+    parser.add_argument(
+        "--record", type=Path, default=FOLDER, metavar="FOLDER", help="where the record is written"
+    )
+
+
+def write(name: str, figures: dict[str, Any], folder: Path = FOLDER) -> Path:
+    """Writes <date>-<name>.json into the folder and returns its path."""
+    path = folder / f"{date.today().isoformat()}-{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     content = {"date": date.today().isoformat(), "machine": machine(), **figures}
     path.write_text(json.dumps(content, indent=2) + "\n")
     return path

@@ -10,7 +10,6 @@ and, where they can, as trees; "all" keeps finished answers in ArcticInference's
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -125,6 +124,7 @@ def main() -> None:
     parser.add_argument("--corpus", help="trace file that the corpus of the first is built from")
     parser.add_argument("--more", nargs="*", default=[], help="more traces, ours only")
     parser.add_argument("--no-peers", action="store_true")
+    record.add_option(parser)
     options = parser.parse_args()
     files = {"specbench": options.specbench, "humaneval": options.humaneval}
     files |= {Path(path).name.split(".jsonl")[0]: path for path in options.more}
@@ -170,8 +170,9 @@ def main() -> None:
     path = record.write(
         "replay",
         {"group_over_own": round(group / alone, 4), "bar_group_over_own": 1.19, "rows": figures},
+        options.record,
     )
-    print(json.dumps({"record": str(path.relative_to(Path.cwd()))}))
+    print(f"recorded in {path.name}")
 
 
 if __name__ == "__main__":

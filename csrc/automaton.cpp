@@ -169,7 +169,7 @@ Automaton::Cursor Automaton::cursor(const Sequence& sequence) const noexcept {
     return {state, node(state).length};
 }
 
-void Automaton::advance(Cursor& cursor, Token token) const noexcept {
+void Automaton::advance(Cursor& cursor, Token token, uint32_t most) const noexcept {
     State state = cursor.state;
     if (!(state & kInner)) {
         const uint32_t follower = next(state);
@@ -193,7 +193,7 @@ void Automaton::advance(Cursor& cursor, Token token) const noexcept {
             cursor = {};
             return;
         }
-        state = here.link;
+        state = --most == 0 ? kRoot : here.link;
         cursor.length = node(state).length;
     }
 }

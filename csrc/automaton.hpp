@@ -77,8 +77,9 @@ public:
     /// Makes a cursor from before the last extends good again.
     void settle(Cursor& cursor) const noexcept;
 
-    /// Moves the cursor to the longest suffix of (its text + token) that occurs.
-    void advance(Cursor& cursor, Token token) const noexcept;
+    /// Moves the cursor to the longest suffix of (its text + token) that occurs. Amortised O(1) over a text; with `most`, at
+    /// most that many suffixes are tried before a single token has to do.
+    void advance(Cursor& cursor, Token token, uint32_t most = UINT32_MAX) const noexcept;
 
     /// Drops tokens from the front of the cursor's text until at most `length` are left.
     void shorten(Cursor& cursor, uint32_t length) const noexcept;
@@ -94,6 +95,9 @@ public:
     /// The position after `position` in its sequence, or kNoPosition at the sequence's end.
     uint32_t next(uint32_t position) const noexcept;
     Token token_at(uint32_t position) const noexcept { return positions_[position].token; }
+
+    /// Tokens of a state's shortest context.
+    uint32_t shortest(State state) const noexcept { return state == kRoot ? 0 : node(link(state)).length + 1; }
 
     /// End positions of a context's first occurrence, and of the latest whose continuation was counted (or kNoPosition).
     uint32_t first(State state) const noexcept;
@@ -166,7 +170,6 @@ private:
         return state & kInner ? node(state).link : positions_[state].link;
     }
     State& link(State state) noexcept { return state & kInner ? node(state).link : positions_[state].link; }
-    uint32_t shortest(State state) const noexcept { return state == kRoot ? 0 : node(link(state)).length + 1; }
     bool is_counted(State state) const noexcept { return shortest(state) <= kCounted; }
     Context context_of(const Node& node, uint32_t length) const noexcept {
         const Edges::ConstView edges = edges_.view(node.edges);

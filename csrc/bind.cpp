@@ -37,6 +37,9 @@ using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 
 std::span<const int32_t> view(const Tokens& tokens) { return {tokens.data(), tokens.size()}; }
 
+/// The values as they are now: once the GIL is released, other threads may write into the array.
+std::vector<int32_t> copy(const Tokens& tokens) { return {tokens.data(), tokens.data() + tokens.size()}; }
+
 /// A numpy array that owns the values.
 template <class T>
 Array<T> own(std::vector<T>&& values) {
@@ -87,11 +90,12 @@ public:
     }
     void extend(uint32_t sequence, const Tokens& tokens) {
         Automaton::Sequence& growing = at(sequence);
-        for (const int32_t token : view(tokens))
+        const std::vector<int32_t> values = copy(tokens);
+        for (const int32_t token : values)
             if (token < 0 || token == INT32_MAX)
                 throw InputError("token " + std::to_string(token) + " is not a token id; valid ids are 0 to 2147483646");
         const nb::gil_scoped_release released;
-        for (const int32_t token : view(tokens)) automaton_.extend(growing, token);
+        for (const int32_t token : values) automaton_.extend(growing, token);
     }
     uint32_t match_length(uint32_t sequence) { return automaton_.cursor(at(sequence)).length; }
     Automaton::Cursor cursor_after(std::span<const int32_t> tokens) const {
@@ -191,19 +195,21 @@ void bind_automaton(nb::module_& m) {
 
 // ---- the drafter ---------------------------------------------------------------------------------------------------
 
-std::vector<Request*> requests_of(const States& states) {
-    std::vector<Request*> requests;
-    requests.reserve(states.size());
-    for (const nb::handle state : states) {
-        Request* request = nullptr;
-        if (!nb::try_cast(state, request) || request == nullptr)
-            throw StateError("state " + std::to_string(requests.size()) + " is not a state of this drafter; begin() gives one");
-        requests.push_back(request);
+/// The requests of a list of states, which are kept alive whatever happens to the list meanwhile.
+struct Requests {
+    explicit Requests(const States& states) : held(nb::steal<nb::tuple>(PyList_AsTuple(states.ptr()))) {
+        for (const nb::handle state : held) {
+            Request* request = nullptr;
+            if (!nb::try_cast(state, request) || request == nullptr)
+                throw StateError("state " + std::to_string(requests.size()) + " is not a state of this drafter; begin() gives one");
+            requests.push_back(request);
+        }
     }
-    return requests;
-}
+    nb::tuple held;
+    std::vector<Request*> requests;
+};
 
-using Drafted = std::tuple<Array<int32_t>, Array<int32_t>, Array<int32_t>, Array<float>, Array<uint8_t>>;
+using Drafted = std::tuple<Array<int32_t>, Array<int32_t>, Array<int32_t>, Array<float>>;
 
 std::vector<int32_t> budgets_of(const nb::object& budgets) {
     Tokens array;
@@ -231,37 +237,41 @@ void bind_drafter(nb::module_& m) {
 
     nb::class_<TextDrafter>(m, "TextDrafter", "Drafts from text that exists. Each call locks it, so threads may share it.")
         .def("__init__", [](TextDrafter* self, std::vector<std::shared_ptr<const FrozenIndex>> corpora, bool own, bool history,
-                            size_t history_bytes, size_t group_bytes, size_t max_tenants, uint32_t max_tokens, uint32_t threads,
+                            size_t history_bytes, size_t tenant_bytes, size_t group_bytes, size_t max_tenants, uint32_t max_tokens,
+                            uint32_t threads,
                             bool chain, const std::optional<SamRule>& sam) {
             if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; it is from 1 to 256");
-            TextOptions options{own, history, history_bytes, group_bytes, max_tenants, max_tokens, threads, {}, sam};
+            TextOptions options{own, history, history_bytes, tenant_bytes, group_bytes, max_tenants, max_tokens, threads, {}, sam};
             options.growth.chain = chain;
             new (self) TextDrafter(options, std::move(corpora));
-        }, "corpora"_a, nb::kw_only(), "own"_a, "history"_a, "history_bytes"_a, "group_bytes"_a, "max_tenants"_a, "max_tokens"_a,
+        }, "corpora"_a, nb::kw_only(), "own"_a, "history"_a, "history_bytes"_a, "tenant_bytes"_a, "group_bytes"_a, "max_tenants"_a, "max_tokens"_a,
            "threads"_a, "chain"_a, "sam"_a.none())
         .def("begin", [](TextDrafter& self, const Tokens& prompt, const std::optional<std::string>& group,
                          const std::optional<std::string>& tenant) {
+            const std::vector<int32_t> tokens = copy(prompt);
             const nb::gil_scoped_release released;
-            return self.begin(view(prompt), group, tenant);
+            return self.begin(tokens, group, tenant);
         }, "prompt"_a.noconvert(), "group"_a.none(), "tenant"_a.none(), nb::keep_alive<0, 1>())
         .def("propose", [](TextDrafter& self, const States& states, const nb::object& budgets) -> Drafted {
-            const std::vector<Request*> requests = requests_of(states);
             const std::vector<int32_t> most = budgets_of(budgets);
+            const Requests batch(states);
             PackedTrees out;
             {
                 const nb::gil_scoped_release released;
-                self.propose(requests, most, out);
+                self.propose(batch.requests, most, out);
             }
             return Drafted(own(std::move(out.tokens)), own(std::move(out.parents)), own(std::move(out.offsets)),
-                           own(std::move(out.scores)), own(std::move(out.kinds)));
-        }, "states"_a, "budgets"_a, "(tokens, parents, offsets, scores, kinds)")
+                           own(std::move(out.scores)));
+        }, "states"_a, "budgets"_a, "(tokens, parents, offsets, scores)")
         .def("observe", [](TextDrafter& self, const States& states, const Tokens& tokens, const Tokens& offsets) {
-            const std::vector<Request*> requests = requests_of(states);
+            const Requests batch(states);
+            const std::vector<int32_t> values = copy(tokens), bounds = copy(offsets);
             const nb::gil_scoped_release released;
-            self.observe(requests, view(tokens), view(offsets));
+            self.observe(batch.requests, values, bounds);
         }, "states"_a, "tokens"_a.noconvert(), "offsets"_a.noconvert())
         .def("finish", &TextDrafter::finish, "state"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("text", [](const TextDrafter& self, const Request& state) { return own(self.text(state)); }, "state"_a)
+        .def("kinds", &TextDrafter::kinds, "state"_a, "Of source that had seen each node of the state's last draft: a bit set.")
         .def("drop_group", &TextDrafter::drop_group, "group"_a, "tenant"_a.none(), nb::call_guard<nb::gil_scoped_release>())
         .def("drop_tenant", &TextDrafter::drop_tenant, "tenant"_a, nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("bytes", &TextDrafter::bytes)
@@ -394,8 +404,9 @@ void bind_frozen_builder(nb::module_& m) {
         }, "path"_a, nb::kw_only(), "vocabulary"_a, "tokenizer_hash"_a, "max_context"_a = 32,
            "memory_bytes"_a = uint64_t{1} << 30, "threads"_a = 2)
         .def("add_document", [](FrozenBuilder& builder, const Tokens& tokens) {
+            const std::vector<int32_t> values = copy(tokens);
             const nb::gil_scoped_release released;
-            builder.add_document(view(tokens));
+            builder.add_document(values);
         }, "tokens"_a.noconvert())
         .def("finish", [](FrozenBuilder& builder, const std::optional<Reporter>& progress) {
             Progress report;
@@ -406,7 +417,10 @@ void bind_frozen_builder(nb::module_& m) {
             const nb::gil_scoped_release released;
             builder.finish(report);
         }, "progress"_a = nb::none())
-        .def("abandon", &FrozenBuilder::abandon)
+        .def("abandon", [](FrozenBuilder& builder) {
+            if (builder.finishing()) throw StateError("the builder is at work; wait until finish() returns");
+            builder.abandon();
+        })
         .def_prop_ro("tokens", &FrozenBuilder::tokens)
         .def_prop_ro("documents", &FrozenBuilder::documents);
 }

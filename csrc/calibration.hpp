@@ -6,7 +6,7 @@
 // odds. The log odds of all sources are added with weights that are themselves learned, as compressors of the PAQ family
 // do. Everything starts from a formula and follows what is observed.
 //
-// What the tables learn is about kinds of evidence and holds no token. TokenLean, which does, belongs to one tenant.
+// Each tenant has tables of its own, so that nothing of one shows in another's drafts.
 // chance() changes nothing; learn() changes the tables. Both are deterministic. This file knows nothing of automata.
 #pragma once
 

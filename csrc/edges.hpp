@@ -2,9 +2,9 @@
 //
 // Most states have one or two; these are kept in the state itself, so that a state and its edges are one cache line. Longer
 // lists are size-classed blocks: a block of capacity C holds C tokens, then C targets, then C counts, so that looking for a
-// token reads one short run of memory. Edges stay sorted by count, most frequent first: the best continuations of a context are the first entries of
-// its block. Blocks of kIndexed entries and more carry a hash index behind the counts, so that a context with a hundred
-// thousand continuations still finds one in a few loads.
+// token reads one short run of memory. Edges stay sorted by count, so the best continuations of a context come first.
+// Blocks of kIndexed entries and more carry a hash index behind the counts, so that a context with a hundred thousand
+// continuations still finds one in a few loads.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <random>
 #include <vector>
 
 #include "errors.hpp"
@@ -113,8 +114,8 @@ public:
         if (list.size > EdgeList::kInline) __builtin_prefetch(address(list.block));
     }
 
-    /// Bytes written so far, freed blocks included.
-    size_t bytes() const noexcept { return used_words_ * sizeof(uint32_t) + pages_.size() * sizeof(pages_[0]); }
+    /// Bytes of memory in use, freed blocks included.
+    size_t bytes() const noexcept { return reserved_words_ * sizeof(uint32_t) + pages_.size() * sizeof(pages_[0]); }
 
     static uint32_t capacity_of(uint32_t size) noexcept { return std::max(kSmallest, std::bit_ceil(size)); }
 
@@ -124,8 +125,12 @@ private:
     static constexpr uint32_t kPageBits = 16;
     static constexpr uint32_t kPageWords = uint32_t{1} << kPageBits;
 
+    // Seeded anew in every process, so that nobody can choose tokens that collide. Results do not depend on it.
     static uint32_t hash(Token token) noexcept {
-        return static_cast<uint32_t>((static_cast<uint64_t>(static_cast<uint32_t>(token)) * 0x9E3779B97F4A7C15ull) >> 32);
+        static const uint64_t seed = (uint64_t{std::random_device{}()} << 32 | std::random_device{}()) | 1;
+        uint64_t mixed = (static_cast<uint32_t>(token) ^ (seed >> 32)) * seed;
+        mixed ^= mixed >> 29;
+        return static_cast<uint32_t>((mixed * 0x9E3779B97F4A7C15ull) >> 32);
     }
 
     // The index belongs to capacities that can hold kIndexed entries, whether or not it is in use yet.
@@ -226,7 +231,6 @@ private:
         if (pages_.empty() || page_used_ + words > page_size_) new_page(words);
         const uint32_t block = static_cast<uint32_t>((pages_.size() - 1) << kPageBits) | page_used_;
         page_used_ += words;
-        used_words_ += words;
         // A block longer than a page has a page of its own: nothing may be placed at an offset that a handle cannot name.
         if (page_used_ >= kPageWords) page_used_ = page_size_ = kPageWords;
         return block;
@@ -241,6 +245,7 @@ private:
         page_size_ = std::max(wanted, words);
         pages_.push_back(slab::make<uint32_t>(page_size_));
         page_used_ = 0;
+        reserved_words_ += page_size_;
     }
 
     static unsigned class_of(uint32_t words) noexcept { return static_cast<unsigned>(std::bit_width(words)); }
@@ -249,7 +254,7 @@ private:
     std::array<std::vector<uint32_t>, 33> free_;
     uint32_t page_used_ = 0;
     uint32_t page_size_ = 0;
-    size_t used_words_ = 0;
+    size_t reserved_words_ = 0;
 };
 
 }  // namespace foresay

@@ -71,6 +71,7 @@ void FrozenBuilder::abandon() noexcept {
 }
 
 void FrozenBuilder::require_open() const {
+    if (finishing_) throw StateError("The builder of '" + path_ + "' is at work; wait until finish() returns.");
     if (descriptor_ < 0) throw InputError("The builder of '" + path_ + "' is finished; make a new one.");
 }
 
@@ -134,6 +135,7 @@ void FrozenBuilder::reserve(uint64_t num_nodes) {
 
 void FrozenBuilder::finish(const Progress& progress) {
     require_open();
+    finishing_ = true;
     progress_ = progress;
     try {
         if (header_.tokens == 0)
@@ -146,9 +148,11 @@ void FrozenBuilder::finish(const Progress& progress) {
         count_continuations();
         seal();
     } catch (...) {
+        finishing_ = false;
         abandon();
         throw;
     }
+    finishing_ = false;
 }
 
 void FrozenBuilder::sort_contexts() {

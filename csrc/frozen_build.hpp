@@ -47,6 +47,7 @@ public:
     /// Removes the temporary file; the builder can do nothing more.
     void abandon() noexcept;
 
+    bool finishing() const { return finishing_; }
     uint64_t tokens() const { return header_.tokens; }
     uint64_t documents() const { return header_.documents; }
 
@@ -74,6 +75,7 @@ private:
     std::vector<uint64_t> counts_;      // [vocabulary] occurrences of each token
     MappedFile file_;
     Progress progress_;
+    bool finishing_ = false;            // the progress callback may call back
 };
 
 namespace frozen {

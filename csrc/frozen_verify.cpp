@@ -27,6 +27,14 @@ void FrozenIndex::verify() const {
             throw CorpusError("'" + path_ + "' is damaged: its section '" + kSectionNames[i] + "' has checksum " +
                               std::to_string(found) + " where " + std::to_string(entry.checksum) + " is recorded.");
     }
+    uint64_t end = sizeof(Header);  // sections stand in order; between them are zeros
+    for (uint32_t i = 0; i <= kSections; ++i) {
+        const uint64_t next = i < kSections ? header_.sections[i].offset : file_.size();
+        for (; end < next; ++end)
+            if (file_.data()[end] != 0)
+                throw CorpusError("'" + path_ + "' is damaged: its byte " + std::to_string(end) + " lies between sections and is not 0.");
+        if (i < kSections) end = next + header_.sections[i].length;
+    }
     verify_text();
     verify_ranks();
     verify_origins();

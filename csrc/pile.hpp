@@ -1,8 +1,7 @@
 // Storage that grows without ever moving an element.
 //
 // Doubling one big array makes a single append cost milliseconds at a million tokens. A Pile adds a new chunk instead,
-// twice as long as the one before, and an index finds its chunk with one count-leading-zeros. Memory that was reserved
-// but not yet written is not resident, so `bytes()` counts what was written.
+// twice as long as the one before, and an index finds its chunk with one count-leading-zeros.
 #pragma once
 
 #include <array>
@@ -36,7 +35,12 @@ public:
     }
 
     uint32_t size() const noexcept { return size_; }
-    size_t bytes() const noexcept { return size_t{size_} * sizeof(T); }
+    /// Bytes of memory in use, reserved but unwritten parts included where they are resident.
+    size_t bytes() const noexcept {
+        if (chunk_count_ == 0) return 0;
+        const size_t last = size_t{1} << (kFirstBits + chunk_count_ - 1), before = capacity_ - last;
+        return before * sizeof(T) + slab::resident(last * sizeof(T), (size_ - before) * sizeof(T));
+    }
     void prefetch(uint32_t index) const noexcept { __builtin_prefetch(address(index)); }
 
 private:

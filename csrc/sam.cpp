@@ -7,6 +7,8 @@
 namespace foresay {
 namespace {
 
+constexpr uint32_t kMostAncestors = 64;  // chains can be as long as the text
+
 uint32_t draft_length(const SamRule& rule, uint32_t match, uint32_t budget) {
     const uint32_t most = std::min(budget, rule.max_predicts);
     if (rule.length_factor <= 0) return most;
@@ -14,11 +16,10 @@ uint32_t draft_length(const SamRule& rule, uint32_t match, uint32_t budget) {
     return wanted < most ? static_cast<uint32_t>(wanted) : most;
 }
 
-void append(Token token, int32_t parent, float score, Kind kind, PackedTrees& out) {
+void append(Token token, int32_t parent, float score, PackedTrees& out) {
     out.tokens.push_back(token);
     out.parents.push_back(parent);
     out.scores.push_back(score);
-    out.kinds.push_back(static_cast<uint8_t>(1u << kind));
 }
 
 void chain_from_own(const SamRule& rule, const Automaton& text, const Automaton::Cursor& match, uint32_t length,
@@ -39,15 +40,16 @@ void chain_from_own(const SamRule& rule, const Automaton& text, const Automaton:
     uint32_t position = occurrence(match);
     if (rule.to_anc) {  // the longest ancestor that enough tokens follow; if none, the match itself
         const auto enough = [&](uint32_t at) { return follow(at, [](Token, int32_t) {}) == length; };
-        for (Automaton::Cursor cursor = match; cursor.length > 0;) {
+        Automaton::Cursor cursor = match;
+        for (uint32_t tries = 0; tries < kMostAncestors && cursor.length > 0; ++tries) {
             if (const uint32_t at = occurrence(cursor); enough(at)) {
                 position = at;
                 break;
             }
-            text.shorten(cursor, text.describe(cursor.state).shortest - 1);
+            text.shorten(cursor, text.shortest(cursor.state) - 1);
         }
     }
-    follow(position, [&](Token token, int32_t parent) { append(token, parent, 1.f, kOwn, out); });
+    follow(position, [&](Token token, int32_t parent) { append(token, parent, 1.f, out); });
 }
 
 void chain_from_corpus(const SamRule& rule, const FrozenIndex& index, const FrozenIndex::Cursor& cursor, uint32_t length,
@@ -55,7 +57,7 @@ void chain_from_corpus(const SamRule& rule, const FrozenIndex& index, const Froz
     const uint32_t position = rule.latest ? index.latest(cursor) : index.first(cursor);
     if (position == FrozenIndex::kNoPosition) return;
     int32_t parent = -1;
-    for (const Token token : index.following(position, length)) append(token, parent++, 1.f, kCorpus, out);
+    for (const Token token : index.following(position, length)) append(token, parent++, 1.f, out);
 }
 
 /// The `budget` most probable paths, where a path's probability is the product of count shares after the longest match.
@@ -92,7 +94,7 @@ void tree_by_counts(const SamRule& rule, const Source& source, const SourceCurso
     for (int32_t node = 0; node < static_cast<int32_t>(budget) && !queue.empty(); ++node) {
         Pending best = queue.top();
         queue.pop();
-        append(best.token, best.parent, best.score, source.kind, out);
+        append(best.token, best.parent, best.score, out);
         if (source.automaton) source.automaton->advance(best.at.online, best.token);
         else source.index->advance(best.at.frozen, best.token);
         successors(best.at, best.score, node);
@@ -101,7 +103,7 @@ void tree_by_counts(const SamRule& rule, const Source& source, const SourceCurso
 
 }  // namespace
 
-void draft_by_sam_rule(const SamRule& rule, const std::vector<Source>& sources, const std::vector<SourceCursor>& cursors,
+Kind draft_by_sam_rule(const SamRule& rule, const std::vector<Source>& sources, const std::vector<SourceCursor>& cursors,
                        uint32_t budget, PackedTrees& out) {
     uint32_t own = UINT32_MAX, corpus = UINT32_MAX, own_match = 0, corpus_match = 0;
     for (uint32_t s = 0; s < sources.size(); ++s) {
@@ -124,6 +126,7 @@ void draft_by_sam_rule(const SamRule& rule, const std::vector<Source>& sources, 
         else chain_from_corpus(rule, *source.index, cursors[chosen].frozen, length, out);
     }
     out.offsets.push_back(static_cast<int32_t>(out.tokens.size()));
+    return use_corpus ? kCorpus : kOwn;
 }
 
 }  // namespace foresay

@@ -23,8 +23,9 @@ struct SamRule {
     bool to_anc = false;        // shorten the match until enough tokens follow its occurrence (own text)
 };
 
-/// Appends one draft of at most `budget` tokens to `out`. `sources` as for TreeGrower: kOwn and kCorpus are used.
-void draft_by_sam_rule(const SamRule& rule, const std::vector<Source>& sources, const std::vector<SourceCursor>& cursors,
+/// Appends one draft of at most `budget` tokens to `out` and returns the kind of source it is from. `sources` as for
+/// TreeGrower: kOwn and kCorpus are used.
+Kind draft_by_sam_rule(const SamRule& rule, const std::vector<Source>& sources, const std::vector<SourceCursor>& cursors,
                        uint32_t budget, PackedTrees& out);
 
 }  // namespace foresay

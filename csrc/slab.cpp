@@ -11,6 +11,16 @@
 #include <vector>
 
 namespace foresay::slab {
+namespace {
+
+constexpr size_t kLargest = size_t{1} << 20;  // larger pieces are mapped by themselves
+constexpr size_t kHugePage = size_t{2} << 20;
+
+}  // namespace
+
+size_t resident(size_t bytes, size_t written) noexcept {
+    return bytes <= kLargest ? bytes : std::min(bytes, (written + kHugePage - 1) / kHugePage * kHugePage);
+}
 #if FORESAY_SANITIZE
 
 // Each piece by itself, so that the address sanitizer sees where it ends.
@@ -22,7 +32,6 @@ void release(void* memory, size_t) noexcept { ::operator delete(memory, std::ali
 namespace {
 
 constexpr size_t kRegion = size_t{4} << 20;
-constexpr size_t kLargest = size_t{1} << 20;  // larger pieces are mapped by themselves
 constexpr size_t kSmallest = 256;
 
 /// Maps `bytes` (whole regions) at a multiple of kRegion, so that a piece's address tells its region.

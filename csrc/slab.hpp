@@ -15,6 +15,10 @@ namespace foresay::slab {
 void* allocate(size_t bytes);
 void release(void* memory, size_t bytes) noexcept;
 
+/// How much of a piece of `bytes` bytes is resident once its first `written` bytes are: small pieces share huge pages, large
+/// ones are mapped by themselves and become resident 2 MiB at a time.
+size_t resident(size_t bytes, size_t written) noexcept;
+
 template <class T>
 struct Release {
     size_t count = 0;

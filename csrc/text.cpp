@@ -8,7 +8,8 @@
 namespace foresay {
 namespace {
 
-constexpr uint64_t kYoung = 20000;
+// Once there has been much to learn from, every fourth lesson is enough.
+constexpr uint64_t kYoung = 20000, kLessonEvery = 4;
 
 void check_tokens(std::span<const Token> tokens) {
     for (size_t i = 0; i < tokens.size(); ++i)
@@ -17,13 +18,18 @@ void check_tokens(std::span<const Token> tokens) {
                              " is not a token id; valid ids are 0 to 2147483646");
 }
 
+/// No tenant is not the tenant with the empty name.
+std::string key_of(const std::optional<std::string>& tenant) { return tenant ? "=" + *tenant : ""; }
+
 }  // namespace
 
 Request::~Request() { owner_->forget(*this); }
 
 TextDrafter::TextDrafter(const TextOptions& options, std::vector<std::shared_ptr<const FrozenIndex>> corpora)
     : options_(options), corpora_(std::move(corpora)) {
-    for (size_t lane = 0; lane < options_.threads * kLanes; ++lane) growers_.emplace_back(calibration_);
+    for (const auto& corpus : corpora_)
+        if (!corpus) throw InputError("a corpus is None; each is an open FrozenIndex");
+    growers_.resize(options_.threads * kLanes);
     parts_.resize(options_.threads);
 }
 
@@ -50,14 +56,14 @@ uint32_t TextDrafter::threads_for(size_t requests) const noexcept {
 
 Tenant& TextDrafter::tenant_of(const std::string& name) {
     std::unique_ptr<Tenant>& tenant = tenants_[name];
-    if (!tenant) tenant.reset(new Tenant{name, History(options_.history_bytes), {}, 0, 0});
+    if (!tenant) tenant.reset(new Tenant{History(options_.history_bytes), {}, {}, 0, 0, 0});
     tenant->used = ++clock_;
     return *tenant;
 }
 
 Group& TextDrafter::group_of(const std::string& tenant, const std::string& name) {
     std::unique_ptr<Group>& group = groups_[{tenant, name}];
-    if (!group) group.reset(new Group{tenant, name, Automaton(), 0, 0});
+    if (!group) group.reset(new Group{Automaton(), 0, 0});
     group->used = ++clock_;
     return *group;
 }
@@ -79,14 +85,17 @@ std::unique_ptr<Request> TextDrafter::begin(std::span<const Token> prompt, const
         for (const Token token : prompt) request->own_->extend(request->sequence_, token);
         request->match_ = request->own_->cursor(request->sequence_);
     }
-    const std::lock_guard lock(mutex_);
-    const std::string owner = tenant.value_or("");
     const std::span<const Token> lead = prompt.last(std::min<size_t>(kLead, prompt.size()));
-    requests_.insert(request.get());
-    if (options_.history) {
-        request->tenant_ = &tenant_of(owner);
-        ++request->tenant_->running;
+    for (const auto& corpus : corpora_) {
+        FrozenIndex::Cursor cursor;
+        for (const Token token : lead) corpus->advance(cursor, token);
+        request->corpora_.push_back(cursor);
     }
+    const std::lock_guard lock(mutex_);
+    const std::string owner = key_of(tenant);
+    requests_.insert(request.get());
+    request->tenant_ = &tenant_of(owner);
+    ++request->tenant_->running;
     if (group) {
         Group& shared = group_of(owner, *group);
         ++shared.running;
@@ -94,17 +103,25 @@ std::unique_ptr<Request> TextDrafter::begin(std::span<const Token> prompt, const
         request->group_sequence_ = shared.automaton.begin();
         for (const Token token : lead) shared.automaton.extend(request->group_sequence_, token);
     }
-    for (const auto& corpus : corpora_) {
-        FrozenIndex::Cursor cursor;
-        for (const Token token : lead) corpus->advance(cursor, token);
-        request->corpora_.push_back(cursor);
-    }
     evict();
     return request;
 }
 
+/// Where the request's text stands in a segment of the history.
+Request::HistoryPlace TextDrafter::place_in(const History::Segment& segment, const Request& request) {
+    for (Request::HistoryPlace place : request.history_)
+        if (place.segment == segment.id) {
+            segment.automaton.settle(place.cursor);
+            return place;
+        }
+    Request::HistoryPlace place{segment.id, {}};  // a segment that was begun after the request's last tokens came
+    const size_t lead = std::min<size_t>(kLead, request.text_.size());
+    for (size_t i = request.text_.size() - lead; i < request.text_.size(); ++i) segment.automaton.advance(place.cursor, request.text_[i]);
+    return place;
+}
+
 /// Tells the grower which texts the request may draft from, and where it stands in each.
-void TextDrafter::find_sources(Request& request, TreeGrower& grower) const {
+void TextDrafter::find_sources(const Request& request, TreeGrower& grower) const {
     grower.sources.clear();
     grower.cursors.clear();
     const auto add = [&](Kind kind, const Automaton& automaton, Automaton::Cursor cursor) {
@@ -113,24 +130,9 @@ void TextDrafter::find_sources(Request& request, TreeGrower& grower) const {
     };
     if (request.own_) add(kOwn, *request.own_, request.match_);
     if (request.group_) add(kGroup, request.group_->automaton, request.group_->automaton.cursor(request.group_sequence_));
-    if (request.tenant_) {
-        std::vector<Request::HistoryPlace> places;
-        for (const auto& segment : request.tenant_->history.segments()) {
-            const auto known = std::find_if(request.history_.begin(), request.history_.end(),
-                                            [&](const auto& place) { return place.segment == segment->id; });
-            Request::HistoryPlace place{segment->id, {}};
-            if (known != request.history_.end()) {
-                place = *known;
-                segment->automaton.settle(place.cursor);
-            } else {  // a segment that was begun after this request
-                const size_t from = request.text_.size() - std::min<size_t>(kLead, request.text_.size());
-                for (size_t i = from; i < request.text_.size(); ++i) segment->automaton.advance(place.cursor, request.text_[i]);
-            }
-            places.push_back(place);
-            add(kHistory, segment->automaton, place.cursor);
-        }
-        request.history_ = std::move(places);
-    }
+    if (options_.history)
+        for (const auto& segment : request.tenant_->history.segments())
+            add(kHistory, segment->automaton, place_in(*segment, request).cursor);
     for (size_t c = 0; c < corpora_.size(); ++c) {
         grower.sources.push_back({kCorpus, nullptr, corpora_[c].get()});
         grower.cursors.push_back({{}, request.corpora_[c]});
@@ -161,7 +163,12 @@ void TextDrafter::propose(std::span<Request* const> requests, std::span<const in
         TreeGrower& places = growers_.front();
         for (size_t i = 0; i < requests.size(); ++i) {
             find_sources(*requests[i], places);
-            draft_by_sam_rule(*options_.sam, places.sources, places.cursors, static_cast<uint32_t>(budgets[i]), out);
+            const Kind kind =
+                draft_by_sam_rule(*options_.sam, places.sources, places.cursors, static_cast<uint32_t>(budgets[i]), out);
+            Considered& considered = requests[i]->considered_;
+            considered.clear();  // there is nothing to learn, only where each node is from
+            const int32_t nodes = out.offsets.end()[-1] - out.offsets.end()[-2];
+            for (int32_t n = 0; n <= nodes; ++n) considered.nodes.push_back({0, 0, 0, 0, 0, static_cast<uint8_t>(1u << kind)});
         }
         return;
     }
@@ -187,7 +194,8 @@ void TextDrafter::grow(std::span<Request* const> requests, std::span<const int32
         Request& request = *requests[i];
         find_sources(request, growers[i]);
         growers[i].start(options_.growth, growers[i].sources.empty() ? 0 : static_cast<uint32_t>(budgets[i]),
-                         request.tenant_ ? &request.tenant_->lean : nullptr, request.considered_);
+                         request.tenant_->calibration, options_.history ? &request.tenant_->lean : nullptr,
+                         request.considered_);
     }
     for (bool growing = true; growing;) {
         growing = false;
@@ -198,16 +206,15 @@ void TextDrafter::grow(std::span<Request* const> requests, std::span<const int32
 
 /// Follows the committed tokens through what the last propose considered, and learns from each step's candidates.
 void TextDrafter::learn(const Request& request, std::span<const Token> tokens) {
-    // Once there has been much to learn from, every fourth lesson is enough.
-    if (++lessons_ > kYoung && lessons_ % 4 != 0) return;
     const Considered& considered = request.considered_;
-    TokenLean* lean = request.tenant_ ? &request.tenant_->lean : nullptr;
+    Calibration& calibration = request.tenant_->calibration;
+    TokenLean* lean = options_.history ? &request.tenant_->lean : nullptr;
     uint32_t node = 0;
     for (const Token token : tokens) {
         if (node >= considered.nodes.size()) return;
         const Considered::Node& here = considered.nodes[node];
         for (uint32_t c = here.begin; c < here.end; ++c)
-            calibration_.learn(considered.candidates[c], considered.candidates[c].token == token, lean);
+            calibration.learn(considered.candidates[c], considered.candidates[c].token == token, lean);
         const uint32_t parent = node++;
         while (node < considered.nodes.size() &&
                (considered.nodes[node].parent != static_cast<int32_t>(parent) || considered.nodes[node].token != token))
@@ -222,21 +229,20 @@ void TextDrafter::commit_own(Request& request, std::span<const Token> tokens) co
         for (const Token token : tokens) request.own_->extend(request.sequence_, token);
         request.match_ = request.own_->cursor(request.sequence_);
     }
-    for (size_t c = 0; c < corpora_.size(); ++c)
-        for (const Token token : tokens) corpora_[c]->advance(request.corpora_[c], token);
 }
 
 /// What concerns texts that other requests may be part of.
 void TextDrafter::commit_shared(Request& request, std::span<const Token> tokens) {
     if (request.group_)
         for (const Token token : tokens) request.group_->automaton.extend(request.group_sequence_, token);
-    if (request.tenant_)
-        for (const auto& segment : request.tenant_->history.segments())
-            for (auto& place : request.history_)
-                if (place.segment == segment->id) {
-                    segment->automaton.settle(place.cursor);
-                    for (const Token token : tokens) segment->automaton.advance(place.cursor, token);
-                }
+    if (options_.history) {
+        std::vector<Request::HistoryPlace> places;
+        for (const auto& segment : request.tenant_->history.segments()) {
+            places.push_back(place_in(*segment, request));
+            for (const Token token : tokens) segment->automaton.advance(places.back().cursor, token);
+        }
+        request.history_ = std::move(places);
+    }
 }
 
 void TextDrafter::observe(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets) {
@@ -258,9 +264,18 @@ void TextDrafter::observe(std::span<Request* const> requests, std::span<const To
         if (requests[i]->text_.size() + committed(i).size() > options_.max_tokens)
             throw InputError("state " + std::to_string(i) + " would have more than " + std::to_string(options_.max_tokens) +
                              " tokens, the most a request may have");
+    places_.clear();
+    for (size_t i = 0; i < requests.size(); ++i)  // first, since a damaged file may come to light here
+        for (size_t c = 0; c < corpora_.size(); ++c) {
+            FrozenIndex::Cursor& place = places_.emplace_back(requests[i]->corpora_[c]);
+            for (const Token token : committed(i)) corpora_[c]->advance(place, token);
+        }
+
     for (size_t i = 0; i < requests.size(); ++i) {
-        learn(*requests[i], committed(i));
+        std::copy_n(places_.begin() + static_cast<ptrdiff_t>(i * corpora_.size()), corpora_.size(), requests[i]->corpora_.begin());
+        if (++requests[i]->tenant_->lessons <= kYoung || (call_ + i) % kLessonEvery == 0) learn(*requests[i], committed(i));
         requests[i]->considered_.clear();
+        commit_shared(*requests[i], committed(i));
     }
     const uint32_t threads = threads_for(requests.size());
     std::atomic<bool> stop = false;
@@ -271,13 +286,12 @@ void TextDrafter::observe(std::span<Request* const> requests, std::span<const To
             commit_own(*requests[i], committed(i));
         }
     });
-    for (size_t i = 0; i < requests.size(); ++i) commit_shared(*requests[i], committed(i));
 }
 
 void TextDrafter::finish(Request& request) {
     const std::lock_guard lock(mutex_);
     check(request);
-    if (request.tenant_ && request.text_.size() > request.prompt_length_) {
+    if (options_.history && request.publishes_ && request.text_.size() > request.prompt_length_) {
         const size_t lead = std::min<size_t>(kLead, request.prompt_length_);
         request.tenant_->history.add(std::span(request.text_).subspan(request.prompt_length_ - lead));
         request.tenant_->used = ++clock_;
@@ -300,6 +314,14 @@ std::vector<Token> TextDrafter::text(const Request& request) const {
     return request.text_;
 }
 
+std::vector<uint8_t> TextDrafter::kinds(const Request& request) const {
+    const std::lock_guard lock(mutex_);
+    check(request);
+    std::vector<uint8_t> out;
+    for (uint32_t n = 1; n < request.considered_.nodes.size(); ++n) out.push_back(request.considered_.nodes[n].kinds);
+    return out;
+}
+
 /// A state that is dropped without finish() publishes nothing.
 void TextDrafter::forget(Request& request) noexcept {
     const std::lock_guard lock(mutex_);
@@ -310,7 +332,7 @@ void TextDrafter::forget(Request& request) noexcept {
 
 void TextDrafter::drop_group(const std::string& group, const std::optional<std::string>& tenant) {
     const std::lock_guard lock(mutex_);
-    const auto found = groups_.find({tenant.value_or(""), group});
+    const auto found = groups_.find({key_of(tenant), group});
     if (found == groups_.end())
         throw UnknownGroup("group '" + group + "' is not known" + (tenant ? " to tenant '" + *tenant + "'" : "") + "; " +
                            std::to_string(groups_.size()) + " groups are, each from its first begin() until it is dropped");
@@ -319,8 +341,9 @@ void TextDrafter::drop_group(const std::string& group, const std::optional<std::
     groups_.erase(found);
 }
 
-void TextDrafter::drop_tenant(const std::string& tenant) {
+void TextDrafter::drop_tenant(const std::string& name) {
     const std::lock_guard lock(mutex_);
+    const std::string tenant = key_of(name);
     for (auto it = groups_.begin(); it != groups_.end();) {
         if (it->first.first != tenant) {
             ++it;
@@ -332,39 +355,50 @@ void TextDrafter::drop_tenant(const std::string& tenant) {
     }
     const auto found = tenants_.find(tenant);
     if (found == tenants_.end()) return;
+    // Requests that still run need a tenant: they go on with one that knows nothing.
+    Tenant& tenant_afresh = *found->second;
+    tenant_afresh.history = History(options_.history_bytes);
+    tenant_afresh.calibration = {};
+    tenant_afresh.lean = {};
+    tenant_afresh.lessons = 0;
     for (Request* request : requests_)
-        if (request->tenant_ == found->second.get()) request->tenant_ = nullptr;
-    tenants_.erase(found);
+        if (request->tenant_ == &tenant_afresh) {
+            request->history_.clear();
+            request->publishes_ = false;
+        }
+    if (tenant_afresh.running == 0) tenants_.erase(found);
 }
 
-/// Drops idle groups and idle tenants, least recently used first, until the bounds hold.
+/// Drops idle groups and idle tenants, least recently used first, until the bounds hold. With many of them the sums are
+/// taken only now and then.
 void TextDrafter::evict() {
+    constexpr uint64_t kMany = 256, kNowAndThen = 64;
+    if (++turnovers_ % kNowAndThen != 0 && groups_.size() + tenants_.size() > kMany && tenants_.size() <= options_.max_tenants) return;
     const auto oldest_idle = [](auto& items) {
         auto oldest = items.end();
         for (auto it = items.begin(); it != items.end(); ++it)
             if (it->second->running == 0 && (oldest == items.end() || it->second->used < oldest->second->used)) oldest = it;
         return oldest;
     };
-    size_t group_bytes = 0;
-    for (const auto& [key, group] : groups_) group_bytes += group->automaton.bytes();
-    while (group_bytes > options_.group_bytes) {
-        const auto oldest = oldest_idle(groups_);
-        if (oldest == groups_.end()) break;
-        group_bytes -= oldest->second->automaton.bytes();
-        groups_.erase(oldest);
-    }
-    while (tenants_.size() > options_.max_tenants) {
-        const auto oldest = oldest_idle(tenants_);
-        if (oldest == tenants_.end()) break;
-        tenants_.erase(oldest);
-    }
+    const auto shrink = [&](auto& items, size_t most_bytes, size_t most_items) {
+        size_t bytes = 0;
+        for (const auto& [key, item] : items) bytes += item->bytes();
+        while (bytes > most_bytes || items.size() > most_items) {
+            const auto oldest = oldest_idle(items);
+            if (oldest == items.end()) return;
+            bytes -= oldest->second->bytes();
+            items.erase(oldest);
+        }
+    };
+    shrink(groups_, options_.group_bytes, SIZE_MAX);
+    shrink(tenants_, options_.tenant_bytes, options_.max_tenants);
 }
 
 size_t TextDrafter::bytes() const {
     const std::lock_guard lock(mutex_);
     size_t sum = 0;
-    for (const auto& [key, group] : groups_) sum += group->automaton.bytes();
-    for (const auto& [name, tenant] : tenants_) sum += tenant->history.bytes();
+    for (const auto& [key, group] : groups_) sum += group->bytes();
+    for (const auto& [name, tenant] : tenants_) sum += tenant->bytes();
     for (const Request* request : requests_)
         sum += (request->own_ ? request->own_->bytes() : 0) + request->text_.capacity() * sizeof(Token);
     return sum;

@@ -1,8 +1,9 @@
 // Drafting from text that exists: a request's own, its group's, the history of finished requests, and corpora.
 //
 // A Request owns its own text's automaton and its places in the shared ones; the TextDrafter owns what is shared: groups,
-// histories by tenant, corpora, and the calibration. Each call locks the drafter; a call either does all it was asked or
-// throws and has changed nothing. This file knows nothing of Python.
+// and by tenant the histories and what was learned, and the corpora. Each call locks the drafter. A call that refuses its arguments, or finds
+// a corpus file damaged, throws and has changed nothing (running out of memory is beyond that). This file knows nothing of
+// Python.
 #pragma once
 
 #include <atomic>
@@ -28,6 +29,7 @@ struct TextOptions {
     bool own = true;
     bool history = true;
     size_t history_bytes = size_t{256} << 20;  // per tenant
+    size_t tenant_bytes = size_t{4} << 30;     // all tenants together: beyond it idle ones are dropped, least recently used first
     size_t group_bytes = size_t{1} << 30;      // all groups together: beyond it idle ones are dropped, least recently used
                                                // first, whenever a request begins or finishes
     size_t max_tenants = 256;                  // idle tenants beyond this many lose their history
@@ -62,6 +64,7 @@ private:
     std::vector<Token> text_;  // prompt and observed tokens
     size_t prompt_length_ = 0;
     std::atomic<bool> finished_ = false;
+    bool publishes_ = true;    // false once its tenant was dropped
     uint64_t call_ = 0;        // of the drafter, that it took part in last
     std::unique_ptr<Automaton> own_;
     Automaton::Sequence sequence_;
@@ -75,18 +78,23 @@ private:
 };
 
 struct Group {
-    std::string tenant, name;
     Automaton automaton;
     size_t running = 0;
     uint64_t used = 0;  // when last
+
+    size_t bytes() const noexcept { return automaton.bytes(); }
 };
 
+/// Everything that a tenant's requests share: what was written, and what was learned from it.
 struct Tenant {
-    std::string name;
     History history;
+    Calibration calibration;
     TokenLean lean;
+    uint64_t lessons = 0;
     size_t running = 0;
     uint64_t used = 0;
+
+    size_t bytes() const noexcept { return sizeof(*this) + history.bytes() + lean.bytes(); }
 };
 
 class TextDrafter {
@@ -102,8 +110,9 @@ public:
     void observe(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets);
     void finish(Request& request);
     std::vector<Token> text(const Request& request) const;  // prompt and observed tokens
+    std::vector<uint8_t> kinds(const Request& request) const;  // of source that had seen each node of its last draft: a bit set
     void drop_group(const std::string& group, const std::optional<std::string>& tenant);
-    void drop_tenant(const std::string& tenant);
+    void drop_tenant(const std::string& name);
 
     size_t bytes() const;
     size_t tokens() const;  // held, each as often as it is held
@@ -120,7 +129,8 @@ private:
     void check(const Request& request) const;
     void check_all(std::span<Request* const> requests);
     uint32_t threads_for(size_t requests) const noexcept;
-    void find_sources(Request& request, TreeGrower& grower) const;
+    void find_sources(const Request& request, TreeGrower& grower) const;
+    static Request::HistoryPlace place_in(const History::Segment& segment, const Request& request);
     void grow(std::span<Request* const> requests, std::span<const int32_t> budgets, std::span<TreeGrower> growers, PackedTrees& out);
     static void warm(std::span<Request* const> requests, size_t next) noexcept;
     void learn(const Request& request, std::span<const Token> tokens);
@@ -136,14 +146,14 @@ private:
     std::map<std::pair<std::string, std::string>, std::unique_ptr<Group>> groups_;
     std::map<std::string, std::unique_ptr<Tenant>> tenants_;
     std::unordered_set<Request*> requests_;
-    Calibration calibration_;
-    uint64_t lessons_ = 0;
+    uint64_t turnovers_ = 0;  // requests begun and finished
     uint64_t clock_ = 0;
     mutable std::mutex mutex_;
 
     // Scratch of the present call.
     std::vector<TreeGrower> growers_;  // [threads, kLanes]
     std::vector<PackedTrees> parts_;   // [threads]
+    std::vector<FrozenIndex::Cursor> places_;  // [requests, corpora]
     uint64_t call_ = 0;
 };
 

@@ -13,6 +13,8 @@ constexpr float kSlack = 0.5f;
 constexpr float kSlackOfMany = 1.f;
 // Log odds of a context's best continuation beyond which shorter contexts are not asked.
 constexpr float kSure = 0.5f;
+// Suffixes tried for a node's place in a text: chains can be as long as the text, and a draft is not worth that.
+constexpr uint32_t kMostSuffixes = 16;
 // No single guess is more certain than this.
 constexpr float kMostCertain = 0.98f;
 
@@ -23,11 +25,15 @@ float rough_log(float x) noexcept {
 
 }  // namespace
 
-void TreeGrower::start(const Growth& growth, uint32_t budget, const TokenLean* lean, Considered& considered) {
+void TreeGrower::start(const Growth& growth, uint32_t budget, const Calibration& calibration, const TokenLean* lean,
+                       Considered& considered) {
+    calibration_ = &calibration;
     growth_ = &growth;
+    behind_ = budget <= Growth::kSmallTree && sources.size() == 1 ? &growth.small : &growth.node;
     lean_ = lean;
-    considered_ = &considered;
+    considered_ = budget > 0 ? &considered : nullptr;  // asking for nothing leaves the last draft to be learned from
     room_ = budget;
+    if (budget == 0) return;
     node_ = 0;
     fetched_ = false;
     first_pending_ = end_pending_ = 0;
@@ -35,9 +41,8 @@ void TreeGrower::start(const Growth& growth, uint32_t budget, const TokenLean* l
     num_kinds_ = 0;
     for (const Source& source : sources)
         if (num_kinds_ == 0 || kinds_used_[num_kinds_ - 1] != source.kind) kinds_used_[num_kinds_++] = source.kind;
-    kinds_.resize(0);
     considered.clear();
-    considered.nodes.push_back({-1, -1, 1.f, 0, 0});
+    considered.nodes.push_back({-1, -1, 1.f, 0, 0, 0});
     cursors.resize(size_t{budget + 1} * sources.size());  // [budget + 1, sources]
     if (!sources.empty() && sources[0].automaton) sources[0].automaton->prefetch(cursors[0].online.state);
 }
@@ -89,8 +94,7 @@ void TreeGrower::take_best() {
     if (growth_->chain) end_pending_ = first_pending_;
     const Candidate& taken = considered_->candidates[best.candidate];
     node_ = considered_->nodes.size();
-    considered_->nodes.push_back({taken.token, static_cast<int32_t>(best.parent), best.score, 0, 0});
-    kinds_.push_back(taken.kinds);
+    considered_->nodes.push_back({taken.token, static_cast<int32_t>(best.parent), best.score, 0, 0, taken.kinds});
     if (--room_ == 0) return;
     set_least(best.score);
     expandable_ = promise(taken) >= least_;
@@ -100,7 +104,7 @@ void TreeGrower::take_best() {
         cursor = cursors[best.parent * sources.size() + s];
         if (sources[s].automaton) {
             if (s == 0 && children_[best.candidate].length > 0) cursor.online = children_[best.candidate];
-            else sources[s].automaton->advance(cursor.online, taken.token);
+            else sources[s].automaton->advance(cursor.online, taken.token, kMostSuffixes);
             sources[s].automaton->prefetch(cursor.online.state);
         } else {
             sources[s].index->advance(cursor.frozen, taken.token);
@@ -110,19 +114,18 @@ void TreeGrower::take_best() {
 }
 
 void TreeGrower::append_to(PackedTrees& out) const {
-    for (uint32_t n = 1; n < considered_->nodes.size(); ++n) {
+    for (uint32_t n = 1; considered_ && n < considered_->nodes.size(); ++n) {
         const Considered::Node& node = considered_->nodes[n];
         out.tokens.push_back(node.token);
         out.parents.push_back(node.parent - 1);
         out.scores.push_back(node.score);
-        out.kinds.push_back(kinds_[n - 1]);
     }
     out.offsets.push_back(static_cast<int32_t>(out.tokens.size()));
 }
 
 /// Collects what may follow the node, estimates each, and queues those that may still get into the tree.
 void TreeGrower::expand() {
-    const Reach& reach = node_ == 0 ? growth_->root : growth_->node;
+    const Reach& reach = node_ == 0 ? growth_->root : *behind_;
     const float score = considered_->nodes[node_].score;
     begin_ = considered_->candidates.size();
     considered_->candidates.resize(begin_ + kMostCandidates);
@@ -130,7 +133,7 @@ void TreeGrower::expand() {
     found_ = considered_->candidates.begin() + begin_;
     num_found_ = 0;
     unseen_.fill(Candidate::kNothing);
-    for (size_t s = 0; s < sources.size(); ++s) gather(sources[s], cursors[node_ * sources.size() + s], reach);
+    for (size_t s = 0; s < sources.size(); ++s) gather(s, reach);
     if (reach.usual > 0) gather_usual(std::min(room_, reach.usual));
 
     considered_->candidates.resize(begin_ + num_found_);
@@ -158,7 +161,9 @@ inline void TreeGrower::enter(Kind kind, uint32_t rank, uint32_t length, uint32_
 
 /// Adds what one source knows: for each continuation the longest context it was seen after. Continuations stand by falling
 /// count, so after the first that is too weak only the latest may be worth a look.
-void TreeGrower::gather(const Source& source, const SourceCursor& cursor, const Reach& reach) {
+void TreeGrower::gather(size_t index, const Reach& reach) {
+    const Source& source = sources[index];
+    const SourceCursor& cursor = cursors[node_ * sources.size() + index];
     const Kind kind = source.kind;
     const Calibration::Entry* const table = calibration_->table(kind);
     uint32_t rank = 0;
@@ -174,11 +179,12 @@ void TreeGrower::gather(const Source& source, const SourceCursor& cursor, const 
                 const uint32_t entry = shape + Calibration::token(context.counts[e], context.total, latest);
                 latest_noted |= latest;
                 if (table[entry].log_odds < least_) break;
-                note(kind, context.tokens[e], entry, context.length, context.counts[e], context.targets[e]);
+                const Automaton::Cursor child{context.targets[e], index == 0 ? context.length + 1 : 0};
+                note(kind, context.tokens[e], entry, context.length, context.counts[e], child);
             }
             if (!latest_noted) {
                 const uint32_t entry = shape + Calibration::token(1, context.total, true);
-                if (table[entry].log_odds >= least_) note(kind, context.latest, entry, context.length, 1, Automaton::kRoot);
+                if (table[entry].log_odds >= least_) note(kind, context.latest, entry, context.length, 1, {});
             }
             if (reach.until_sure && num_found_ > 0 && found_[0].kinds >> kind & 1 &&
                 table[found_[0].entries[kind]].log_odds > kSure)
@@ -192,7 +198,7 @@ void TreeGrower::gather(const Source& source, const SourceCursor& cursor, const 
             for (const Continuation& next : context.top) {
                 const uint32_t entry = shape + Calibration::token(next.count, context.total, next.token == context.latest_token);
                 if (table[entry].log_odds < least_) break;
-                note(kind, next.token, entry, context.length, next.count, Automaton::kRoot);
+                note(kind, next.token, entry, context.length, next.count, {});
             }
             return ++rank < reach.contexts;
         });
@@ -209,12 +215,13 @@ void TreeGrower::gather_usual(uint32_t most) {
     for (uint32_t e = 0; e < std::min(usual.size, most) && num_found_ < most; ++e) {
         const uint32_t entry = Calibration::context(0, 0) + Calibration::token(usual.counts[e], usual.total, false);
         if (calibration_->table(largest->kind)[entry].log_odds < least_) return;
-        note(largest->kind, usual.tokens[e], entry, 0, usual.counts[e], Automaton::kRoot);
+        note(largest->kind, usual.tokens[e], entry, 0, usual.counts[e], {});
     }
 }
 
-/// Notes a piece of evidence, unless the same kind has told more of the token already.
-inline void TreeGrower::note(Kind kind, Token token, uint32_t entry, uint32_t length, uint32_t count, State child) {
+/// Notes a piece of evidence, unless the same kind has told more of the token already. `child` is where the token leads in
+/// sources[0], with length 0 if that is not known.
+inline void TreeGrower::note(Kind kind, Token token, uint32_t entry, uint32_t length, uint32_t count, Automaton::Cursor child) {
     const uint8_t bit = static_cast<uint8_t>(1u << kind);
     const uint8_t short_length = static_cast<uint8_t>(std::min(length, 255u));
     uint32_t c = 0;
@@ -228,7 +235,7 @@ inline void TreeGrower::note(Kind kind, Token token, uint32_t entry, uint32_t le
         tokens_[c] = token;
         constexpr uint16_t none = Candidate::kNothing;
         candidate = {token, 0, {none, none, none, none}, {}, {}, 0, 0};
-        children_[begin_ + c] = {child, kind == sources[0].kind && child != Automaton::kRoot ? length + 1 : 0};
+        children_[begin_ + c] = child;
     }
     candidate.kinds |= bit;
     candidate.entries[kind] = static_cast<uint16_t>(entry);

@@ -33,7 +33,6 @@ struct PackedTrees {
     std::vector<Token> tokens;
     std::vector<int32_t> parents;   // within each tree; -1: the last committed token
     std::vector<float> scores;
-    std::vector<uint8_t> kinds;     // bit set of the kinds of source that had seen the token there
     std::vector<int32_t> offsets{0};
 
     void append(const PackedTrees& more) {
@@ -41,7 +40,6 @@ struct PackedTrees {
         tokens.insert(tokens.end(), more.tokens.begin(), more.tokens.end());
         parents.insert(parents.end(), more.parents.begin(), more.parents.end());
         scores.insert(scores.end(), more.scores.begin(), more.scores.end());
-        kinds.insert(kinds.end(), more.kinds.begin(), more.kinds.end());
         for (size_t i = 1; i < more.offsets.size(); ++i) offsets.push_back(base + more.offsets[i]);
     }
 };
@@ -53,6 +51,7 @@ struct Considered {
         int32_t parent;          // index into nodes; the root (the last committed token) is node 0
         float score;
         uint32_t begin, end;     // candidates that were considered after it; equal: it was not expanded
+        uint8_t kinds;           // bit set of the kinds of source that had seen the token there
     };
     Buffer<Node> nodes;
     Buffer<Candidate> candidates;
@@ -72,23 +71,25 @@ struct Reach {
 };
 
 struct Growth {
-    Reach root{3, 8, 16, false};  // after the last committed token
-    Reach node{2, 4, 0, true};   // after a draft node
-    bool chain = false;    // no branches
+    Reach root{3, 8, 16, false};   // after the last committed token
+    Reach node{2, 4, 0, true};     // after a draft node
+    Reach small{1, 2, 0, true};    // after a node of a tree of at most kSmallTree, grown from one text
+    bool chain = false;            // no branches
+
+    static constexpr uint32_t kSmallTree = 8;
 };
 
 /// Grows one tree, a node at a time, so that several growers can take turns: what one reads next is fetched from memory
 /// while the others work. Keeps only scratch memory between trees.
 class TreeGrower {
 public:
-    explicit TreeGrower(const Calibration& calibration) : calibration_(&calibration) {}
-
     // The texts to draft from and the request's place in each: to be filled before start().
     std::vector<Source> sources;
     std::vector<SourceCursor> cursors;
 
     /// Begins a tree of at most `budget` nodes. `considered` is written until step() returns false.
-    void start(const Growth& growth, uint32_t budget, const TokenLean* lean, Considered& considered);
+    void start(const Growth& growth, uint32_t budget, const Calibration& calibration, const TokenLean* lean,
+               Considered& considered);
     /// Does a part of the work; false when the tree is complete.
     bool step();
     /// Appends the complete tree.
@@ -108,21 +109,21 @@ private:
     void set_least(float score);
     float promise(const Candidate& candidate) const;
     void expand();
-    void gather(const Source& source, const SourceCursor& cursor, const Reach& reach);
+    void gather(size_t source, const Reach& reach);
     void gather_usual(uint32_t most);
-    void note(Kind kind, Token token, uint32_t entry, uint32_t length, uint32_t count, State child);
+    void note(Kind kind, Token token, uint32_t entry, uint32_t length, uint32_t count, Automaton::Cursor child);
     void wait(const Pending& pending);
     void enter(Kind kind, uint32_t rank, uint32_t length, uint32_t best, uint32_t total);
 
-    const Calibration* calibration_;
+    const Calibration* calibration_ = nullptr;
     const TokenLean* lean_ = nullptr;
     const Growth* growth_ = nullptr;
+    const Reach* behind_ = nullptr;      // the root
     Considered* considered_ = nullptr;
     uint32_t room_ = 0;                  // nodes that may still be taken
     uint32_t node_ = 0;                  // to be expanded next
     bool expandable_ = true;             // whether that may change the tree
     bool fetched_ = false;               // whether its state is in the cache by now
-    Buffer<uint8_t> kinds_;              // [nodes]
     Buffer<Pending> pending_;            // [first_pending_, end_pending_) by rising score
     Buffer<Automaton::Cursor> children_; // [candidates] where each leads in sources[0], if that is an automaton
     uint32_t first_pending_ = 0, end_pending_ = 0;

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from foresay import DraftBatch, Drafter, Verdict, VerdictBatch, corpus
-from foresay.arrays import MAX_TOKEN
+from foresay.arrays import MAX_TOKEN, Int32s
 from foresay.bench.replay import walk
 from foresay.drafters import CorpusDrafter, MergeDrafter, NgramDrafter, SuffixDrafter
 
@@ -33,6 +33,18 @@ class Scenario:
     budgets: tuple[int, ...] = (8,)  # used in turn
     group: str | None = None
     rests: int = 0  # every how many steps nothing is proposed (0: never)
+    tenant: str | None = None
+    aborts: int | None = None  # finished between propose and observe once it has so many tokens
+
+    @property
+    def tokens(self) -> set[int]:
+        return {*self.prompt, *self.output}
+
+
+class Readable(Drafter[Any], Protocol):
+    """A drafter that can say what it holds, as each of ours must."""
+
+    def text(self, state: Any, /) -> Int32s: ...
 
 
 _words = [5, 9, 2, 7]
@@ -51,6 +63,11 @@ SCENARIOS = [
     Scenario("sibling 0", [1, 2, 3], [30, 31, 32, 33, 34, 35, 36, 37], group="g"),
     Scenario("sibling 1", [1, 2, 3], [30, 31, 32, 33, 34, 35, 36, 99], group="g"),
     Scenario("sibling 2", [1, 2, 3], [30, 31, 77, 33, 34, 35, 36, 37], group="g"),
+    Scenario("aborted sibling", [1, 2, 3], [30, 31, 32, 33, 34, 35], group="g", aborts=3),
+    Scenario("aborted at once", _words * 3, _words, aborts=0),
+    Scenario("tenant a", [1, 2, 3], [*range(500, 506)] * 4, group="g", tenant="a"),
+    Scenario("tenant a again", [1, 2, 3], [*range(500, 506)] * 4, group="h", tenant="a"),
+    Scenario("tenant b", [1, 2, 3], [*range(600, 606)] * 4, group="g", tenant="b"),
     Scenario("long", [i * i % 101 for i in range(900)], [i * i % 101 for i in range(900, 1100)]),
 ]
 
@@ -63,7 +80,7 @@ def corpus_file() -> Path:
     lines = [
         {"id": s.name, "group": s.group or "", "prompt": s.prompt, "output": s.output}
         for s in SCENARIOS
-        if max(s.prompt + s.output) < 1 << 24
+        if max(s.tokens) < 1 << 24 and s.tenant is None
     ]
     traces = folder / "scenarios.jsonl"
     traces.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -71,7 +88,7 @@ def corpus_file() -> Path:
     return folder / "scenarios.foresay"
 
 
-DRAFTERS: dict[str, Callable[[], Drafter[Any]]] = {
+DRAFTERS: dict[str, Callable[[], Readable]] = {
     "ngram": NgramDrafter,
     "ngram first": lambda: NgramDrafter(1, 5, occurrence="first"),
     "suffix": lambda: SuffixDrafter(history=False),
@@ -92,7 +109,8 @@ class Seat:
     def __init__(self, drafter: Drafter[Any], scenario: Scenario) -> None:
         self.scenario = scenario
         self.prompt = np.array(scenario.prompt, np.int32)
-        self.state = drafter.begin(self.prompt, group=scenario.group)
+        self.state = drafter.begin(self.prompt, group=scenario.group, tenant=scenario.tenant)
+        self.aborted = False
         self.observed: list[int] = []
         self.budgets: Iterator[int] = cycle(scenario.budgets)
         self.steps = 0
@@ -101,16 +119,21 @@ class Seat:
     def left(self) -> list[int]:
         return self.scenario.output[len(self.observed) :]
 
+    def aborts(self) -> bool:
+        limit = self.scenario.aborts
+        self.aborted = limit is not None and len(self.observed) >= limit
+        return self.aborted
+
     def rests(self) -> bool:
         self.steps += 1
         return bool(self.scenario.rests) and self.steps % self.scenario.rests == 0
 
 
-def drive(drafter: Drafter[Any], scenarios: Sequence[Scenario], as_lists: bool = False) -> int:
+def drive(drafter: Readable, scenarios: Sequence[Scenario], as_lists: bool = False) -> int:
     """Run the scenarios together, checking the contract; returns the number of accepted nodes."""
     seats = [Seat(drafter, scenario) for scenario in scenarios]
     accepted = 0
-    while active := [seat for seat in seats if seat.left]:
+    while active := [seat for seat in seats if seat.left and not seat.aborted]:
         asked = [seat for seat in active if not seat.rests()]
         paths: dict[int, list[int]] = {}
         if asked:
@@ -120,7 +143,12 @@ def drive(drafter: Drafter[Any], scenarios: Sequence[Scenario], as_lists: bool =
             assert drafts == again, "proposing changed something that the caller can see"
             check_drafts(drafts, budgets)
             for seat, draft in zip(asked, drafts, strict=True):
+                assert set(draft.tokens.tolist()) <= visible(seat.scenario), "another tenant's text"
                 paths[id(seat)] = walk(draft, seat.left[:-1])
+        for seat in active:
+            if seat.aborts():
+                drafter.finish(seat.state)
+        active = [seat for seat in active if not seat.aborted]
         verdicts = []
         for seat in active:
             path = paths.get(id(seat), [])
@@ -131,15 +159,23 @@ def drive(drafter: Drafter[Any], scenarios: Sequence[Scenario], as_lists: bool =
         drafter.observe(
             [seat.state for seat in active], verdicts if as_lists else VerdictBatch.of(verdicts)
         )
-        text = getattr(drafter, "text", None)
         for seat in active:
             committed = seat.scenario.output[: len(seat.observed)]
-            assert seat.observed == committed
-            if text is not None:
-                assert text(seat.state).tolist() == seat.scenario.prompt + committed
+            assert drafter.text(seat.state).tolist() == seat.scenario.prompt + committed
     for seat in seats:
-        drafter.finish(seat.state)
+        if not seat.aborted:
+            drafter.finish(seat.state)
     return accepted
+
+
+@cache
+def tokens_of(tenant: str | None) -> set[int]:
+    return set().union(*(s.tokens for s in SCENARIOS if s.tenant == tenant))
+
+
+def visible(scenario: Scenario) -> set[int]:
+    """What a draft may hold: the tenant's tokens and the corpus, which has those without tenant."""
+    return scenario.tokens | tokens_of(scenario.tenant) | tokens_of(None)
 
 
 def check_drafts(drafts: DraftBatch, budgets: Sequence[int]) -> None:

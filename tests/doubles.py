@@ -8,6 +8,7 @@ import numpy as np
 
 from foresay import Draft, Verdict, Wants
 from foresay.arrays import Int32s
+from foresay.errors import UnknownGroup
 
 
 class Scripted:
@@ -47,8 +48,13 @@ class Scripted:
     def finish(self, state: list[int], /) -> None:
         self.events.append(f"finish {state[1:]}")
 
-    def drop_group(self, group: str, /) -> None:
-        self.events.append(f"drop {group}")
+    def drop_group(self, group: str, tenant: str | None = None) -> None:
+        if group not in self.groups:
+            raise UnknownGroup(f"group {group!r} is not known")
+        self.events.append(f"drop {group}" if tenant is None else f"drop {group} of {tenant}")
+
+    def text(self, state: list[int], /) -> Int32s:
+        return np.array(state[1:], np.int32)
 
 
 def _cut(draft: Draft, budget: int) -> Draft:

@@ -106,6 +106,11 @@ def test_doctor() -> None:
     assert {"numpy", "torch"} <= {library["name"] for library in report["libraries"]}
     text = ok("doctor")
     assert "pip install" in text and "numpy" in text
+    assert "not run by this version" in text  # there is no engine yet, whatever is installed
+
+
+def test_help_says_what_ngram_sees() -> None:
+    assert "ngram uses own text only" in " ".join(ok("replay", "--help").split())
 
 
 def test_demo() -> None:

@@ -123,6 +123,19 @@ REFUSED: list[tuple[str, Callable[[], Any], type[ForesayError], str]] = [
     ("score nan", lambda: draft([1], [-1], [float("nan")]), InputError, "nan"),
     ("score rises", lambda: chain([1, 2], [0.25, 0.5]), InputError, "larger than its parent"),
     ("float64 scores", lambda: draft([1], [-1], np.array([0.5])), TokenTypeError, "float64"),
+    ("nested scores", lambda: draft([1], [-1], [[0.5]]), TokenTypeError, r"scores\[0\] is \[0.5"),
+    ("score is a string", lambda: draft([1], [-1], ["a"]), TokenTypeError, "'a'; a number"),
+    ("score is a bool", lambda: draft([1], [-1], [True]), TokenTypeError, "True; a number"),
+    ("huge score", lambda: draft([1], [-1], [1e300]), InputError, "inf.*0 to 1"),
+    ("huge int score", lambda: draft([1], [-1], [10**400]), InputError, "too large"),
+    ("ragged tokens", lambda: chain([[1], [1, 2]]), TokenTypeError, r"tokens\[0\] is \[1\]"),
+    ("probs list", lambda: draft([1], [-1], probs=[[0.5]]), TokenTypeError, r"a list; .*\[1, voc"),
+    (
+        "probs of a batch",
+        lambda: draft_batch([1], [-1], [0, 1], probs="x"),
+        TokenTypeError,
+        "probs is a str",
+    ),
     (
         "probs shape",
         lambda: draft([1], [-1], probs=np.zeros((2, 3), np.float32)),
@@ -156,6 +169,26 @@ REFUSED: list[tuple[str, Callable[[], Any], type[ForesayError], str]] = [
         lambda: verdict_batch([1], [0, 1], [], [0, 0], topk=np.zeros((1, 1), i32)),
         InputError,
         "together",
+    ),
+    ("topk string", lambda: verdict([], [1], topk="x"), TokenTypeError, "topk is a str"),
+    (
+        "topk flat",
+        lambda: verdict([], [1], np.zeros(3, i32)),
+        TokenTypeError,
+        r"int32\[3\]; .*\+ 1",
+    ),
+    ("topk int64", lambda: verdict([], [1], np.zeros((1, 2), int)), TokenTypeError, "int64"),
+    (
+        "topk of a batch",
+        lambda: verdict_batch([1], [0, 1], [], [0, 0], topk=[[1]], topk_offsets=[0, 1]),
+        TokenTypeError,
+        "topk is a list",
+    ),
+    (
+        "topk offsets",
+        lambda: verdict_batch([1], [0, 1], [], [0, 0], np.zeros((0, 1), i32), topk_offsets=[0]),
+        InputError,
+        "2 offsets and 1 topk_offsets",
     ),
 ]
 

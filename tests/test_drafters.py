@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance import DRAFTERS, SCENARIOS, Scenario, drive
+from conformance import DRAFTERS, SCENARIOS, Readable, Scenario, drive
 from foresay import Drafter, Verdict, VerdictBatch
-from foresay.drafters import SuffixDrafter
+from foresay.drafter import MAX_BUDGET
+from foresay.drafters import NgramDrafter, SuffixDrafter
 from foresay.errors import InputError, StateError, TokenTypeError, UnknownGroup
 
-Make = Callable[[], Drafter[Any]]
+Make = Callable[[], Readable]
 every_drafter = pytest.mark.parametrize("make", DRAFTERS.values(), ids=list(DRAFTERS))
 
 
@@ -94,9 +95,77 @@ def test_bad_batches_change_nothing(make: Make) -> None:
     with pytest.raises(InputError, match=r"1.*2"):
         drafter.observe([state], VerdictBatch.of([one, one]))
     assert list(drafter.propose([state], [4])) == before
-    text = getattr(drafter, "text", None)
-    if text is not None:
-        assert text(state).tolist() == prompt.tolist()
+    assert drafter.text(state).tolist() == prompt.tolist()
+
+
+@every_drafter
+@pytest.mark.parametrize("budget", [0, 1, MAX_BUDGET, np.int64(3), np.int32(3), np.uint8(3)])
+def test_good_budgets(make: Make, budget: Any) -> None:
+    drafter = make()
+    state = drafter.begin(np.array([1, 2, 3, 1, 2], np.int32))
+    assert len(drafter.propose([state], [budget])[0]) <= budget
+
+
+@every_drafter
+@pytest.mark.parametrize(
+    "budget",
+    [-1, 4097, 2**31, 2**40, -(2**70), True, np.True_, 1.5, 3.0, np.float64(3), "3", b"3", None],
+)
+def test_bad_budgets(make: Make, budget: Any) -> None:
+    drafter = make()
+    states = [drafter.begin(np.array([1, 2, 3, 1, 2], np.int32)) for _ in range(2)]
+    with pytest.raises(InputError, match=r"0 to 4096") as caught:
+        drafter.propose(states, [4, budget])
+    assert str(budget) in str(caught.value)
+
+
+@every_drafter
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint16])
+def test_budgets_in_arrays(make: Make, dtype: Any) -> None:
+    drafter = make()
+    states = [drafter.begin(np.array([1, 2, 3, 1, 2], np.int32)) for _ in range(3)]
+    expected = list(drafter.propose(states, [4, 0, 2]))
+    budgets: Any = np.array([4, 0, 2], dtype)
+    assert list(drafter.propose(states, budgets)) == expected
+    assert list(drafter.propose(tuple(states), (4, 0, 2))) == expected
+    for bad in (np.array([4.0, 0.0, 2.0]), np.array([[4], [0], [2]], dtype)):
+        with pytest.raises(InputError, match="budgets"):
+            drafter.propose(states, bad)  # type: ignore[arg-type]
+
+
+@every_drafter
+@pytest.mark.parametrize(
+    "foreign",
+    [lambda _: None, lambda _: "state", lambda _: 7, lambda make: make().begin([1, 2]),
+     lambda _: NgramDrafter().begin([1]), lambda _: SuffixDrafter().begin([1])],
+    ids=["None", "str", "int", "the same kind's", "ngram's", "suffix's"],
+)  # fmt: skip
+def test_what_is_no_state_of_the_drafter(make: Make, foreign: Callable[[Make], Any]) -> None:
+    drafter = make()
+    state, wrong = drafter.begin(np.array([1, 2, 1], np.int32)), foreign(make)
+    one = Verdict([], [5])
+    with pytest.raises(StateError, match="drafter"):
+        drafter.propose([state, wrong], [2, 2])
+    with pytest.raises(StateError, match="drafter"):
+        drafter.observe([state, wrong], [one, one])
+    with pytest.raises(StateError, match="drafter"):
+        drafter.finish(wrong)
+    with pytest.raises(StateError, match="drafter"):
+        drafter.text(wrong)
+    assert drafter.text(state).tolist() == [1, 2, 1]
+
+
+@every_drafter
+def test_a_state_is_in_a_batch_once(make: Make) -> None:
+    drafter = make()
+    a, b = (drafter.begin(np.array([1, 2, 1], np.int32)) for _ in range(2))
+    sentence = "state 2 is in the batch twice; each state may be there once"
+    one = Verdict([], [5])
+    with pytest.raises(InputError, match=sentence):
+        drafter.propose([a, b, a], [2, 2, 2])
+    with pytest.raises(InputError, match=sentence):
+        drafter.observe([a, b, a], [one, one, one])
+    assert drafter.text(a).tolist() == drafter.text(b).tolist() == [1, 2, 1]
 
 
 @every_drafter

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from doubles import Scripted, paths, tokens
 from foresay import Draft, Verdict, Wants
-from foresay.drafters import MergeDrafter
-from foresay.errors import InputError
+from foresay.drafters import MergeDrafter, NgramDrafter, SuffixDrafter
+from foresay.errors import InputError, StateError, UnknownGroup
 
 
 @st.composite
@@ -156,7 +156,70 @@ def test_bad_settings() -> None:
         MergeDrafter(Scripted(), prior=1.5)
 
 
-def test_dropping_a_group_reaches_every_drafter() -> None:
-    first, second = Scripted(), Scripted()
-    MergeDrafter(first, second).drop_group("g")
-    assert first.events == second.events == ["drop g"]
+def test_dropping_a_group_reaches_every_drafter_that_knows_it() -> None:
+    stranger, first, second = Scripted(), Scripted(), Scripted()
+    for drafter in (first, second):
+        drafter.begin(tokens(1), group="g")
+    merge = MergeDrafter(stranger, first, NgramDrafter(), second)
+    merge.drop_group("g", "t")
+    assert stranger.events == []
+    assert first.events[-1] == second.events[-1] == "drop g of t"
+    with pytest.raises(UnknownGroup, match="'other'"):
+        merge.drop_group("other")
+    MergeDrafter(NgramDrafter()).drop_group("g")  # nobody keeps groups: nothing to forget
+
+
+def test_groups_of_tenants_are_dropped_apart() -> None:
+    merge = MergeDrafter(NgramDrafter(), SuffixDrafter())
+    merge.begin(tokens(1), group="g", tenant="t")
+    with pytest.raises(UnknownGroup, match="'g'"):
+        merge.drop_group("g")
+    merge.drop_group("g", "t")
+    with pytest.raises(UnknownGroup, match="'g'"):
+        merge.drop_group("g", "t")
+
+
+def test_what_can_be_refused_is_refused_before_any_drafter_hears_of_it() -> None:
+    first, second = Scripted({0: Draft.chain([1, 2])}), Scripted()
+    drafter = MergeDrafter(first, second)
+    a, b, dead = (drafter.begin(tokens(5)) for _ in range(3))
+    drafter.finish(dead)
+    drafter.propose([a, b], [2, 2])
+    good = Verdict([], [7])
+    rows = np.zeros((2, 1), np.int32)
+    calls: list[tuple[list[Any], list[Verdict], type[Exception], str]] = [
+        ([a, b], [good], InputError, "2 states but 1 verdicts"),
+        ([a, dead], [good, good], StateError, "state 1 was finished"),
+        ([a, a], [good, good], InputError, "state 1 is in the batch twice"),
+        ([a, b], [good, Verdict([2], [1, 2])], InputError, r"verdict 1 .*node 2.*2 nodes"),
+        ([a, b], [good, Verdict([], [7], rows)], InputError, "1 of 2 items have topk"),
+        ([a], [Verdict([], [7], rows)], InputError, r"2 rows.*2 nodes and needs 3"),
+    ]
+    for states, verdicts, error, sentence in calls:
+        with pytest.raises(error, match=sentence):
+            drafter.observe(states, verdicts)
+    assert first.verdicts == second.verdicts == []
+
+
+def test_drafters_that_came_apart_are_noticed() -> None:
+    """What only one drafter can refuse: the ones before it have learned the commit."""
+    drafter = MergeDrafter(NgramDrafter(), SuffixDrafter(max_tokens=3))
+    state = drafter.begin(tokens(1, 2))
+    drafter.observe([state], [Verdict([], [3])])
+    assert drafter.text(state).tolist() == [1, 2, 3]
+    with pytest.raises(InputError, match="3 tokens"):
+        drafter.observe([state], [Verdict([], [4])])
+    with pytest.raises(StateError, match="4, 3 tokens"):
+        drafter.text(state)
+    drafter.finish(state)
+
+
+def test_text_of_drafters_that_cannot_say() -> None:
+    class Silent(Scripted):
+        text = None  # type: ignore[assignment]
+
+    drafter = MergeDrafter(Silent(), Scripted())
+    assert drafter.text(drafter.begin(tokens(4, 5))).tolist() == [4, 5]
+    silent = MergeDrafter(Silent())
+    with pytest.raises(InputError, match=r"none of the 1 drafters has text"):
+        silent.text(silent.begin(tokens(4)))

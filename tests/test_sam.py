@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pytest
 
+from core.brute import int32s
+from core.frozen_files import corpus_of
 from foresay import Verdict, oracle
-from foresay._core import COUNTED, FrozenBuilder
+from foresay._core import COUNTED
 from foresay.drafters.suffix import SamRule, SuffixDrafter
 from foresay.errors import InputError
 
@@ -23,20 +24,8 @@ TAIL = list(range(1, 13))  # what the text ends with
 OWN, CORPUS = 700, 800  # what follows an earlier occurrence of its end
 
 
-def tokens(values: Sequence[int]) -> Any:
-    return np.array(values, np.int32)
-
-
-def corpus_of(path: Path, *documents: Sequence[int]) -> Path:
-    builder = FrozenBuilder(str(path), vocabulary=1000, tokenizer_hash=bytes(32))
-    for document in documents:
-        builder.add_document(tokens(document))
-    builder.finish()
-    return path
-
-
 def draft(drafter: SuffixDrafter, text: Sequence[int], budget: int = 16) -> list[int]:
-    state = drafter.begin(tokens(text))
+    state = drafter.begin(int32s(text))
     (guess,) = drafter.propose([state], [budget])
     assert guess.parents.tolist() == list(range(-1, len(guess) - 1))
     return [int(token) for token in guess.tokens]
@@ -103,7 +92,7 @@ def test_equals_the_twin(rule: SamRule) -> None:
     for words in (1, 2, 4, 30):
         drafter = SuffixDrafter(history=False, rule=rule)
         text = repetitive(rng, rng.randrange(1, 40), words)
-        state = drafter.begin(tokens(text))
+        state = drafter.begin(int32s(text))
         for _ in range(25):
             budget = rng.choice([1, 4, 16, 64])
             (guess,) = drafter.propose([state], [budget])
@@ -160,10 +149,11 @@ def test_selection(tmp_path: Path, l_threshold: int, l_bias: int) -> None:
             use_corpus = corpus_match - l_bias > own_match
             match = corpus_match if use_corpus else own_match
             expected = [CORPUS, 903] if use_corpus else [OWN, 901]
-            found = draft(drafter, text, 2)
+            state = drafter.begin(int32s(text))
+            found = drafter.propose([state], [2])[0].tokens.tolist()
             assert found == (expected if match and match >= l_threshold else [])
             if found:
-                assert drafter.sources() == [("corpus" if use_corpus else "own",)] * 2
+                assert drafter.sources(state) == [("corpus" if use_corpus else "own",)] * 2
 
 
 def test_the_longest_of_several_corpora(tmp_path: Path) -> None:
@@ -223,8 +213,8 @@ def best_paths(texts: list[list[int]], context: tuple[int, ...], budget: int) ->
 
 
 def tree_of(drafter: SuffixDrafter, text: list[int], budget: int) -> dict[tuple[int, ...], float]:
-    state = drafter.begin(tokens(text))
-    guesses, parents, _, scores, _ = drafter._core.propose([state], [budget])
+    state = drafter.begin(int32s(text))
+    guesses, parents, _, scores = drafter._core.propose([state], [budget])
     paths: list[tuple[int, ...]] = []
     for token, parent in zip(guesses.tolist(), parents.tolist(), strict=True):
         paths.append((*paths[parent], token) if parent >= 0 else (token,))

@@ -119,18 +119,23 @@ class TextDrafter:
     Drafts from text that exists. Each call locks it, so threads may share it.
     """
 
-    def __init__(self, corpora: Sequence[FrozenIndex], *, own: bool, history: bool, history_bytes: int, group_bytes: int, max_tenants: int, max_tokens: int, threads: int, chain: bool, sam: SamRule | None) -> None: ...
+    def __init__(self, corpora: Sequence[FrozenIndex], *, own: bool, history: bool, history_bytes: int, tenant_bytes: int, group_bytes: int, max_tenants: int, max_tokens: int, threads: int, chain: bool, sam: SamRule | None) -> None: ...
 
     def begin(self, prompt: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], group: str | None, tenant: str | None) -> Request: ...
 
-    def propose(self, states: list[Request], budgets: object) -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.float32], dict(shape=(None,))], Annotated[NDArray[numpy.uint8], dict(shape=(None,))]]:
-        """(tokens, parents, offsets, scores, kinds)"""
+    def propose(self, states: list[Request], budgets: object) -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.float32], dict(shape=(None,))]]:
+        """(tokens, parents, offsets, scores)"""
 
     def observe(self, states: list[Request], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
 
     def finish(self, state: Request) -> None: ...
 
     def text(self, state: Request) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    def kinds(self, state: Request) -> list[int]:
+        """
+        Of source that had seen each node of the state's last draft: a bit set.
+        """
 
     def drop_group(self, group: str, tenant: str | None) -> None: ...
 

@@ -49,7 +49,10 @@ def as_ints(
     if isinstance(values, (list, tuple, range)):
         if not len(values):
             return np.empty(0, np.int32)
-        wide = np.asarray(values)
+        try:
+            wide = np.asarray(values)
+        except ValueError:  # rows of different lengths
+            wide = np.empty(0)
         fits = wide.dtype == np.int64 and wide.ndim == 1
         if fits and not _outside(wide, -(2**31), 2**31 - 1) and bool not in map(type, values):
             return wide.astype(np.int32)
@@ -72,18 +75,32 @@ def as_ints(
 def as_floats(values: FloatsLike, name: str) -> Floats:
     """`values` as float32[n]: a float32 array as it is, a list of numbers converted.
 
-    Valid until: a contiguous array is returned without a copy. Raises: TokenTypeError.
+    Valid until: a contiguous array is returned without a copy. Raises: TokenTypeError, InputError
+    for an int that no float can hold.
     """
     if isinstance(values, (list, tuple)):
-        return np.array(values, np.float32)
+        for at, value in enumerate(values):
+            number = isinstance(value, (int, float, np.integer, np.floating))
+            if not number or isinstance(value, bool):
+                raise TokenTypeError(
+                    f"{name}[{at}] is {value!r}; a number is needed, and nothing else is converted"
+                )
+        try:
+            with np.errstate(over="ignore"):  # becomes infinity, which is refused by its range
+                return np.array(values, np.float32)
+        except OverflowError:
+            raise InputError(f"{name} has an int that is too large for float32") from None
     array = np.asarray(values)
     if array.dtype != np.float32:
         raise TokenTypeError(f"{name} has dtype {array.dtype}; float32 is needed")
     return np.ascontiguousarray(_flat(array, name))
 
 
-def as_offsets(values: IntsLike, size: int, name: str) -> Int32s:
-    """Row bounds int32[B + 1], rising from 0 to `size`. Raises: TokenTypeError, InputError."""
+def as_offsets(values: IntsLike, size: int, name: str, first: Int32s | None = None) -> Int32s:
+    """Row bounds int32[B + 1], rising from 0 to `size`; as many as the `first` of a batch.
+
+    Raises: TokenTypeError, InputError.
+    """
     offsets = as_ints(values, name)
     if not len(offsets):
         raise InputError(f"{name} is empty; it needs one entry more than there are items")
@@ -98,7 +115,36 @@ def as_offsets(values: IntsLike, size: int, name: str) -> Int32s:
             f"{name}[{at + 1}] is {offsets[at + 1]}, less than the {offsets[at]} before it; "
             f"{name} must not fall"
         )
+    if first is not None and len(first) != len(offsets):
+        raise InputError(
+            f"there are {len(first)} offsets and {len(offsets)} {name}; each verdict needs one of "
+            "both, and one ends them"
+        )
     return offsets
+
+
+def as_topk_offsets(topk: object, values: IntsLike | None, first: Int32s) -> Int32s | None:
+    """The row bounds of a batch's `topk`, None without one. Raises: TokenTypeError, InputError."""
+    if (topk is None) != (values is None):
+        raise InputError("topk and topk_offsets are given together or not at all")
+    if topk is None or values is None:
+        return None
+    check_table(topk, "topk", "int32", "rows", "k")
+    return as_offsets(values, len(topk), "topk_offsets", first)  # type: ignore[arg-type]
+
+
+def check_table(table: object, name: str, dtype: str, rows: int | str, columns: str) -> None:
+    """Refuse what is not an array `dtype`[rows, columns]; rows in words may be any number.
+
+    Raises: TokenTypeError.
+    """
+    found = f"a {type(table).__name__}"
+    if isinstance(table, np.ndarray):
+        fits = isinstance(rows, str) or (table.ndim == 2 and len(table) == rows)
+        if table.dtype == dtype and table.ndim == 2 and fits:
+            return
+        found = f"{table.dtype}{list(table.shape)}"
+    raise TokenTypeError(f"{name} is {found}; an array {dtype}[{rows}, {columns}] is needed")
 
 
 def check_tree(
@@ -125,10 +171,8 @@ def check_tree(
         )
     if scores is not None:
         _check_scores(scores, parents, starts)
-    if probs is not None and (probs.ndim != 2 or len(probs) != n or probs.dtype != np.float32):
-        raise TokenTypeError(
-            f"probs is {probs.dtype}{list(probs.shape)}; float32[{n}, vocabulary] is needed"
-        )
+    if probs is not None:
+        check_table(probs, "probs", "float32", n, "vocabulary")
 
 
 def _check_scores(scores: Floats, parents: Int32s, starts: NDArray[np.int64]) -> None:

@@ -84,7 +84,10 @@ def replay(
     chain: Annotated[bool, typer.Option("--chain", help="Guess a chain: no branches.")] = False,
     share: Annotated[
         ShareOption,
-        typer.Option(help="What requests see of each other: nothing, their group, or everything."),
+        typer.Option(
+            help="What requests see of each other: nothing, their group, or everything; "
+            "ngram uses own text only, whatever is said here."
+        ),
     ] = ShareOption.none,
     lockstep: Annotated[int, typer.Option(help="Requests that advance together.")] = 1,
     order: Annotated[

@@ -14,17 +14,17 @@ _LIBRARIES = [
     ("numpy", "everything", "foresay"),
     ("typer", "the command line", "foresay[cli]"),
     ("rich", "the command line", "foresay[cli]"),
-    ("torch", "running a model", "foresay[engine]"),
-    ("transformers", "running a model", "foresay[engine]"),
-    ("safetensors", "running a model", "foresay[engine]"),
-    ("tokenizers", "running a model", "foresay[engine]"),
-    ("starlette", "the server", "foresay[serve]"),
-    ("uvicorn", "the server", "foresay[serve]"),
-    ("msgspec", "the server", "foresay[serve]"),
-    ("prometheus-client", "the server", "foresay[serve]"),
-    ("websockets", "edge and cloud", "foresay[edge]"),
-    ("trl", "training", "foresay[rl]"),
-    ("datasets", "training", "foresay[rl]"),
+    ("torch", "running a model, in later versions", "foresay[engine]"),
+    ("transformers", "running a model, in later versions", "foresay[engine]"),
+    ("safetensors", "running a model, in later versions", "foresay[engine]"),
+    ("tokenizers", "running a model, in later versions", "foresay[engine]"),
+    ("starlette", "the server, in later versions", "foresay[serve]"),
+    ("uvicorn", "the server, in later versions", "foresay[serve]"),
+    ("msgspec", "the server, in later versions", "foresay[serve]"),
+    ("prometheus-client", "the server, in later versions", "foresay[serve]"),
+    ("websockets", "edge and cloud, in later versions", "foresay[edge]"),
+    ("trl", "training, in later versions", "foresay[rl]"),
+    ("datasets", "training, in later versions", "foresay[rl]"),
 ]
 
 
@@ -34,7 +34,6 @@ def examine() -> dict[str, Any]:
     Mutates: nothing. Valid until: something is installed. Raises: nothing. GIL: held.
     """
     core, ok = _core()
-    model = [name for name in ("torch", "transformers") if _version(name) is None]
     return {
         "foresay": __version__,
         "python": platform.python_version(),
@@ -42,7 +41,7 @@ def examine() -> dict[str, Any]:
         "core": core,
         "ok": ok,
         "drafting": "in the native core" if ok else "by NgramDrafter alone, without the core",
-        "models": f"cannot run: {' and '.join(model)} missing" if model else "run in torch",
+        "models": "not run by this version: it drafts, and an engine of yours verifies",
         "libraries": [
             {"name": name, "version": _version(name), "use": use, "get": f"pip install '{extra}'"}
             for name, use, extra in _LIBRARIES

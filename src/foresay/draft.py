@@ -20,7 +20,6 @@ import numpy as np
 
 from foresay import arrays
 from foresay.arrays import Floats, FloatsLike, Int32s, IntsLike
-from foresay.errors import InputError
 
 __all__ = ["Draft", "DraftBatch", "Verdict", "VerdictBatch", "Wants"]
 
@@ -258,6 +257,8 @@ class Verdict:
         self.tokens = arrays.as_tokens(tokens)
         self.topk = topk
         self.hidden = hidden
+        if topk is not None:
+            arrays.check_table(topk, "topk", "int32", "nodes + 1", "k")
         arrays.check_path(
             self.path, arrays.offsets_of([len(self.path)]), arrays.offsets_of([len(self.tokens)])
         )
@@ -315,19 +316,12 @@ class VerdictBatch(Sequence[Verdict]):
         self.tokens = arrays.as_tokens(tokens)
         self.offsets = arrays.as_offsets(offsets, len(self.tokens), "offsets")
         self.path = arrays.as_ints(path, "path")
-        self.path_offsets = arrays.as_offsets(path_offsets, len(self.path), "path_offsets")
+        self.path_offsets = arrays.as_offsets(
+            path_offsets, len(self.path), "path_offsets", self.offsets
+        )
         self.topk = topk
-        self.topk_offsets = None
         self.hidden = hidden
-        if len(self.path_offsets) != len(self.offsets):
-            found = f"{len(self.offsets)} offsets and {len(self.path_offsets)} path_offsets"
-            raise InputError(
-                f"there are {found}; each verdict needs one of both, and one ends them"
-            )
-        if (topk is None) != (topk_offsets is None):
-            raise InputError("topk and topk_offsets are given together or not at all")
-        if topk is not None and topk_offsets is not None:
-            self.topk_offsets = arrays.as_offsets(topk_offsets, len(topk), "topk_offsets")
+        self.topk_offsets = arrays.as_topk_offsets(topk, topk_offsets, self.offsets)
         arrays.check_path(self.path, self.path_offsets, self.offsets)
 
     @classmethod

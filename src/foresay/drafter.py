@@ -13,24 +13,29 @@ preempted is not an event: nothing is called and nothing is lost.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
 
 from foresay.arrays import Int32s, IntsLike, as_tokens
 from foresay.draft import Draft, Verdict, Wants
 from foresay.errors import InputError, StateError
 
-__all__ = ["Drafter", "as_budgets", "as_prompt", "check_alive", "check_lengths"]
+__all__ = ["MAX_BUDGET", "Drafter", "as_budgets", "as_prompt", "as_states", "check_lengths"]
 
 State = TypeVar("State")
+
+MAX_BUDGET = 4096
+"""The most nodes that a draft may be asked to have."""
 
 
 @runtime_checkable
 class Drafter(Protocol[State]):
     """Guesses the next tokens of many requests at once.
 
-    Some methods are optional, and callers look for them by name: `drop_group(group)` forgets a
-    group at once, `bytes_used()` and `tokens_held()` say what the drafter keeps in memory, and
-    `text(state)` returns prompt + observed tokens, for tests and debugging.
+    Some methods are optional, and callers look for them by name: `drop_group(group, tenant=None)`
+    forgets a group at once, `bytes_used()` and `tokens_held()` say what the drafter keeps in
+    memory, and `text(state)` returns prompt + observed tokens, for tests and debugging.
     """
 
     wants: Wants
@@ -61,8 +66,8 @@ class Drafter(Protocol[State]):
 
         Mutates: nothing the caller can see; twice the same call gives twice the same drafts.
         Valid until: the drafts for ever, since they are values.
-        Raises: StateError for a finished state, InputError for a negative budget or a length that
-        differs; nothing has changed then.
+        Raises: StateError for a finished or foreign state, InputError for a budget outside
+        0 … 4096, a state that is there twice or a length that differs; nothing has changed then.
         GIL: released during long work where the drafter is native.
         """
         ...
@@ -75,8 +80,8 @@ class Drafter(Protocol[State]):
 
         Mutates: the states, and the shared store.
         Valid until: the effect lasts until `finish`, and beyond it in the shared store.
-        Raises: StateError for a finished state, InputError for lengths that differ; nothing has
-        changed then.
+        Raises: StateError for a finished or foreign state, InputError for a state that is there
+        twice or lengths that differ; nothing has changed then.
         GIL: released during long work where the drafter is native.
         """
         ...
@@ -105,16 +110,18 @@ def as_prompt(prompt: IntsLike) -> Int32s:
 
 
 def as_budgets(budgets: Sequence[int], num_states: int) -> list[int]:
-    """One budget per state, each at least 0, as a list of ints.
+    """One budget per state, each an int (of Python or numpy) from 0 to MAX_BUDGET.
 
     Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
     """
     check_lengths(num_states, len(budgets), "budgets")
-    checked = [int(budget) for budget in budgets]
-    for at, budget in enumerate(checked):
-        if budget < 0:
-            raise InputError(f"budgets[{at}] is {budget}; a budget is 0 or more nodes")
-    return checked
+    for at, budget in enumerate(budgets):
+        whole = isinstance(budget, (int, np.integer)) and not isinstance(budget, bool)
+        if not whole or not 0 <= budget <= MAX_BUDGET:
+            raise InputError(
+                f"budgets[{at}] is {budget!r}; a budget is a whole number from 0 to {MAX_BUDGET}"
+            )
+    return [int(budget) for budget in budgets]
 
 
 def check_lengths(num_states: int, num_items: int, name: str) -> None:
@@ -128,11 +135,27 @@ def check_lengths(num_states: int, num_items: int, name: str) -> None:
         )
 
 
-def check_alive(finished: Sequence[bool]) -> None:
-    """Refuse states that were finished.
+def as_states(states: Sequence[State], kind: type[State], owner: object) -> list[State]:
+    """Living states that `owner` began, each there once; they have `owner` and `finished`.
 
-    Mutates: nothing. Valid until: for ever. Raises: StateError. GIL: held.
+    Mutates: nothing. Valid until: for ever. Raises: StateError for what is no state of the owner or
+    was finished, InputError for a state that is there twice. GIL: held.
     """
-    if any(finished):
-        at = list(finished).index(True)
-        raise StateError(f"state {at} was finished before; begin a new request for more text")
+    seen: set[int] = set()
+    for at, state in enumerate(states):
+        found: Any = state
+        if not isinstance(state, kind):
+            name = type(found).__name__
+            raise StateError(
+                f"state {at} is of type {name} and not a state of this drafter; begin() gives one"
+            )
+        if found.owner is not owner:
+            raise StateError(
+                f"state {at} was begun by another drafter; use the drafter that began it"
+            )
+        if found.finished:
+            raise StateError(f"state {at} was finished before; begin a new request for more text")
+        if id(state) in seen:
+            raise InputError(f"state {at} is in the batch twice; each state may be there once")
+        seen.add(id(state))
+    return list(states)

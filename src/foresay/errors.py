@@ -3,7 +3,7 @@
     ForesayError
     ├── InputError (ValueError)          a value the caller gave is not valid
     │   ├── TokenTypeError (TypeError)   tokens in an array of the wrong dtype or shape
-    │   ├── StateError                   a finished state was used again
+    │   ├── StateError                   a finished state was used again, or another drafter's
     │   └── UnknownGroup (KeyError)      a group that nobody began, or that was dropped
     ├── CorpusError                      a corpus file is missing, damaged or foreign
     │   └── TokenizerMismatch            the corpus was built with another tokenizer
@@ -11,7 +11,7 @@
 
 Misuse raises. A condition of the data does not: no match is an empty draft, the end of a request
 is a call of `finish`. Every message is a sentence that names the value and what would be valid.
-This module imports nothing, so that the core can raise these types without importing the package.
+This module imports nothing, so that every other one, and the core when it loads, can import it.
 """
 
 
@@ -28,7 +28,7 @@ class TokenTypeError(InputError, TypeError):
 
 
 class StateError(InputError):
-    """A drafter state was used after `finish`."""
+    """A state was used after `finish`, or is no state of the drafter it was given to."""
 
 
 class UnknownGroup(InputError, KeyError):

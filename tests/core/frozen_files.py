@@ -5,12 +5,10 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-import numpy as np
-
+from core.brute import int32s
 from core.checksum_twin import xxh64
 from core.frozen_twin import Documents
 from foresay._core import FrozenBuilder, FrozenIndex
-from foresay.arrays import Int32s
 
 HASH = bytes(range(32))
 HEADER_BYTES = 512
@@ -27,10 +25,6 @@ SECTIONS = [
     "nodes",
     "tallies",
 ]
-
-
-def array(tokens: list[int]) -> Int32s:
-    return np.array(tokens, dtype=np.int32)
 
 
 def build(
@@ -52,7 +46,7 @@ def build(
         threads=threads,
     )
     for document in documents:
-        builder.add_document(array(document))
+        builder.add_document(int32s(document))
     builder.finish()
     index = FrozenIndex.open(str(path), HASH)
     index.verify()
@@ -74,3 +68,12 @@ def forged(content: bytearray) -> bytearray:
         struct.pack_into("<Q", content, SECTION_TABLE + 24 * i + 16, checksum)
     struct.pack_into("<Q", content, HEADER_BYTES - 8, xxh64(bytes(content[: HEADER_BYTES - 8])))
     return content
+
+
+def corpus_of(path: Path, *documents: list[int]) -> Path:
+    """A corpus file for a drafter, bound to no tokenizer, with tokens below 4000."""
+    builder = FrozenBuilder(str(path), vocabulary=4000, tokenizer_hash=bytes(32))
+    for document in documents:
+        builder.add_document(int32s(document))
+    builder.finish()
+    return path

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.frozen_files import HASH, array, build
+from core.brute import fibonacci, int32s
+from core.frozen_files import HASH, build
 from core.frozen_twin import Documents, contexts, longest_match
 from foresay._core import FrozenBuilder, FrozenIndex
 from foresay.errors import InputError
@@ -20,14 +21,14 @@ def agrees(index: FrozenIndex, documents: Documents, text: list[int], max_contex
     """Every prefix of the text is asked, so the cursor also passes through every failure."""
     for end in range(len(text) + 1):
         asked = text[:end]
-        assert index.advance(array(asked))[0] == longest_match(documents, asked, max_context)
+        assert index.advance(int32s(asked))[0] == longest_match(documents, asked, max_context)
         for width in (2, 8):
             expected = contexts(documents, asked, max_context, width)
-            assert index.contexts(array(asked), width) == expected, asked
+            assert index.contexts(int32s(asked), width) == expected, asked
         for length in (0, 1, 3):
             expected = contexts(documents, asked[len(asked) - length :], max_context, 8)
-            if index.advance(array(asked))[0] >= length:
-                assert index.contexts_shortened(array(asked), length) == expected, asked
+            if index.advance(int32s(asked))[0] >= length:
+                assert index.contexts_shortened(int32s(asked), length) == expected, asked
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +58,6 @@ def test_agrees_with_brute_force(
     index = build(path, documents, max_context=max_context, memory_bytes=memory, threads=threads)
     agrees(index, documents, text, max_context)
     agrees(index, documents, documents[-1][:12], max_context)
-
-
-def fibonacci(size: int) -> list[int]:
-    a, b = [0], [0, 1]
-    while len(b) < size:
-        a, b = b, b + a
-    return b[:size]
 
 
 NAMED: dict[str, Documents] = {
@@ -130,32 +124,32 @@ def test_larger_corpora_are_sound_and_small(tmp_path: Path, name: str) -> None:
 
 def test_no_match_and_no_draft_crosses_a_document(tmp_path: Path) -> None:
     index = build(tmp_path / "index", [[1, 2], [3, 4]])
-    assert index.advance(array([1, 2, 3]))[0] == 1
-    assert index.contexts(array([1, 2])) == [(2, 0, -1, -1, [])]
-    assert index.continuation(array([1]), 10).tolist() == [2]
-    assert index.continuation(array([2]), 10).tolist() == []
+    assert index.advance(int32s([1, 2, 3]))[0] == 1
+    assert index.contexts(int32s([1, 2])) == [(2, 0, -1, -1, [])]
+    assert index.continuation(int32s([1]), 10).tolist() == [2]
+    assert index.continuation(int32s([2]), 10).tolist() == []
 
 
 def test_continuation_of_the_first_and_last_occurrence(tmp_path: Path) -> None:
     index = build(tmp_path / "index", [[1, 2, 3, 4], [1, 2, 5, 6, 7], [9, 2]])
-    assert index.continuation(array([1, 2]), 10, latest=False).tolist() == [3, 4]
-    assert index.continuation(array([1, 2]), 10).tolist() == [5, 6, 7]
-    assert index.continuation(array([1, 2]), 2).tolist() == [5, 6]
-    assert index.continuation(array([2]), 10).tolist() == [5, 6, 7]  # the last that is followed
-    assert index.continuation(array([8]), 10).tolist() == []
+    assert index.continuation(int32s([1, 2]), 10, latest=False).tolist() == [3, 4]
+    assert index.continuation(int32s([1, 2]), 10).tolist() == [5, 6, 7]
+    assert index.continuation(int32s([1, 2]), 2).tolist() == [5, 6]
+    assert index.continuation(int32s([2]), 10).tolist() == [5, 6, 7]  # the last that is followed
+    assert index.continuation(int32s([8]), 10).tolist() == []
 
 
 def test_unknown_tokens_match_nothing(tmp_path: Path) -> None:
     index = build(tmp_path / "index", [[1, 2, 3]])
     for token in (-1, -(2**31), 299, 300, 2**31 - 1):
-        assert index.advance(array([1, 2, token])) == (0, 0, 0)
-        assert index.advance(array([token, 1, 2]))[0] == 2
-    assert index.contexts(array([])) == []
+        assert index.advance(int32s([1, 2, token])) == (0, 0, 0)
+        assert index.advance(int32s([token, 1, 2]))[0] == 2
+    assert index.contexts(int32s([])) == []
 
 
 def test_match_lengths_follow_the_cursor(tmp_path: Path) -> None:
     index = build(tmp_path / "index", [[1, 2, 3], [2, 3, 1]])
-    assert index.match_lengths(array([1, 2, 3, 1, 2, 9])).tolist() == [1, 2, 3, 3, 2, 0]
+    assert index.match_lengths(int32s([1, 2, 3, 1, 2, 9])).tolist() == [1, 2, 3, 3, 2, 0]
 
 
 def test_tokens_are_int32_and_never_converted(tmp_path: Path) -> None:
@@ -186,13 +180,13 @@ def test_misuse_of_the_builder(tmp_path: Path) -> None:
     builder = FrozenBuilder(str(tmp_path / "index"), vocabulary=10, tokenizer_hash=HASH)
     for token in (-1, 10):
         with pytest.raises(InputError, match=f"token {token}; 0 to 9 is valid"):
-            builder.add_document(array([1, token]))
-    builder.add_document(array([]))
+            builder.add_document(int32s([1, token]))
+    builder.add_document(int32s([]))
     assert (builder.tokens, builder.documents) == (0, 0)
     with pytest.raises(InputError, match="empty"):
         builder.finish()
     with pytest.raises(InputError, match="finished"):
-        builder.add_document(array([1]))
+        builder.add_document(int32s([1]))
     assert not list(tmp_path.iterdir())
     with pytest.raises(InputError, match="32"):
         FrozenBuilder(str(tmp_path / "index"), vocabulary=10, tokenizer_hash=b"short")

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.frozen_files import HASH, HEADER_BYTES, SECTIONS, array, build, forged, section_ranges
+from core.brute import int32s
+from core.frozen_files import HASH, HEADER_BYTES, SECTIONS, build, forged, section_ranges
 from foresay._core import FrozenBuilder, FrozenIndex
 from foresay.errors import CorpusError, TokenizerMismatch
 
@@ -161,7 +162,7 @@ def test_the_file_is_private(sound: Path) -> None:
 
 def test_an_abandoned_build_leaves_nothing(tmp_path: Path) -> None:
     builder = FrozenBuilder(str(tmp_path / "index"), vocabulary=10, tokenizer_hash=HASH)
-    builder.add_document(array([1, 2, 3]))
+    builder.add_document(int32s([1, 2, 3]))
     assert [path.suffix for path in tmp_path.iterdir()] == [".tmp"]
     builder.abandon()
     assert not list(tmp_path.iterdir())
@@ -175,7 +176,7 @@ def test_a_failing_progress_callback_stops_the_build(tmp_path: Path, last: str) 
     (tmp_path / "index").write_bytes(b"old")
     builder = FrozenBuilder(str(tmp_path / "index"), vocabulary=10, tokenizer_hash=HASH)
     for _ in range(100):
-        builder.add_document(array([1, 2, 3]))
+        builder.add_document(int32s([1, 2, 3]))
 
     def progress(stage: str, fraction: float) -> None:
         assert 0 <= fraction <= 1

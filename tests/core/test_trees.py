@@ -182,7 +182,7 @@ def test_sources_are_named(tmp_path: Path) -> None:
     prompt = [5, 7, 8, 9, 101, 7, 8, 9, 105, *range(200, 232), 7, 8, 9]
     state = drafter.begin(int32s(prompt), group="g")
     draft = drafter.propose([state], [16])[0]
-    sources = drafter.sources()
+    sources = drafter.sources(state)
     assert len(sources) == len(draft)
     of = {t: s for t, p, s in zip(draft.tokens, draft.parents, sources, strict=True) if p == -1}
     assert of[101] == ("own",)
@@ -193,7 +193,7 @@ def test_sources_are_named(tmp_path: Path) -> None:
     alone = CorpusDrafter(path)
     state = alone.begin(int32s([7, 8, 9]))
     assert set(alone.propose([state], [4])[0].tokens.tolist()) == {104, 105}
-    assert alone.sources() == [("corpus",), ("corpus",)]
+    assert alone.sources(state) == [("corpus",), ("corpus",)]
 
 
 def test_sources_have_seen_what_is_said_of_them(tmp_path: Path) -> None:
@@ -218,20 +218,35 @@ def test_sources_have_seen_what_is_said_of_them(tmp_path: Path) -> None:
         held["own"].update(drafter.text(state).tolist())
         held["group"].update(drafter.text(state).tolist()[-32:])
         draft = drafter.propose([state], [64])[0]
-        sources = drafter.sources()
+        sources = drafter.sources(state)
         assert len(sources) == len(draft) == 64
         for token, kinds in zip(draft.tokens.tolist(), sources, strict=True):
             assert kinds, "a token that nobody has seen"
             assert all(token in held[kind] for kind in kinds)
 
 
-def test_sources_of_several_drafts_follow_each_other() -> None:
+def test_sources_belong_to_the_state_and_its_last_draft() -> None:
     drafter = SuffixDrafter()
     states = [drafter.begin(int32s([1, 2, 1, 2])) for _ in range(3)]
     drafts = drafter.propose(states, [2, 0, 3])
-    assert len(drafter.sources()) == len(drafts.tokens)
-    drafter.propose([], [])
-    assert drafter.sources() == []
+    assert [len(drafter.sources(state)) for state in states] == [len(draft) for draft in drafts]
+    drafter.propose(states[:1], [1])
+    assert len(drafter.sources(states[0])) == 1 and len(drafter.sources(states[2])) == 3
+    drafter.observe(states[2:], [Verdict([], [9])])
+    assert drafter.sources(states[2]) == []
+
+
+def test_many_segments_of_history_without_own_text() -> None:
+    """Several automata of one kind, none of them the request's own: each keeps its own states."""
+    rng = random.Random(8)
+    drafter = SuffixDrafter(own=False, history_bytes=120_000)
+    for _ in range(40):
+        state = drafter.begin(int32s([rng.randrange(12) for _ in range(30)]))
+        for _ in range(15):
+            drafter.propose([state], [24])
+            drafter.observe([state], [Verdict([], [rng.randrange(12) for _ in range(12)])])
+        drafter.finish(state)
+    drafter.check_integrity()
 
 
 def test_without_its_own_text() -> None:
@@ -242,4 +257,4 @@ def test_without_its_own_text() -> None:
     drafter.finish(state)
     state = drafter.begin(int32s([1, 2, 1, 2, 1]))
     assert drafter.propose([state], [1])[0].tokens.tolist() == [2]
-    assert drafter.sources() == [("history",)]
+    assert drafter.sources(state) == [("history",)]

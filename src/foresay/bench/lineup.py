@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,18 @@ __all__ = ["NAMES", "make_drafter"]
 NAMES = {
     "suffix": "our default: all sources, scored and calibrated",
     "sam": "SAM-Decoding's rule on our automaton",
-    "ngram": "prompt lookup: the longest repeated n-gram up to 3, latest occurrence",
+    "ngram": "prompt lookup in own text only: the longest repeated n-gram up to 3, latest place",
     "corpus": "a frozen corpus alone",
     "merge": "suffix and ngram in one tree",
 }
+
+
+@dataclass(frozen=True)
+class _Setting:
+    share: Share
+    corpus: str | Path | None
+    tokenizer_hash: bytes | None
+    chain: bool
 
 
 def make_drafter(
@@ -30,8 +40,11 @@ def make_drafter(
 ) -> Drafter[Any]:
     """A fresh drafter of the line-up; finished requests feed its history only if `share` is "all".
 
+    One setting serves all drafters, so that they can be compared: "ngram" uses the request's own
+    text only and "corpus" its file only, whatever `share` is.
+
     With `chain` a drafter that can grow its tree without branches does so, which makes the chain
-    longer than the likeliest path of a tree of the same size.
+    longer than the likeliest path of a tree of the same size; "sam" and "ngram" always guess one.
 
     Mutates: nothing. Valid until: for ever. Raises: InputError for an unknown name or a corpus that
     is missing or of no use, CorpusError for a bad corpus file, TokenizerMismatch for one of another
@@ -39,36 +52,65 @@ def make_drafter(
     """
     if name not in NAMES:
         raise InputError(f"there is no drafter {name!r}; choose from {', '.join(NAMES)}")
-    if name == "ngram" and corpus is not None:
-        raise InputError("the drafter 'ngram' uses the request's own text only; leave --corpus out")
     if tokenizer_hash is not None and corpus is None:
         raise InputError(
             "a tokenizer binds a corpus file and none is given; give one with --corpus"
         )
-    history = share == "all"
-    if name == "ngram":
-        from foresay.drafters.ngram import NgramDrafter
+    return _MAKERS[name](_Setting(share, corpus, tokenizer_hash, chain))
 
-        return NgramDrafter()
-    if name == "corpus":
-        if corpus is None:
-            raise InputError("the drafter 'corpus' needs a corpus file; give one with --corpus")
-        from foresay.drafters.corpus import CorpusDrafter
 
-        alone: Drafter[Any] = CorpusDrafter(corpus, tokenizer_hash=tokenizer_hash)
-        return alone
+# Each imports what it makes: a drafter that is not asked for need not load.
+
+
+def _suffix(setting: _Setting) -> Drafter[Any]:
     from foresay.drafters.suffix import SuffixDrafter
 
-    suffix: Drafter[Any] = SuffixDrafter(
-        history=history,
-        corpus=corpus,
-        tokenizer_hash=tokenizer_hash,
-        chain=chain and name != "sam",
-        rule="sam" if name == "sam" else "blend",
+    return SuffixDrafter(
+        history=setting.share == "all",
+        corpus=setting.corpus,
+        tokenizer_hash=setting.tokenizer_hash,
+        chain=setting.chain,
     )
-    if name == "merge":
-        from foresay.drafters.merge import MergeDrafter
-        from foresay.drafters.ngram import NgramDrafter
 
-        return MergeDrafter(suffix, NgramDrafter())
-    return suffix
+
+def _sam(setting: _Setting) -> Drafter[Any]:
+    from foresay.drafters.suffix import SuffixDrafter
+
+    return SuffixDrafter(
+        history=setting.share == "all",
+        corpus=setting.corpus,
+        tokenizer_hash=setting.tokenizer_hash,
+        rule="sam",
+    )
+
+
+def _ngram(setting: _Setting) -> Drafter[Any]:
+    if setting.corpus is not None:
+        raise InputError("the drafter 'ngram' uses the request's own text only; leave --corpus out")
+    from foresay.drafters.ngram import NgramDrafter
+
+    return NgramDrafter()
+
+
+def _corpus(setting: _Setting) -> Drafter[Any]:
+    if setting.corpus is None:
+        raise InputError("the drafter 'corpus' needs a corpus file; give one with --corpus")
+    from foresay.drafters.corpus import CorpusDrafter
+
+    return CorpusDrafter(setting.corpus, tokenizer_hash=setting.tokenizer_hash, chain=setting.chain)
+
+
+def _merge(setting: _Setting) -> Drafter[Any]:
+    from foresay.drafters.merge import MergeDrafter
+    from foresay.drafters.ngram import NgramDrafter
+
+    return MergeDrafter(_suffix(setting), NgramDrafter())
+
+
+_MAKERS: dict[str, Callable[[_Setting], Drafter[Any]]] = {
+    "suffix": _suffix,
+    "sam": _sam,
+    "ngram": _ngram,
+    "corpus": _corpus,
+    "merge": _merge,
+}

@@ -47,6 +47,9 @@ def build(
     TraceError naming a file and where in it, InputError, OSError, and what `progress` raises.
     GIL: released while the index is built, held while files are parsed and for `progress`.
     """
+    for path in paths:
+        if os.path.exists(out) and os.path.exists(path) and os.path.samefile(path, out):
+            raise InputError(f"'{out}' is one of the files to read; choose another output")
     build_from(
         Documents(paths, field),
         out,
@@ -88,6 +91,10 @@ def build_from(
     OSError, and what `documents` or `progress` raise. GIL: released while the index is built, held
     for `documents` and `progress`.
     """
+    if os.path.exists(out) and not os.path.isfile(out):
+        raise InputError(f"'{out}' exists and is not a regular file; choose another output")
+    if os.path.islink(out):
+        out = os.path.realpath(out)  # so that the link stays
     total = None
     if vocabulary is None:
         vocabulary, total = _scan(documents, progress)

@@ -39,6 +39,7 @@ class CorpusDrafter(TextDrafter):
             own=False,
             history=False,
             history_bytes=0,
+            tenant_bytes=0,
             group_bytes=0,
             max_tenants=1,
             max_tokens=max_tokens,

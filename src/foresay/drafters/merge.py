@@ -27,8 +27,8 @@ import numpy as np
 
 from foresay.arrays import Int32s, IntsLike
 from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
-from foresay.drafter import Drafter, as_budgets, as_prompt, check_alive, check_lengths
-from foresay.errors import InputError
+from foresay.drafter import Drafter, as_budgets, as_prompt, as_states, check_lengths
+from foresay.errors import InputError, StateError, UnknownGroup
 
 __all__ = ["MergeDrafter", "MergeState"]
 
@@ -50,9 +50,10 @@ class MergeState:
     Mutates: only its drafter writes to it. Valid until: `finish`. Raises: nothing. GIL: held.
     """
 
-    __slots__ = ("finished", "last", "states")
+    __slots__ = ("finished", "last", "owner", "states")
 
-    def __init__(self, states: list[Any]) -> None:
+    def __init__(self, owner: MergeDrafter, states: list[Any]) -> None:
+        self.owner = owner
         self.states = states
         self.last: _Union | None = None
         self.finished = False
@@ -96,17 +97,17 @@ class MergeDrafter:
             for drafter, state in zip(self.drafters, states, strict=False):
                 drafter.finish(state)
             raise
-        return MergeState(states)
+        return MergeState(self, states)
 
     def propose(self, states: Sequence[MergeState], budgets: Sequence[int], /) -> DraftBatch:
         """The best nodes of the union of all drafters' trees, parents first, best first.
 
         Mutates: nothing the caller can see (each state remembers the proposal, to translate the
-        next verdict). Valid until: for ever. Raises: StateError, InputError for a negative budget
-        or lengths that differ. GIL: as the drafters.
+        next verdict). Valid until: for ever. Raises: StateError, InputError for a budget outside
+        0 … 4096, a state that is there twice or lengths that differ. GIL: as the drafters.
         """
+        states = as_states(states, MergeState, self)
         checked = as_budgets(budgets, len(states))
-        check_alive([state.finished for state in states])
         batches = [
             DraftBatch.of(drafter.propose([state.states[k] for state in states], checked))
             for k, drafter in enumerate(self.drafters)
@@ -118,22 +119,25 @@ class MergeDrafter:
     def observe(self, states: Sequence[MergeState], verdicts: Sequence[Verdict], /) -> None:
         """Tell every drafter what was committed, in the indices of its own last proposal.
 
-        Mutates: the states and what the drafters' `observe` mutates. Valid until: `finish`. Raises:
-        StateError, InputError for lengths that differ or a path outside the last proposal; nothing
-        has changed then. GIL: as the drafters.
+        Mutates: the states and what the drafters' `observe` mutates. Valid until: `finish`.
+
+        Raises: StateError, InputError for lengths that differ, a state that is there twice, or a
+        path or top-k that does not fit the last proposal; nothing has changed then. What only one
+        drafter can refuse (a request longer than it may be) is known too late: the drafters before
+        it have learned the commit, `text` then says that they differ, and the request can only be
+        finished. GIL: as the drafters.
         """
+        states = as_states(states, MergeState, self)
         check_lengths(len(states), len(verdicts), "verdicts")
-        check_alive([state.finished for state in states])
-        items = list(verdicts)
-        for state, verdict in zip(states, items, strict=True):
-            size = len(state.last.draft) if state.last else 0
-            if len(verdict.path) and int(verdict.path[-1]) >= size:
-                raise InputError(
-                    f"a path holds node {verdict.path[-1]}; the last proposal has {size} nodes"
-                )
+        items = list(VerdictBatch.of(verdicts))
+        for at, (state, verdict) in enumerate(zip(states, items, strict=True)):
+            _check_fit(at, verdict, len(state.last.draft) if state.last else 0)
+        batches = [
+            VerdictBatch.of([_own(v, s.last, k) for s, v in zip(states, items, strict=True)])
+            for k in range(len(self.drafters))
+        ]
         for k, drafter in enumerate(self.drafters):
-            own = [_own(verdict, s.last, k) for s, verdict in zip(states, items, strict=True)]
-            drafter.observe([state.states[k] for state in states], VerdictBatch.of(own))
+            drafter.observe([state.states[k] for state in states], batches[k])
         for state in states:
             state.last = None
 
@@ -141,30 +145,61 @@ class MergeDrafter:
         """End the request in every drafter.
 
         Mutates: the state, which is dead afterwards, and what the drafters' `finish` mutates. Valid
-        until: final. Raises: StateError if it was finished before. GIL: as the drafters.
+        until: final. Raises: StateError if it was finished before or is no state of this drafter.
+        GIL: as the drafters.
         """
-        check_alive([state.finished])
+        as_states([state], MergeState, self)
         state.finished = True
         for drafter, inner in zip(self.drafters, state.states, strict=True):
             drafter.finish(inner)
 
-    def drop_group(self, group: str, /) -> None:
+    def drop_group(self, group: str, tenant: str | None = None) -> None:
         """Forget a group in every drafter that keeps groups.
 
-        Mutates: the drafters' shared stores. Valid until: final. Raises: UnknownGroup where a
-        drafter does. GIL: as the drafters.
+        Mutates: the drafters' shared stores. Valid until: the next `begin` with this group. Raises:
+        UnknownGroup if drafters keep groups and none of them knows this one. GIL: as the drafters.
         """
+        refusals: list[UnknownGroup] = []
+        known = False
         for drafter in self.drafters:
             drop = getattr(drafter, "drop_group", None)
-            if drop is not None:
-                drop(group)
+            if drop is None:
+                continue
+            try:
+                drop(group, tenant)
+                known = True
+            except UnknownGroup as refusal:
+                refusals.append(refusal)
+        if refusals and not known:
+            raise refusals[0]
+
+    def text(self, state: MergeState, /) -> Int32s:
+        """Prompt and observed tokens, as the drafters that can say hold them: all the same.
+
+        Mutates: nothing. Valid until: for ever, it is a copy. Raises: StateError if it was finished
+        or if the drafters' texts differ, InputError if no drafter has `text`. GIL: as the drafters.
+        """
+        as_states([state], MergeState, self)
+        readers = [getattr(drafter, "text", None) for drafter in self.drafters]
+        texts: list[Int32s] = [
+            read(inner) for read, inner in zip(readers, state.states, strict=True) if read
+        ]
+        if not texts:
+            raise InputError(f"none of the {len(self.drafters)} drafters has text(); one is needed")
+        if not all(np.array_equal(texts[0], text) for text in texts):
+            sizes = ", ".join(str(len(text)) for text in texts)
+            raise StateError(
+                f"the drafters' texts differ, with {sizes} tokens, because one refused a commit "
+                "that others had learned; finish this request"
+            )
+        return texts[0]
 
     def sources(self, state: MergeState, /) -> list[tuple[int, ...]]:
         """Which drafters (by position) proposed each node of the state's last proposal.
 
         Mutates: nothing. Valid until: for ever, it is a copy. Raises: StateError. GIL: held.
         """
-        check_alive([state.finished])
+        as_states([state], MergeState, self)
         return list(state.last.sources) if state.last else []
 
 
@@ -213,6 +248,19 @@ def _merge(drafts: Sequence[Draft], budget: int, prior: float) -> _Union:
     )
     sources = [tuple(misses[v]) for v in best]
     return _Union(draft, sources, [place[home] if home else place[:0] for home in homes])
+
+
+def _check_fit(at: int, verdict: Verdict, size: int) -> None:
+    if len(verdict.path) and int(verdict.path[-1]) >= size:
+        raise InputError(
+            f"the path of verdict {at} holds node {verdict.path[-1]}; "
+            f"the last proposal has {size} nodes"
+        )
+    if verdict.topk is not None and len(verdict.topk) != size + 1:
+        raise InputError(
+            f"the topk of verdict {at} has {len(verdict.topk)} rows; "
+            f"the last proposal has {size} nodes and needs {size + 1}"
+        )
 
 
 def _own(verdict: Verdict, union: _Union | None, k: int) -> Verdict:

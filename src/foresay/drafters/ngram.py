@@ -13,7 +13,7 @@ import numpy as np
 
 from foresay.arrays import Int32s, IntsLike
 from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
-from foresay.drafter import as_budgets, as_prompt, check_alive, check_lengths
+from foresay.drafter import as_budgets, as_prompt, as_states, check_lengths
 from foresay.errors import InputError
 
 __all__ = ["NgramDrafter", "NgramState"]
@@ -25,9 +25,10 @@ class NgramState:
     Mutates: only its drafter writes to it. Valid until: `finish`. Raises: nothing. GIL: held.
     """
 
-    __slots__ = ("buffer", "finished", "length")
+    __slots__ = ("buffer", "finished", "length", "owner")
 
-    def __init__(self, prompt: Int32s) -> None:
+    def __init__(self, owner: NgramDrafter, prompt: Int32s) -> None:
+        self.owner = owner
         self.length = len(prompt)
         self.buffer = np.empty(max(64, 2 * self.length), np.int32)
         self.buffer[: self.length] = prompt
@@ -69,7 +70,7 @@ class NgramDrafter:
         Mutates: nothing shared. Valid until: `finish`. Raises: TokenTypeError, InputError for an
         empty prompt or a token out of range. GIL: held.
         """
-        state = NgramState(as_prompt(prompt))
+        state = NgramState(self, as_prompt(prompt))
         self._bytes += state.buffer.nbytes
         self._tokens += state.length
         return state
@@ -77,35 +78,35 @@ class NgramDrafter:
     def propose(self, states: Sequence[NgramState], budgets: Sequence[int], /) -> DraftBatch:
         """A chain of at most the budget per state, in O(text) with a small constant.
 
-        Mutates: nothing. Valid until: for ever. Raises: StateError, InputError for a negative
-        budget or lengths that differ. GIL: held.
+        Mutates: nothing. Valid until: for ever. Raises: StateError, InputError for a budget
+        outside 0 … 4096, a state that is there twice or lengths that differ. GIL: held.
         """
-        checked = as_budgets(budgets, len(states))
-        check_alive([state.finished for state in states])
+        alive = as_states(states, NgramState, self)
+        checked = as_budgets(budgets, len(alive))
         return DraftBatch.of(
-            [self._chain(state, n) for state, n in zip(states, checked, strict=True)]
+            [self._chain(state, n) for state, n in zip(alive, checked, strict=True)]
         )
 
     def observe(self, states: Sequence[NgramState], verdicts: Sequence[Verdict], /) -> None:
         """Append what was committed.
 
-        Mutates: the states. Valid until: `finish`. Raises: StateError, InputError for lengths that
-        differ; nothing has changed then. GIL: held.
+        Mutates: the states. Valid until: `finish`. Raises: StateError, InputError for a state that
+        is there twice or lengths that differ; nothing has changed then. GIL: held.
         """
+        alive = as_states(states, NgramState, self)
         batch = VerdictBatch.of(verdicts)
-        check_lengths(len(states), len(batch), "verdicts")
-        check_alive([state.finished for state in states])
+        check_lengths(len(alive), len(batch), "verdicts")
         bounds = batch.offsets.tolist()
-        for i, state in enumerate(states):
+        for i, state in enumerate(alive):
             self._append(state, batch.tokens[bounds[i] : bounds[i + 1]])
 
     def finish(self, state: NgramState, /) -> None:
         """End a request.
 
         Mutates: the state, which is dead afterwards. Valid until: final. Raises: StateError if it
-        was finished before. GIL: held.
+        was finished before or is no state of this drafter. GIL: held.
         """
-        check_alive([state.finished])
+        as_states([state], NgramState, self)
         self._bytes -= state.buffer.nbytes
         self._tokens -= state.length
         state.finished = True
@@ -117,7 +118,7 @@ class NgramDrafter:
 
         Mutates: nothing. Valid until: for ever, it is a copy. Raises: StateError. GIL: held.
         """
-        check_alive([state.finished])
+        as_states([state], NgramState, self)
         text: Int32s = state.buffer[: state.length].copy()
         return text
 

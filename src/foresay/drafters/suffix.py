@@ -75,9 +75,10 @@ class SuffixDrafter(TextDrafter):
     """Drafts from the request's own text, its group, finished requests, and corpora.
 
     own            whether a request drafts from its own text
-    history        whether finished requests' outputs are drafted from, by requests of the same
-                   tenant only
+    history        whether finished requests' outputs, with the up to 32 tokens of the prompt that
+                   lead into them, are drafted from, by requests of the same tenant only
     history_bytes  the most that one tenant's history may hold; the oldest part goes first
+    tenant_bytes   beyond this, all tenants together, idle ones lose their history
     group_bytes    beyond this, idle groups are dropped when a request begins or finishes
     max_tenants    idle tenants beyond this many lose their history, least recently used first
     max_tokens     the most tokens one request may have
@@ -97,6 +98,7 @@ class SuffixDrafter(TextDrafter):
         own: bool = True,
         history: bool = True,
         history_bytes: int = 256 << 20,
+        tenant_bytes: int = 4 << 30,
         group_bytes: int = 1 << 30,
         max_tenants: int = 256,
         max_tokens: int = 1 << 26,
@@ -108,12 +110,16 @@ class SuffixDrafter(TextDrafter):
     ) -> None:
         for name, value, least, most in (
             ("history_bytes", history_bytes, 0, 1 << 50),
+            ("tenant_bytes", tenant_bytes, 0, 1 << 50),
             ("group_bytes", group_bytes, 0, 1 << 50),
             ("max_tenants", max_tenants, 1, 1 << 20),
             ("max_tokens", max_tokens, 1, 1 << 30),
+            ("threads", default_threads() if threads is None else threads, 1, 256),
         ):
-            if not least <= value <= most:
-                raise InputError(f"{name} is {value}; it is from {least} to {most}")
+            if type(value) is not int or not least <= value <= most:
+                raise InputError(
+                    f"{name} is {value!r}; it is a whole number from {least} to {most}"
+                )
         if not (rule in ("blend", "sam") or isinstance(rule, SamRule)):
             raise InputError(f"rule is {rule!r}; it is 'blend', 'sam', or a SamRule")
         given = [] if corpus is None else corpus
@@ -124,6 +130,7 @@ class SuffixDrafter(TextDrafter):
             own=own,
             history=history,
             history_bytes=history_bytes,
+            tenant_bytes=tenant_bytes,
             group_bytes=group_bytes,
             max_tenants=max_tenants,
             max_tokens=max_tokens,

@@ -156,9 +156,10 @@ void TextDrafter::propose(std::span<Request* const> requests, std::span<const in
                          " budgets; there must be one budget for each state");
     const std::lock_guard lock(mutex_);
     check_all(requests);
-    for (const int32_t budget : budgets)
-        if (budget < 0 || budget > kMaxBudget)
-            throw InputError("budget " + std::to_string(budget) + " is not valid; a budget is 0 to " + std::to_string(kMaxBudget));
+    for (size_t i = 0; i < budgets.size(); ++i)
+        if (budgets[i] < 0 || budgets[i] > kMaxBudget)
+            throw InputError("budgets[" + std::to_string(i) + "] is " + std::to_string(budgets[i]) +
+                             "; a budget is a whole number from 0 to " + std::to_string(kMaxBudget));
     if (options_.sam) {
         TreeGrower& places = growers_.front();
         for (size_t i = 0; i < requests.size(); ++i) {

@@ -57,8 +57,9 @@ def _core() -> tuple[str, bool]:
             f"does not load ({error}); reinstall with: pip install --force-reinstall foresay",
             False,
         )
-    info = getattr(_core, "build_info", None)
-    return str(info()) if info is not None else "loads", True
+    info = _core.build_info()
+    sanitized = ", with sanitizers" if info["sanitized"] else ""
+    return f"loads, built with compiler {info['compiler']}{sanitized}", True
 
 
 def _version(name: str) -> str | None:

@@ -59,9 +59,3 @@ class CorpusDrafter(TextDrafter):
         have. GIL: released.
         """
         return super().begin(prompt)
-
-    def drop_group(self, group: str, tenant: str | None = None) -> None:
-        """Do nothing: no group has text here.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-        """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -144,7 +145,7 @@ def test_version() -> None:
         (["replay", DEMO, "--drafter", "ngram", "--corpus", "x"], "own text only"),
         (["replay", "missing.jsonl"], "missing.jsonl cannot be read: No such file"),
         (["replay", DEMO, "--corpus", "missing.foresay"], "missing.foresay"),
-        (["replay", DEMO, "--drafter", "ngram", "--plot", "no/such/x.svg"], "No such file"),
+        (["replay", DEMO, "--drafter", "ngram", "--plot", "no/such/x.svg"], "is not a folder"),
         (["corpus", "inspect", "missing.foresay"], "missing.foresay"),
         (["corpus", "verify", DEMO], "demo.jsonl.gz"),
     ],
@@ -174,3 +175,31 @@ def test_without_the_command_line_libraries() -> None:
     assert done.stderr == (
         "foresay: the command line needs typer; install it with: pip install 'foresay[cli]'\n"
     )
+
+
+def test_outputs_never_replace_inputs(tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    line = '{"id": "a", "group": "g", "prompt": [1, 2, 3], "output": [1, 2, 3]}\n'
+    trace.write_text(line)
+    os.mkfifo(tmp_path / "pipe")
+    for arguments in (
+        ["replay", str(trace), "--curve", str(trace)],
+        ["replay", str(trace), "--plot", str(trace)],
+        ["replay", str(trace), "--curve", str(tmp_path / "no" / "c.csv")],
+        ["corpus", "build", str(trace), "-o", str(trace)],
+        ["corpus", "build", str(trace), "-o", str(tmp_path / "pipe")],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "foresay", *arguments], capture_output=True, text=True
+        )
+        assert done.returncode == 1 and done.stderr.count("\n") == 1, done
+        assert "choose another" in done.stderr
+    assert trace.read_text() == line
+    link = tmp_path / "link.foresay"
+    link.symlink_to(tmp_path / "real.foresay")
+    subprocess.run(
+        [sys.executable, "-m", "foresay", "corpus", "build", str(trace), "-o", str(link)],
+        check=True,
+        capture_output=True,
+    )
+    assert link.is_symlink() and (tmp_path / "real.foresay").is_file()

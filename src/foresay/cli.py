@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from foresay import __version__
-from foresay.errors import ForesayError
+from foresay.errors import ForesayError, InputError
 
 __all__ = ["app", "run"]
 
@@ -122,6 +122,11 @@ def replay(
     from foresay.corpus import tokenizer_hash_of
     from foresay.traces import read_traces
 
+    for out in (curve, plot):  # before the work, not after it
+        if out is not None and out.exists() and out.samefile(file):
+            raise InputError(f"'{out}' is the trace itself; choose another file to write to")
+        if out is not None and not out.parent.is_dir():
+            raise InputError(f"'{out.parent}' is not a folder; choose another file to write to")
     traces = read_traces(file)
     guesser = make_drafter(
         drafter,

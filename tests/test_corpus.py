@@ -20,7 +20,14 @@ import pytest
 from foresay import corpus
 from foresay.arrays import Int32s, IntsLike
 from foresay.drafters import CorpusDrafter, SuffixDrafter
-from foresay.errors import CorpusError, InputError, TokenizerMismatch, TokenTypeError, TraceError
+from foresay.errors import (
+    CorpusError,
+    InputError,
+    TokenTypeError,
+    TokenizerMismatch,
+    TraceError,
+    UnknownGroup,
+)
 from foresay.traces import read_texts
 
 HASH = bytes(range(32))
@@ -250,7 +257,8 @@ def test_a_corpus_drafter_knows_no_groups(tmp_path: Path) -> None:
     drafter.begin([7, 8, 9], group="g")
     state = drafter.begin([7, 8], group="g")
     assert 9 not in drafter.propose([state], [8])[0].tokens
-    drafter.drop_group("g")
+    with pytest.raises(UnknownGroup, match="'g'"):
+        drafter.drop_group("g")
 
 
 def test_the_bytes_depend_on_the_documents_alone(tmp_path: Path) -> None:

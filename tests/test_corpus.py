@@ -23,8 +23,8 @@ from foresay.drafters import CorpusDrafter, SuffixDrafter
 from foresay.errors import (
     CorpusError,
     InputError,
-    TokenTypeError,
     TokenizerMismatch,
+    TokenTypeError,
     TraceError,
     UnknownGroup,
 )

@@ -104,5 +104,5 @@ $(VENV)/.torch: $(VENV)/.tools
 build/sanitize/.stamp: $(VENV)/.tools pyproject.toml CMakeLists.txt $(CORE) $(SOURCES)
 	@echo "building the core with sanitizers"
 	@$(PIP) --no-build-isolation --no-deps --upgrade --target build/sanitize \
-	  -Cbuild-dir=build/sanitize-cmake -Ccmake.build-type=RelWithDebInfo -Ccmake.define.SANITIZE=ON .
+	  --config-settings=build-dir=build/sanitize-cmake --config-settings=cmake.build-type=RelWithDebInfo --config-settings=cmake.define.SANITIZE=ON .
 	@touch $@

@@ -138,6 +138,7 @@ private:
     void commit_shared(Request& request, std::span<const Token> tokens);
     void forget(Request& request) noexcept;
     void evict();
+    static std::string key_of(const std::optional<std::string>& tenant);
     Tenant& tenant_of(const std::string& name);
     Group& group_of(const std::string& tenant, const std::string& name);
 

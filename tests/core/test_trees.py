@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.brute import int32s
+from core.frozen_files import corpus_of
 from foresay import Draft, DraftBatch, Verdict
-from foresay._core import FrozenBuilder
 from foresay.drafters import CorpusDrafter, SuffixDrafter
 
 BUDGETS = (0, 1, 2, 3, 5, 8, 16, 33, 64, 200)
@@ -30,14 +30,6 @@ def prose(rng: random.Random, length: int, words: int) -> list[int]:
         else:
             text.append(rng.randrange(words))
     return text[:length]
-
-
-def corpus_of(path: Path, *documents: list[int]) -> Path:
-    builder = FrozenBuilder(str(path), vocabulary=4000, tokenizer_hash=bytes(32))
-    for document in documents:
-        builder.add_document(int32s(document))
-    builder.finish()
-    return path
 
 
 @pytest.fixture(scope="module")

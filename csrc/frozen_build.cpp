@@ -227,6 +227,7 @@ void FrozenBuilder::collect_nodes() {
 }
 
 void FrozenBuilder::count_continuations() {
+    report("count", 0);
     const uint64_t num_nodes = header_.sections[kNodes].length / sizeof(Node);
     const Node* nodes = section<Node>(kNodes);
     Tally* tallies = section<Tally>(kTallies);

@@ -198,7 +198,15 @@ def test_inspect_and_verify(tmp_path: Path) -> None:
         max_context=5,
         progress=lambda stage, fraction: seen.append(stage),
     )
-    assert list(dict.fromkeys(seen)) == ["scan", "read", "sort", "origins", "nodes", "write"]
+    assert list(dict.fromkeys(seen)) == [
+        "scan",
+        "read",
+        "sort",
+        "origins",
+        "nodes",
+        "count",
+        "write",
+    ]
     summary = corpus.inspect(path)
     assert summary == corpus.verify(path, tokenizer_hash=HASH)
     assert json.loads(json.dumps(summary)) == summary

@@ -79,8 +79,13 @@ $(VENV)/.tools: constraints.txt
 	@$(PIP) scikit-build-core nanobind cmake ninja
 	@touch $@
 
-# Editable, without rebuild on import: only make rebuilds the core.
-$(VENV)/.core: $(VENV)/.tools pyproject.toml CMakeLists.txt $(CORE)
+# Editable, without rebuild on import: only make rebuilds the core. The install knows each module by
+# its file, so it is made again when a file comes or goes.
+$(VENV)/.files: FORCE | $(VENV)/.tools
+	@echo $(sort $(SOURCES)) | cmp -s - $@ || echo $(sort $(SOURCES)) > $@
+FORCE:
+
+$(VENV)/.core: $(VENV)/.tools $(VENV)/.files pyproject.toml CMakeLists.txt $(CORE)
 	@echo "building the core"
 	@$(PIP) --no-build-isolation -e .
 	@touch $@
@@ -90,7 +95,7 @@ $(VENV)/.cli: pyproject.toml constraints.txt | $(VENV)/.core
 	@$(PIP) --no-build-isolation -r $(VENV)/cli.txt
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.core
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.core $(VENV)/.torch
 	@echo "installing what the tests need"
 	@$(PY) -c "$$NEEDS" dev > $(VENV)/dev.txt
 	@$(PIP) --no-build-isolation -r $(VENV)/dev.txt

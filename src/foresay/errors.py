@@ -7,7 +7,9 @@
     │   └── UnknownGroup (KeyError)      a group that nobody began, or that was dropped
     ├── CorpusError                      a corpus file is missing, damaged or foreign
     │   └── TokenizerMismatch            the corpus was built with another tokenizer
-    └── TraceError                       a trace file cannot be read
+    ├── TraceError                       a trace file cannot be read
+    ├── LogitsError                      the target's logits are no law (NaN, +inf, nothing left)
+    └── ServerError                      another server did not answer as it should
 
 Misuse raises. A condition of the data does not: no match is an empty draft, the end of a request
 is a call of `finish`. Every message is a sentence that names the value and what would be valid.
@@ -49,3 +51,11 @@ class TokenizerMismatch(CorpusError):
 
 class TraceError(ForesayError):
     """A trace file is missing or damaged; the message names the file and the line."""
+
+
+class LogitsError(ForesayError):
+    """A row of logits holds NaN or +inf, or leaves no token to choose; names the request."""
+
+
+class ServerError(ForesayError):
+    """A server that was asked did not answer, or not as its interface says."""

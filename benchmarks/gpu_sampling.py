@@ -1,0 +1,197 @@
+"""The Triton kernel of the choice on a GPU: its time against that of reading the logits once.
+
+    python benchmarks/gpu_sampling.py [--sweep] [--out FILE]     on a machine with CUDA
+    python benchmarks/gpu_sampling.py --cpu-smoke                a tiny run in Triton's interpreter
+
+576 rows (64 requests of 9 positions) of 152,064 logits, normal with a deviation of 2.5, in float32
+and in bfloat16; also with all but 50 per row masked. "Read once" is the faster of torch.amax and
+the best of several layouts of a Triton kernel that does nothing but the maximum of a row. Times are
+medians of CUDA events; the logits are several times larger than the L2 cache. With --sweep all
+layouts of the choice are timed too, and `best` is what the constant LAYOUT should be.
+
+Correctness on the same GPU: the tokens of all rows against the torch twin, and the torch twin's
+uniforms against numpy's, bit for bit. Needs torch, triton and numpy, and not the compiled core.
+Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
+SMOKE = "--cpu-smoke" in sys.argv
+if SMOKE:
+    os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
+    warnings.filterwarnings("ignore", category=RuntimeWarning)  # inf - inf in the interpreter
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import triton  # type: ignore[import-untyped]  # noqa: E402
+import triton.language as tl  # type: ignore[import-untyped]  # noqa: E402
+
+from foresay.sampling import noise as law  # noqa: E402
+from foresay.sampling.batched import noise as twin  # noqa: E402
+from foresay.sampling.batched import triton as kernels  # noqa: E402
+from foresay.sampling.batched.triton import LAYOUT, Layout  # noqa: E402
+
+ROWS, VOCABULARY, KEPT = (3, 300, 5) if SMOKE else (576, 152_064, 50)
+DEVICE = "cpu" if SMOKE else "cuda"
+BAR = 3.0
+Arguments = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+READERS = [Layout(s, b, w) for s in (1, 2, 4, 8) for b, w in ((2048, 4), (4096, 8), (8192, 8))]
+STEPS = [(128, 1, None), (128, 1, 64), (256, 1, None), (256, 1, 96), (256, 1, 80), (256, 1, 64)]
+STEPS += [(512, 1, 128), (512, 2, None), (512, 2, 96), (1024, 4, 96)]
+CHOOSERS = [Layout(s, *step) for step in STEPS for s in (2, 4, 5, 7, 9, 14)]
+if SMOKE:
+    READERS, CHOOSERS = [Layout(1, 64)], [Layout(2, 64)]
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def read(logits_at, out_at, vocabulary, part, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    top = tl.full([block], -float("inf"), tl.float32)
+    begin = split * part
+    for start in range(begin, tl.minimum(begin + part, vocabulary), block):
+        ids = start + tl.arange(0, block)
+        x = tl.load(logits_at + row * vocabulary + ids, ids < vocabulary, -float("inf"))
+        top = tl.maximum(top, x.to(tl.float32))
+    tl.store(out_at + row * tl.num_programs(1) + split, tl.max(top))
+
+
+def read_once(logits: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """The maximum of each part of each row: nothing can be less and still read all."""
+    rows, vocabulary = logits.shape
+    splits, block, warps, _ = layout
+    part = triton.cdiv(triton.cdiv(vocabulary, splits), block) * block
+    out = torch.empty(rows, splits, device=logits.device)
+    read[(rows, splits)](logits, out, vocabulary, part, block=block, num_warps=warps)
+    return out
+
+
+def microseconds(step: Callable[[], object], repeat: int) -> float:
+    """The median time of a step; `repeat` is in milliseconds, as do_bench has it."""
+    if SMOKE:
+        step()
+        return 1.0
+    median = triton.testing.do_bench(step, warmup=10, rep=repeat, return_mode="median")
+    return round(float(median) * 1000, 2)
+
+
+def fastest(layouts: list[Layout], step: Callable[[Layout], object]) -> dict[str, Any]:
+    """The best of the layouts, and the ten next to it."""
+    times = []
+    for layout in layouts:
+        try:
+            times.append((microseconds(partial(step, layout), 25), layout))
+        except Exception as error:  # one layout that does not compile must not end the run
+            print(f"{layout}: {error!r}"[:300], file=sys.stderr)
+    times.sort(key=lambda pair: pair[0])
+    table = [{"us": us, **layout._asdict()} for us, layout in times[:11]]
+    return {"us": times[0][0], "best": times[0][1]._asdict(), "table": table}
+
+
+def masked(logits: torch.Tensor) -> torch.Tensor:
+    """All but the largest KEPT of each row at -inf."""
+    least = logits.float().topk(KEPT).values[:, -1:]
+    return logits.masked_fill(logits.float() < least, -torch.inf)
+
+
+def measure(dtype: torch.dtype, arguments: Arguments, sweep: bool) -> dict[str, Any]:
+    """All times and comparisons for logits of one dtype."""
+    ones, seeds, positions = arguments
+    plain = (torch.randn(ROWS, VOCABULARY, device=DEVICE) * 2.5).to(dtype)
+    variants = {
+        "sampled": (plain, ones),
+        "sampled_at_0.7": (plain, ones * 0.7),
+        "greedy": (plain, ones * 0),
+        "top_50": (masked(plain), ones),
+    }
+    reader = fastest(READERS, lambda layout: read_once(plain, layout))
+    amax = microseconds(lambda: plain.amax(1), 100)
+    once = min(amax, reader["us"])
+    size = plain.numel() * plain.element_size()
+    result: dict[str, Any] = {
+        "read_once_us": once,
+        "read_once_tb_per_s": round(size / once / 1e6, 3),
+        "amax_us": amax,
+        "triton_max_us": reader["us"],
+        "reader": reader["best"],
+    }
+    layout = LAYOUT
+    if sweep:
+        swept = fastest(CHOOSERS, lambda at: kernels.choose_with(plain, *arguments, 0, at))
+        layout, result["sweep"] = Layout(**swept["best"]), swept["table"]
+    result["layout"] = layout._asdict()
+    for name, (logits, temperatures) in variants.items():
+        call = (logits, temperatures, seeds, positions, 0)
+        us = microseconds(partial(kernels.choose_with, *call, layout), 100)
+        found, wanted = kernels.choose_with(*call, layout), twin.choose(*call)
+        gap = (found.values - wanted.values).abs().max()
+        result[name] = {
+            "us": us,
+            "ratio": round(us / once, 3),
+            "within_bar": us <= BAR * once,
+            "default_layout_us": microseconds(partial(kernels.choose, *call), 100),
+            "different_tokens": int((found.tokens != wanted.tokens).sum()),
+            "different_status": int((found.status != wanted.status).sum()),
+            "largest_value_difference": float(gap),
+        }
+    return result
+
+
+def uniforms_that_differ() -> int:
+    """How many of a sample of the torch twin's uniforms on this device are not numpy's."""
+    rng = np.random.default_rng(0)
+    seeds = np.array([0, 1, 2**32, 2**63, 2**64 - 1, *rng.integers(2**63, size=3)], np.uint64)
+    positions, ids = rng.integers(2**32, size=8), rng.integers(2**31, size=VOCABULARY)
+    s, p, t = (torch.from_numpy(x).to(DEVICE) for x in (seeds.view(np.int64), positions, ids))
+    found = twin.uniform(s, p, t).cpu().numpy()
+    wanted = [
+        law.uniform(int(seed), int(position), ids.astype(np.int32))
+        for seed, position in zip(seeds, positions, strict=True)
+    ]
+    return int((found != np.stack(wanted)).sum())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The choice of tokens on a GPU")
+    parser.add_argument("--sweep", action="store_true", help="time all layouts of the choice")
+    parser.add_argument("--out", type=Path, help="also write the JSON there")
+    parser.add_argument("--cpu-smoke", action="store_true", help="a tiny run in the interpreter")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    seeds = torch.randint(-(2**62), 2**62, [ROWS], device=DEVICE) * 2
+    positions = torch.arange(ROWS, device=DEVICE) % 9 + 1000
+    arguments = (torch.ones(ROWS, device=DEVICE), seeds, positions)
+    figures = {
+        "gpu": "none" if SMOKE else torch.cuda.get_device_name(),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "triton": triton.__version__,
+        },
+        "rows": ROWS,
+        "vocabulary": VOCABULARY,
+        "bar": BAR,
+        "different_uniforms": uniforms_that_differ(),
+        "float32": measure(torch.float32, arguments, options.sweep),
+        "bfloat16": measure(torch.bfloat16, arguments, options.sweep),
+    }
+    text = json.dumps(figures, indent=2)
+    print(text)
+    if options.out:
+        options.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""`foresay lossless`."""

@@ -1,0 +1,152 @@
+"""`foresay replay` and `foresay demo`."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from foresay.cli.root import AsJson, app
+from foresay.cli.show import print_fields, print_table, progress
+from foresay.errors import InputError
+
+TraceFile = Annotated[Path, typer.Argument(help="Trace file: JSON lines, optionally gzipped.")]
+
+
+class ShareOption(str, Enum):
+    none = "none"
+    group = "group"
+    all = "all"
+
+
+class OrderOption(str, Enum):
+    file = "file"
+    stagger = "stagger"
+
+
+@app.command()
+def replay(
+    file: TraceFile,
+    drafter: Annotated[
+        str, typer.Option(help="suffix, sam, ngram, corpus or merge (see `foresay doctor`).")
+    ] = "suffix",
+    budget: Annotated[int, typer.Option(help="Nodes per draft, 1 or more.")] = 16,
+    chain: Annotated[bool, typer.Option("--chain", help="Guess a chain: no branches.")] = False,
+    share: Annotated[
+        ShareOption,
+        typer.Option(
+            help="What requests see of each other: nothing, their group, or everything; "
+            "ngram uses own text only, whatever is said here."
+        ),
+    ] = ShareOption.none,
+    lockstep: Annotated[int, typer.Option(help="Requests that advance together.")] = 1,
+    order: Annotated[
+        OrderOption, typer.Option(help="File order, or one sibling of every group first.")
+    ] = OrderOption.file,
+    corpus: Annotated[Path | None, typer.Option(help="Corpus file to draft from as well.")] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="Tokenizer file; refuse a corpus of another one.")
+    ] = None,
+    curve: Annotated[
+        Path | None, typer.Option(help="Write tokens per step by position as CSV.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write tokens per step by position as SVG.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replay recorded outputs through a drafter, without a model.
+
+    Counts tokens per step: what a real engine would commit per model pass with these drafts.
+
+    \b
+    Examples:
+      foresay replay traces.jsonl.gz
+      foresay replay traces.jsonl --drafter ngram --budget 8 --json
+      foresay replay traces.jsonl --share all --lockstep 64 --order stagger
+      foresay replay traces.jsonl --corpus answers.foresay --plot curve.svg
+    """
+    from foresay.bench import curve as curves
+    from foresay.bench.lineup import make_drafter
+    from foresay.bench.replay import replay as run_replay
+    from foresay.corpus import tokenizer_hash_of
+    from foresay.traces import read_traces
+
+    for out in (curve, plot):  # before the work, not after it
+        if out is not None and out.exists() and out.samefile(file):
+            raise InputError(f"'{out}' is the trace itself; choose another file to write to")
+        if out is not None and not out.parent.is_dir():
+            raise InputError(f"'{out.parent}' is not a folder; choose another file to write to")
+    traces = read_traces(file)
+    guesser = make_drafter(
+        drafter,
+        share=share.value,
+        corpus=corpus,
+        tokenizer_hash=None if tokenizer is None else tokenizer_hash_of(tokenizer),
+        chain=chain,
+    )
+    with progress("replaying", sum(len(t.output) for t in traces)) as advance:
+        result = run_replay(
+            traces,
+            guesser,
+            budget=budget,
+            chain=chain,
+            share=share.value,
+            lockstep=lockstep,
+            order=order.value,
+            progress=advance,
+        )
+    if curve is not None:
+        curves.write_csv(result, curve)
+    if plot is not None:
+        curves.write_svg(result, plot, f"tokens per step: {drafter}, {budget} nodes, {file.name}")
+    if as_json:
+        print(json.dumps(result.as_dict()))
+        return
+    fields = result.as_dict()
+    depths = " ".join(f"{share_:.3f}" for share_ in fields.pop("acceptance_by_depth"))
+    fields["acceptance_rate"] = result.acceptance_rate
+    print_fields(fields | {"acceptance_by_depth": depths or "nothing was accepted"})
+    print()
+    print_table(
+        ["position", "steps", "tokens", "tokens per step"],
+        [[f"{a}-{b}", str(s), str(t), f"{r:.3f}"] for a, b, s, t, r in curves.rows(result)],
+    )
+
+
+@app.command()
+def demo(as_json: AsJson = False) -> None:
+    """Replay a small recorded trace through every drafter and compare.
+
+    The trace comes with the package; no model and no network is needed.
+
+    \b
+    Examples:
+      foresay demo
+      foresay demo --json
+    """
+    from foresay.bench.demo import run_demo
+
+    data = resources.files("foresay") / "data" / "demo.jsonl.gz"
+    with resources.as_file(data) as path, progress("replaying", None) as advance:
+        lines = run_demo(path, advance)
+    if as_json:
+        print(json.dumps({line.name: line.result.as_dict() for line in lines}))
+        return
+    first = lines[0].result
+    print(
+        f"Replaying {first.requests} recorded answers of SmolLM2-135M-Instruct "
+        f"({first.tokens} tokens), up to 16 guessed tokens per step.\n"
+        "No model runs: a guess is accepted where it equals what the model wrote.\n"
+    )
+    print_table(
+        ["drafter", "guesses from", "tokens per step", "guesses kept"],
+        [
+            [n.name, n.about, f"{n.result.tokens_per_step:.3f}", f"{n.result.acceptance_rate:.1%}"]
+            for n in lines
+        ],
+    )

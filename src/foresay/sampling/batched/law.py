@@ -1,0 +1,202 @@
+"""From logits to the processed scores of many rows, in torch: the twin of `sampling/law.py`.
+
+Rows that ask for nothing but a temperature are left as they are and divided where the noise is
+added, so that plain sampling does not copy its logits.
+
+Mutates: nothing; the scores may be the logits themselves. Valid until: the logits are written to.
+Raises: nothing. GIL: held but for torch's own work.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from foresay.sampling.ask import AskBatch
+from foresay.sampling.batched.rows import Longs, Rows
+from foresay.sampling.law import PARTS
+
+__all__ = ["Scores", "scores", "weights"]
+
+_FIRST_TRY = 1024
+"""So many likely tokens are sorted to find top-p, and all of them where these do not suffice."""
+
+
+class Scores(NamedTuple):
+    """Processed logits but for a division by the temperature, which is 0 for greedy rows."""
+
+    values: Tensor  # float32 [R, V]
+    temperatures: Tensor  # float32 [R]
+
+
+def scores(logits: Tensor, rows: Rows, asks: AskBatch, which: Longs | None = None) -> Scores:
+    """The scores of the rows `which` (of all, if None). A bad row stays bad in the same way."""
+    which = np.arange(len(rows)) if which is None else which
+    device, request = logits.device, rows.request[which]
+    values = logits if len(which) == len(rows) else logits[torch.as_tensor(which, device=device)]
+    values = values.float()
+    temperatures = torch.as_tensor(asks.temperatures[request], device=device)
+
+    silent = (asks.silent[request] > rows.depth[which]) & np.isin(request, asks.stops[0])
+    edited = silent | asks.penalised[request] | np.isin(request, asks.bias[0])
+    cut = (asks.top_k > 0) | (asks.top_p < 1) | (asks.min_p > 0)
+    cut = cut[request] & (asks.temperatures[request] > 0)
+    touched = np.flatnonzero(edited | cut)
+    if not len(touched):
+        return Scores(values, temperatures)
+
+    there = torch.as_tensor(touched, device=device)
+    part = values[there]  # a copy, so that the caller's logits stay as they are
+    no_number, no_limit = torch.isnan(part).any(dim=-1), torch.isposinf(part).any(dim=-1)
+    _add_bias(part, request[touched], asks)
+    _penalise(part, which[touched], rows, asks)
+    _forbid_stops(part, np.where(silent, request, -1)[touched], asks)
+    if cut.any():
+        sampled = torch.as_tensor(np.flatnonzero(cut[touched]), device=device)
+        few, wanted = part[sampled] / temperatures[there[sampled], None], request[cut]
+        _keep_top_k(few, asks.top_k[wanted])
+        _keep_top_p(few, asks.top_p[wanted])
+        _keep_min_p(few, asks.min_p[wanted])
+        part[sampled] = few
+        temperatures[there[sampled]] = 1
+    part[no_limit] = torch.inf  # what was bad must not be hidden by a limit
+    part[no_number] = torch.nan
+    if len(touched) == len(which):
+        return Scores(part, temperatures)
+    return Scores(values.index_copy(0, there, part), temperatures)
+
+
+def weights(given: Scores, top: Tensor) -> Tensor:
+    """The laws that scores stand for, float64 [R, V], as shares of the likeliest token's chance;
+    `top` is the highest of each row. Of a greedy row, all on one token."""
+    greedy = given.temperatures == 0
+    divisor = torch.where(greedy, 1, given.temperatures)[:, None]
+    shares = given.values if (divisor == 1).all() else given.values / divisor
+    shares = shares.double().sub_((top / divisor[:, 0]).double()[:, None]).exp_()
+    if greedy.any():
+        which = greedy.nonzero()[:, 0]
+        shares[which] = 0
+        shares[which, _first_highest(given.values[which])] = 1
+    return shares
+
+
+def _first_highest(values: Tensor) -> Tensor:
+    # argmax alone does not promise the first of equals
+    ids = torch.arange(values.shape[-1], device=values.device)
+    highest = values == values.amax(dim=-1, keepdim=True)
+    return torch.where(highest, ids, values.shape[-1]).amin(dim=-1) % values.shape[-1]
+
+
+def _at(pairs: Longs, request: Longs) -> tuple[Longs, Longs]:
+    """For entries that belong to requests: all (row, entry) where the row is of that request."""
+    row, entry = np.nonzero(request[:, None] == pairs[None, :])
+    return row, entry
+
+
+def _add_bias(part: Tensor, request: Longs, asks: AskBatch) -> None:
+    row, entry = _at(asks.bias[0], request)
+    if len(row):
+        there = tuple(torch.as_tensor(a, device=part.device) for a in (row, asks.bias[1][entry]))
+        part[there] += torch.as_tensor(asks.bias[2][entry], device=part.device)
+
+
+def _forbid_stops(part: Tensor, request: Longs, asks: AskBatch) -> None:
+    row, entry = _at(asks.stops[0], request)
+    token = asks.stops[1][entry]
+    known = token < part.shape[1]
+    if known.any():
+        there = (row[known], token[known])
+        part[tuple(torch.as_tensor(a, device=part.device) for a in there)] = -torch.inf
+
+
+def _penalise(part: Tensor, which: Longs, rows: Rows, asks: AskBatch) -> None:
+    mine = np.flatnonzero(asks.penalised[rows.request[which]])
+    if not len(mine):
+        return
+    device, request = part.device, rows.request[which[mine]]
+    there = torch.as_tensor(mine, device=device)
+    values = part[there]
+    in_text, in_answer = (torch.zeros_like(values, dtype=torch.int32) for _ in range(2))
+
+    # The text of each row's request, then the drafted tokens on the way to the row.
+    lengths = asks.context_offsets[request + 1] - asks.context_offsets[request]
+    owner = np.repeat(np.arange(len(mine)), lengths)
+    begin = np.cumsum(lengths) - lengths
+    place = np.arange(len(owner)) - np.repeat(begin - asks.context_offsets[request], lengths)
+    token = asks.context[place].astype(np.int64)
+    answered = place >= asks.outputs_from[request[owner]]
+    _count(in_text, owner, token)
+    _count(in_answer, owner[answered], token[answered])
+    row, owner = which[mine], np.arange(len(mine))
+    while len(row):
+        drafted = rows.parent[row] >= 0
+        row, owner = row[drafted], owner[drafted]
+        _count(in_text, owner, rows.token[row])
+        _count(in_answer, owner, rows.token[row])
+        row = rows.parent[row]
+
+    def column(values: NDArray[np.float32]) -> Tensor:
+        return torch.as_tensor(values[request], device=device)[:, None]
+
+    repetition = column(asks.repetition)
+    repeated = torch.where(values < 0, values * repetition, values / repetition)
+    values = torch.where(in_text > 0, repeated, values)
+    # Twice, not once with a sum: the order of roundings is part of the definition.
+    values = torch.where(in_answer > 0, values - column(asks.presence), values)
+    part[there] = values - column(asks.frequency) * in_answer
+
+
+def _count(table: Tensor, row: Longs, token: Longs) -> None:
+    there = torch.as_tensor(row * table.shape[1] + token, device=table.device)
+    table.view(-1).index_add_(0, there, torch.ones_like(there, dtype=table.dtype))
+
+
+def _keep_top_k(part: Tensor, k: Longs) -> None:
+    vocabulary = part.shape[1]
+    limited = np.flatnonzero((k > 0) & (k < vocabulary))
+    if len(limited):
+        there = torch.as_tensor(limited, device=part.device)
+        values, last = part[there], torch.as_tensor(k[limited], device=part.device)[:, None] - 1
+        highest = values.topk(int(k[limited].max())).values
+        part[there] = values.masked_fill(values < highest.gather(1, last), -torch.inf)
+
+
+def _keep_top_p(part: Tensor, p: NDArray[np.float64]) -> None:
+    top = part.amax(dim=-1)
+    limited = torch.as_tensor(p < 1, device=part.device) & torch.isfinite(top)
+    if not limited.any():
+        return
+    there = limited.nonzero()[:, 0]
+    values, share = part[there], torch.as_tensor(p, device=part.device)[there, None]
+    goal = share * _mass(values, top[there, None]).sum(dim=-1, keepdim=True).double()
+    size = min(_FIRST_TRY, values.shape[1])
+    while True:
+        highest = values.topk(size).values
+        reached = _mass(highest, top[there, None]).cumsum(dim=-1)
+        if size == values.shape[1] or (reached[:, -1:] >= goal).all():
+            break
+        size = values.shape[1]
+    before = reached - _mass(highest, top[there, None])
+    kept = (before < goal).sum(dim=-1, keepdim=True)
+    last = highest.gather(1, kept - 1)
+    # Of those that tie with the last one kept, the lowest ids.
+    ties = kept - (highest > last).sum(dim=-1, keepdim=True)
+    equal = values == last
+    keep = (values > last) | (equal & (equal.cumsum(dim=-1) <= ties))
+    part[there] = values.masked_fill(~keep, -torch.inf)
+
+
+def _mass(values: Tensor, top: Tensor) -> Tensor:
+    return ((values.double() - top.double()).exp() * PARTS).floor().long()
+
+
+def _keep_min_p(part: Tensor, p: NDArray[np.float64]) -> None:
+    limit = torch.as_tensor(p, device=part.device)[:, None]
+    if (limit > 0).any():
+        top = part.amax(dim=-1, keepdim=True)
+        least = torch.where(torch.isfinite(top), limit, 0)
+        part[(part.double() - top.double()).exp() < least] = -torch.inf

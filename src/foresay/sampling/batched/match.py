@@ -1,0 +1,109 @@
+"""Rule match over a packed batch: every row chooses its token, then the walks are read off.
+
+The choice of a row is made where its logits are: by the core on the CPU, which leaves out rows that
+no walk reaches, by the Triton kernel on a GPU, by torch elsewhere. All have the same uniforms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from foresay import _core
+from foresay.draft import Draft
+from foresay.errors import LogitsError
+from foresay.sampling.ask import Ask, AskBatch
+from foresay.sampling.batched import law
+from foresay.sampling.batched.inputs import checked
+from foresay.sampling.batched.rows import Longs, Rows
+from foresay.sampling.batched.verdicts import Verified, verdicts
+from foresay.sampling.law import RowStatus
+from foresay.sampling.noise import Stream
+
+__all__ = ["Kernel", "match"]
+
+Kernel = Literal["core", "triton", "torch"]
+
+
+def match(
+    drafts: Sequence[Draft],
+    logits: Tensor,
+    asks: Sequence[Ask],
+    *,
+    kernel: Kernel | None = None,
+    threads: int = 0,
+) -> Verified:
+    """Accepts each drafted token that the target would have chosen, and adds its next own choice.
+
+    logits   [N + B, V], on any device: for each request its rows, after its text and each node
+    kernel   what chooses: by default the best there is for the logits' device
+    threads  of the core; 0: as many as torch uses
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError for arguments that do not fit each
+    other; logits that are no law are the request's own failure. GIL: released in the core.
+    """
+    drafts, asks, rows = checked(drafts, logits, asks)
+    given = law.scores(logits, rows, asks)
+    chosen, status = _choose(given, rows, asks, kernel or _best_for(logits), threads)
+
+    # A row is reached if its parent is, and chose its token.
+    agrees = (rows.parent < 0) | (chosen[rows.parent] == rows.token)
+    reached = rows.parent < 0
+    for _ in range(int(rows.depth.max(initial=0))):
+        reached = reached | (agrees & reached[rows.parent] & (rows.parent >= 0))
+    ends = reached & (status == RowStatus.GOOD)
+
+    # Of the rows where a walk can end the deepest; of equals (below equal siblings) the first.
+    last = rows.starts[:-1].copy()
+    order = np.lexsort((-np.arange(len(rows)), rows.depth))
+    order = order[ends[order]]
+    last[rows.request[order]] = order  # of several writes the last one stays
+    failures = {
+        int(i): LogitsError(f"request {i}: {RowStatus(int(s)).sentence(int(asks.positions[i]))}")
+        for i, s in enumerate(status[rows.starts[:-1]])
+        if s != RowStatus.GOOD
+    }
+    return verdicts(rows, asks, last, chosen[last], failures)
+
+
+def _best_for(logits: Tensor) -> Kernel:
+    if logits.device.type == "cpu":
+        return "core"
+    return "triton" if logits.device.type == "cuda" else "torch"
+
+
+def _choose(
+    given: law.Scores, rows: Rows, asks: AskBatch, kernel: Kernel, threads: int
+) -> tuple[Longs, NDArray[np.uint8]]:
+    """The token of each row, and what became of the row."""
+    seeds, positions = asks.seeds[rows.request], asks.positions[rows.request] + rows.depth
+    if kernel == "core":
+        chosen, _, status = _core.choose(
+            given.values.contiguous().numpy(),
+            temperatures=given.temperatures.numpy(),
+            seeds=seeds,
+            positions=positions.astype(np.uint32),
+            stream=Stream.TARGET,
+            offsets=rows.starts.astype(np.int32),
+            gates=rows.parent.astype(np.int32),
+            tokens=rows.token.astype(np.int32),
+            threads=threads or torch.get_num_threads(),
+        )
+        return chosen.astype(np.int64), status
+    if kernel == "triton":
+        from foresay.sampling.batched.triton import choose
+    else:
+        from foresay.sampling.batched.noise import choose
+    device = given.values.device
+    choice = choose(
+        given.values,
+        given.temperatures,
+        torch.as_tensor(seeds.view(np.int64), device=device),
+        torch.as_tensor(positions, device=device),
+    )
+    return choice.tokens.cpu().numpy(), choice.status.cpu().numpy()

@@ -1,0 +1,67 @@
+"""From where each request's walk ended to its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from foresay.draft import VerdictBatch
+from foresay.errors import ForesayError
+from foresay.sampling.ask import AskBatch
+from foresay.sampling.batched.rows import Longs, Rows
+
+__all__ = ["Verified", "verdicts"]
+
+
+@dataclass(frozen=True, eq=False)
+class Verified:
+    """What became of a batch of drafts.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    verdicts: VerdictBatch
+    """One for each request; without tokens for those that failed."""
+    failures: Mapping[int, ForesayError]
+    """Why a request failed, by its number in the batch. The others are as if it had not been."""
+    rows: Longs
+    """For each of the verdicts' tokens the row of logits that it was chosen from."""
+
+
+def verdicts(
+    rows: Rows, asks: AskBatch, last: Longs, own: Longs, failures: Mapping[int, ForesayError]
+) -> Verified:
+    """The verdicts of walks that ended in the rows `last` with the target's `own` tokens (-1: it
+    has none, the tokens end with the last drafted one), cut where the answer ends.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    paths = rows.paths(last)
+    batch, width = paths.shape
+    tokens = np.full((batch, width), -1, np.int64)
+    tokens[:, :-1] = np.where(paths[:, 1:] >= 0, rows.token[paths[:, 1:]], -1)
+    tokens[np.arange(batch), rows.depth[last]] = own
+    keep = np.minimum((tokens >= 0).sum(axis=1), asks.room)
+    keep[list(failures)] = 0
+
+    at = np.arange(width)
+    span = max(int(tokens.max(initial=0)), int(asks.stops[1].max(initial=0))) + 1
+    ends = np.isin(np.arange(batch)[:, None] * span + tokens, asks.stops[0] * span + asks.stops[1])
+    ends &= tokens >= 0
+    keep = np.where(ends.any(axis=1), np.minimum(keep, ends.argmax(axis=1) + 1), keep)
+
+    taken, accepted = at < keep[:, None], at[1:] < keep[:, None]
+    nodes = paths[:, 1:] - rows.starts[:-1, None] - 1
+    packed = VerdictBatch._trusted(
+        tokens[taken].astype(np.int32),
+        _offsets(keep),
+        nodes[accepted].astype(np.int32),
+        _offsets(np.maximum(keep - 1, 0)),
+    )
+    return Verified(packed, failures, paths[taken])
+
+
+def _offsets(sizes: Longs) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)

@@ -1,0 +1,194 @@
+"""Chance, in two forms with one interface: every outcome with its exact chance, or dice.
+
+    accept, draw   the coins of a verifier (`foresay.sampling.reference.Coins`)
+    pick           a drafter's own draws
+    choose         the noise of a position: one uniform that belongs to it, whoever asks and how
+                   often; the token is the inverse distribution function of the law at it
+
+`outcomes` calls a function again and again, once for every way its chances can fall, and says how
+likely each way is. With fractions nothing is rounded and nothing is sampled: two laws are equal or
+they are not.
+
+A coin that is asked for by its position is keyed, as in an engine: a second question for the same
+coin would get the same answer, so it raises. Without a position a coin is always fresh.
+
+Mutates: Enumeration and Dice remember what was asked. Valid until: an Enumeration, for one call of
+the function. Raises: InputError for what is no chance. GIL: held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from fractions import Fraction
+from itertools import accumulate, pairwise
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from foresay.errors import InputError
+
+__all__ = ["Chance", "Dice", "Enumeration", "law_of", "outcomes"]
+
+T = TypeVar("T")
+H = TypeVar("H", bound=Hashable)
+
+ZERO, ONE = Fraction(0), Fraction(1)
+_FICKLE = "the function is not the same from call to call"
+
+
+class Chance(Protocol):
+    """What drafters and verifiers ask for; fits `Coins[Fraction]`."""
+
+    def accept(self, chance: Fraction, position: int | None = None, attempt: int = 0) -> bool:
+        """True with this chance; above 1 counts as 1, below 0 as 0."""
+        ...
+
+    def draw(self, weights: Sequence[Fraction], position: int | None = None) -> int:
+        """A token with chance proportional to its weight."""
+        ...
+
+    def pick(self, weights: Sequence[Fraction]) -> int:
+        """The same for the drafter, always fresh."""
+        ...
+
+    def choose(self, law: Sequence[Fraction], position: int) -> int:
+        """The token of a law under the noise of this position, which is the same for all laws."""
+        ...
+
+
+def outcomes(function: Callable[[Enumeration], T]) -> Iterator[tuple[T, Fraction]]:
+    """Every way through `function`, depth first, with its chance; the same result may come twice.
+
+    The function must depend on nothing that changes from call to call but its Enumeration; raises
+    InputError, at the latest after the last way, where it visibly does.
+    """
+    script: list[int] = []
+    total = ZERO
+    while True:
+        chance = Enumeration(script)
+        result = function(chance)
+        total += chance.probability
+        yield result, chance.probability
+        trail = chance.trail
+        while trail and len(trail[-1]) == 1:
+            trail.pop()
+        if not trail:
+            break
+        trail[-1].pop(0)
+        script = [possible[0] for possible in trail]
+    if total != 1:
+        raise InputError(f"{_FICKLE}: the chances of its ways sum to {total}")
+
+
+def law_of(function: Callable[[Enumeration], H]) -> dict[H, Fraction]:
+    """The exact law of what `function` returns."""
+    law: dict[H, Fraction] = {}
+    for result, probability in outcomes(function):
+        law[result] = law.get(result, ZERO) + probability
+    return law
+
+
+class Enumeration:
+    """One way through a function: the first outcomes are given, every later one is the first
+    possible. `probability` is the chance of this way; `trail` has for each branch the outcome taken
+    and the possible ones after it.
+    """
+
+    def __init__(self, script: Sequence[int] = ()) -> None:
+        self.probability = ONE
+        self.trail: list[list[int]] = []
+        self._script = script
+        self._asked: set[tuple[str, int, int]] = set()
+        self._noise: dict[int, tuple[Fraction, Fraction]] = {}
+
+    def accept(self, chance: Fraction, position: int | None = None, attempt: int = 0) -> bool:
+        self._once("accept", position, attempt)
+        _refuse_floats(chance)
+        yes = min(max(chance, ZERO), ONE)
+        return self._branch((ONE - yes, yes)) == 1
+
+    def draw(self, weights: Sequence[Fraction], position: int | None = None) -> int:
+        self._once("draw", position, 0)
+        return self.pick(weights)
+
+    def pick(self, weights: Sequence[Fraction]) -> int:
+        _refuse_floats(*weights)
+        total = sum(weights, start=ZERO)
+        if total <= 0 or min(weights) < 0:
+            raise InputError(f"weights {[str(w) for w in weights]} are no law")
+        return self._branch(weights if total == 1 else [w / total for w in weights])
+
+    def choose(self, law: Sequence[Fraction], position: int) -> int:
+        # The uniform of a position is known only as far as somebody looked: it lies in an interval,
+        # and a law splits the interval at the borders of its own cells. So a leaf of the
+        # enumeration is a box of noise on which nothing that was asked changes, and the boxes
+        # cover all noise.
+        low, high = self._noise.get(position, (ZERO, ONE))
+        edges = [ZERO, *accumulate(law)]
+        if edges[-1] != 1:
+            raise InputError(f"{[str(w) for w in law]} is no law: its sum is {edges[-1]}")
+        cells = [(max(low, a), min(high, b)) for a, b in pairwise(edges)]
+        width = high - low
+        token = self._branch([(b - a) / width if a < b else ZERO for a, b in cells])
+        self._noise[position] = cells[token]
+        return token
+
+    def _branch(self, chances: Sequence[Fraction]) -> int:
+        possible = [outcome for outcome, chance in enumerate(chances) if chance]
+        if len(possible) == 1:
+            return possible[0]
+        if len(self.trail) < len(self._script):
+            given = self._script[len(self.trail)]
+            if given not in possible:
+                raise InputError(f"{_FICKLE}: what it did has no chance now")
+            possible = possible[possible.index(given) :]
+        self.trail.append(possible)
+        self.probability *= chances[possible[0]]
+        return possible[0]
+
+    def _once(self, kind: str, position: int | None, attempt: int) -> None:
+        if position is not None:
+            coin = (kind, position, attempt)
+            if coin in self._asked:
+                raise InputError(f"the coin {coin} was asked for twice; keyed, both are the same")
+            self._asked.add(coin)
+
+
+class Dice:
+    """One outcome at random, in floats: for statistics. One Dice is the chance of one request: it
+    keeps the noise of each position that was asked for.
+    """
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        self._generator = generator
+        self._noise: dict[int, float] = {}
+
+    def accept(self, chance: Fraction, position: int | None = None, attempt: int = 0) -> bool:
+        # Strict: what has no chance is never accepted.
+        return self._generator.random() < chance
+
+    def draw(self, weights: Sequence[Fraction], position: int | None = None) -> int:
+        return self.pick(weights)
+
+    def pick(self, weights: Sequence[Fraction]) -> int:
+        return _at(self._generator.random(), weights)
+
+    def choose(self, law: Sequence[Fraction], position: int) -> int:
+        if position not in self._noise:
+            self._noise[position] = self._generator.random()
+        return _at(self._noise[position], law)
+
+
+def _refuse_floats(*numbers: object) -> None:
+    for number in numbers:
+        if isinstance(number, float):
+            raise InputError(f"{number} is a float; an exact proof needs Fractions")
+
+
+def _at(u: float, weights: Sequence[Fraction]) -> int:
+    """The first token whose part of the sum reaches beyond u; rounding never reaches a weight 0."""
+    edges = list(accumulate(float(w) for w in weights))
+    if not edges or not edges[-1] > 0:
+        raise InputError(f"weights {[str(w) for w in weights]} are no law")
+    last = max(token for token, weight in enumerate(weights) if weight)
+    return next((token for token, edge in enumerate(edges[:last]) if u * edges[-1] < edge), last)

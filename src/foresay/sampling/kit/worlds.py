@@ -1,0 +1,132 @@
+"""Small worlds: a target and two small models, whose laws are fractions, for every text up to a few
+tokens.
+
+A world is made from (seed, index) and nothing else, so that every case can be made again. Together
+the worlds have what breaks rules: zeros, certainty, ties, equal laws, laws without a common token,
+drafts the target would never write, small and large denominators.
+
+Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from random import Random
+from typing import TypeAlias
+
+__all__ = ["MAX_NODES", "Law", "Text", "World", "normal", "sharper", "world_of"]
+
+Text: TypeAlias = tuple[int, ...]
+Law: TypeAlias = tuple[Fraction, ...]
+Laws: TypeAlias = Mapping[Text, Law]
+
+MAX_NODES = 6
+# (vocabulary, length): how often. The cost grows as a power of both, so the large ones are rare;
+# but some errors (replacement forgotten) cannot be seen with two tokens, or without siblings.
+_SIZES = {(2, 2): 2, (2, 3): 6, (2, 4): 2, (3, 2): 7, (3, 3): 5, (4, 2): 5, (4, 3): 1, (5, 2): 2}
+_FINENESS = (1, 2, 3, 7, 7, 1000)
+
+
+@dataclass(frozen=True)
+class World:
+    """Laws by text, for every text shorter than `length`."""
+
+    name: str
+    """The seed and the index it was made from."""
+    vocabulary: int
+    length: int
+    p: Laws
+    """The target's law, after the processors: what the text must follow."""
+    raw: Laws
+    """The target's law before them."""
+    q: tuple[Laws, Laws]
+    """The laws of two small models."""
+    chosen: Mapping[Text, tuple[int, ...]]
+    """Tokens that a lookup would propose after a text: arbitrary, with repetitions."""
+    parents: tuple[int, ...]
+    """The shape of draft trees; any first part of it is a tree as well."""
+
+
+def world_of(seed: int, index: int) -> World:
+    """The same for the same numbers, in every process and on every machine."""
+    name = f"{seed}/{index}"
+    random = Random(name)
+    vocabulary, length = random.choices(list(_SIZES), list(_SIZES.values()))[0]
+    fineness = random.choice(_FINENESS)
+    processor = random.choice((_hotter, _banning, _penalised))
+    texts = [t for size in range(length) for t in product(range(vocabulary), repeat=size)]
+    raw = {text: _law(random, vocabulary, fineness) for text in texts}
+    p = {text: processor(law, text) for text, law in raw.items()}
+    first, second = ({t: _companion(random, p[t], fineness) for t in texts} for _ in range(2))
+    chosen = {t: tuple(random.choices(range(vocabulary), k=MAX_NODES)) for t in texts}
+    parents = _shape(random, random.randint(1, MAX_NODES), length - 1)
+    return World(name, vocabulary, length, p, raw, (first, second), chosen, parents)
+
+
+def normal(weights: Iterable[Fraction | int]) -> Law:
+    """The law with these weights, which must not all be 0."""
+    exact = [Fraction(w) for w in weights]
+    total = sum(exact, start=Fraction(0))
+    return tuple(w / total for w in exact)
+
+
+def sharper(law: Sequence[Fraction]) -> Law:
+    """The same law at half the temperature: the one other temperature that stays rational."""
+    return normal(w * w for w in law)
+
+
+def _law(random: Random, size: int, fineness: int) -> Law:
+    kind = random.random()
+    if kind < 0.1:
+        return normal(
+            int(v == random_token) for random_token in [random.randrange(size)] for v in range(size)
+        )
+    if kind < 0.2:
+        return normal([1] * size)
+    weights = [random.randint(0, fineness) for _ in range(size)]
+    return normal(weights) if any(weights) else _law(random, size, fineness)
+
+
+def _companion(random: Random, p: Law, fineness: int) -> Law:
+    """A small model's law beside the target's."""
+    kind, free = random.random(), _law(random, len(p), fineness)
+    if kind < 0.1:
+        return p
+    if kind < 0.3:
+        inside = kind < 0.15  # otherwise nothing in common with the target
+        kept = [w if bool(a) is inside else Fraction(0) for w, a in zip(free, p, strict=True)]
+        return normal(kept) if any(kept) else free
+    if kind < 0.5:
+        return normal(a + b for a, b in zip(p, free, strict=True))
+    return free
+
+
+def _shape(random: Random, nodes: int, depth: int) -> tuple[int, ...]:
+    """Parents before children. Every third tree is narrow: it grows where it grew last."""
+    depths: list[int] = []
+    parents: list[int] = []
+    narrow = random.random() < 1 / 3
+    for node in range(nodes):
+        inner = [-1, *(n for n in range(node) if depths[n] < depth)]
+        parent = inner[-1] if narrow and random.random() < 0.7 else random.choice(inner)
+        parents.append(parent)
+        depths.append(1 + (depths[parent] if parent >= 0 else 0))
+    return tuple(parents)
+
+
+def _hotter(law: Law, text: Text) -> Law:
+    return sharper(law)
+
+
+def _banning(law: Law, text: Text) -> Law:
+    """Bans the least likely token, as top-k and min-p would, unless it is the only one."""
+    least = min((w, v) for v, w in enumerate(law) if w)[1]
+    return normal(w if v != least or w == 1 else 0 for v, w in enumerate(law))
+
+
+def _penalised(law: Law, text: Text) -> Law:
+    """Tokens that the text has already count half: a law that depends on the whole path."""
+    return normal(w / 2 if v in text else w for v, w in enumerate(law))

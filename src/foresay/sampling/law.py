@@ -1,0 +1,129 @@
+"""From logits to the law of the next token, row by row: the readable twin of `batched/law.py`.
+
+The order and the meaning are those of transformers; what it leaves open is fixed here. Logits and
+scores are float32, as there. Where a decision hangs on a sum of probabilities (top-p), the sum is
+one of whole numbers, so that it does not depend on the order of addition, and with it neither on
+the batch nor on the number of threads.
+
+Mutates: nothing. Valid until: for ever. Raises: LogitsError for a row that is no law. GIL: held.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foresay.arrays import Floats, IntsLike
+from foresay.errors import InputError, LogitsError
+from foresay.sampling.ask import Ask
+from foresay.sampling.noise import Doubles
+
+__all__ = ["PARTS", "RowStatus", "mass", "probabilities", "scores"]
+
+PARTS = 2.0**44
+"""Weights of top-p are counted in this many parts of the likeliest token's."""
+
+
+class RowStatus(IntEnum):
+    """What became of a row of logits. All but the first two fail the request."""
+
+    GOOD = 0
+    NOT_REACHED = 1
+    NAN = 2
+    INFINITE = 3
+    EMPTY = 4
+
+    def sentence(self, position: int) -> str:
+        what = {
+            RowStatus.NAN: "hold NaN",
+            RowStatus.INFINITE: "hold +inf",
+            RowStatus.EMPTY: "leave no token: all of them are -inf or forbidden",
+        }[self]
+        return f"the logits for position {position} {what}"
+
+
+def scores(logits: Floats, ask: Ask, path: IntsLike = ()) -> Floats:
+    """The processed logits after `path` was drafted: what noise is added to. Forbidden: -inf."""
+    _check_row(logits, ask, path)
+    row = logits.astype(np.float32)
+    params, answer = ask.params, np.concatenate([ask.output, path]).astype(np.int64)
+    with np.errstate(over="ignore"):  # a sum too large for float32 is found below
+        for token, bias in params.logit_bias.items():
+            if token >= len(row):
+                raise InputError(
+                    f"logit_bias names token {token}; the vocabulary has {len(row)} tokens"
+                )
+            row[token] += np.float32(bias)
+        if params.penalised:
+            _penalise(row, ask, answer)
+        if len(answer) < params.min_tokens:
+            row[[token for token in ask.stops if token < len(row)]] = -np.inf
+        if not params.greedy:
+            row /= np.float32(params.temperature)
+            _keep_top_k(row, params.top_k)
+            _keep_top_p(row, params.top_p)
+            _keep_min_p(row, params.min_p)
+    _check_row(row, ask, path)
+    return row
+
+
+def probabilities(row: Floats, greedy: bool) -> Doubles:
+    """The law that processed logits stand for; of a greedy request, all on one token."""
+    if greedy:
+        one: Doubles = np.eye(1, len(row), int(np.argmax(row)))[0]
+        return one
+    weights = np.exp(row.astype(np.float64) - np.float64(row.max()))
+    result: Doubles = weights / weights.sum()
+    return result
+
+
+def mass(row: Floats) -> NDArray[np.int64]:
+    """Each token's weight in whole parts of the likeliest token's."""
+    exact = np.exp(row.astype(np.float64) - np.float64(row.max()))
+    result: NDArray[np.int64] = np.floor(exact * PARTS).astype(np.int64)
+    return result
+
+
+def _penalise(row: Floats, ask: Ask, answer: NDArray[np.int64]) -> None:
+    params = ask.params
+    seen = np.unique(np.concatenate([np.asarray(ask.prompt, np.int64), answer]))
+    if len(seen) and seen[-1] >= len(row):
+        raise InputError(f"the text has token {seen[-1]}; the vocabulary has {len(row)} tokens")
+    penalty = np.float32(params.repetition_penalty)
+    row[seen] = np.where(row[seen] < 0, row[seen] * penalty, row[seen] / penalty)
+    used, times = np.unique(answer, return_counts=True)
+    row[used] -= np.float32(params.presence_penalty)
+    row[used] -= np.float32(params.frequency_penalty) * times.astype(np.float32)
+
+
+def _keep_top_k(row: Floats, k: int) -> None:
+    if 0 < k < len(row):
+        row[row < np.partition(row, -k)[-k]] = -np.inf
+
+
+def _keep_top_p(row: Floats, p: float) -> None:
+    """Tokens by falling score (ties: by rising id), as long as those before them weigh under p."""
+    if p < 1 and np.isfinite(row.max()):
+        order = np.argsort(-row, kind="stable")
+        weights = mass(row)[order]
+        before = np.cumsum(weights) - weights
+        row[order[before >= p * float(weights.sum())]] = -np.inf
+
+
+def _keep_min_p(row: Floats, p: float) -> None:
+    if p > 0 and np.isfinite(row.max()):
+        row[np.exp(row.astype(np.float64) - np.float64(row.max())) < p] = -np.inf
+
+
+def _check_row(row: Floats, ask: Ask, path: IntsLike) -> None:
+    status = RowStatus.GOOD
+    if np.isnan(row).any():
+        status = RowStatus.NAN
+    elif (row == np.inf).any():
+        status = RowStatus.INFINITE
+    elif (row == -np.inf).all():
+        status = RowStatus.EMPTY
+    if status != RowStatus.GOOD:
+        raise LogitsError(status.sentence(ask.position + len(path)))

@@ -1,0 +1,64 @@
+"""Log probabilities of what was committed, under both laws that people mean by the word."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from foresay.arrays import Int32s
+from foresay.errors import InputError
+from foresay.sampling.ask import AskBatch
+from foresay.sampling.batched import law
+from foresay.sampling.batched.rows import Rows
+from foresay.sampling.batched.verdicts import Verified
+from foresay.sampling.noise import Doubles
+
+__all__ = ["Logprobs", "logprobs"]
+
+
+@dataclass(frozen=True, eq=False)
+class Logprobs:
+    """Of T committed tokens, in the order of the verdicts' tokens.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    processed: Doubles
+    """Under the law that the token was chosen from: after penalties, temperature and limits. That
+    of a greedy request is all on one token, so it is 0."""
+    raw: Doubles
+    """Under the softmax of the model's own logits."""
+    top_tokens: Int32s
+    """[T, k]: the likeliest tokens under the raw law, the likeliest first."""
+    top_raw: NDArray[np.float64]
+    """[T, k]: their log probabilities under the raw law."""
+
+
+def logprobs(
+    verified: Verified, logits: Tensor, rows: Rows, asks: AskBatch, top: int = 0
+) -> Logprobs:
+    """The log probabilities of the verdicts' tokens, given what `match` or `rejection` was given.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError for a `top` that the vocabulary does
+    not have. GIL: held but for torch's own work.
+    """
+    if not 0 <= top <= logits.shape[1]:
+        raise InputError(f"top is {top}; valid are 0 to the vocabulary's {logits.shape[1]}")
+    chosen = torch.as_tensor(verified.verdicts.tokens, device=logits.device).long()[:, None]
+    raw = torch.log_softmax(
+        logits[torch.as_tensor(verified.rows, device=logits.device)].double(), dim=-1
+    )
+    given = law.scores(logits, rows, asks, verified.rows)
+    shares = law.weights(given, given.values.amax(dim=-1)) if len(verified.rows) else raw
+    processed = shares.gather(1, chosen)[:, 0] / shares.sum(dim=-1)
+    likeliest = raw.topk(top)
+    return Logprobs(
+        processed.log().cpu().numpy(),
+        raw.gather(1, chosen)[:, 0].cpu().numpy(),
+        likeliest.indices.int().cpu().numpy(),
+        likeliest.values.cpu().numpy(),
+    )

@@ -1,0 +1,223 @@
+"""The two rules of verification, one request and one token at a time: the readable twins of
+`batched/verify.py`, and the ones whose exactness is proved with rational numbers.
+
+    match      the target chooses its token with its keyed noise; a drafted token is accepted
+               exactly where it equals that choice. The text does not depend on the draft.
+    rejection  a token drawn from q is accepted with chance min(1, p / q); after a rejection the
+               target's law is what q leaves of it. The law of the text does not depend on q.
+
+`follow_match` and `follow_rejection` know neither logits nor noise: laws are sequences of numbers
+of any kind, floats or fractions, and chance comes from outside.
+
+Mutates: nothing. Valid until: for ever. Raises: LogitsError, InputError. GIL: held.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from itertools import accumulate
+from typing import Protocol, TypeAlias, TypeVar
+
+import numpy as np
+
+from foresay.arrays import Floats
+from foresay.draft import Draft, Verdict
+from foresay.errors import InputError, LogitsError
+from foresay.sampling.ask import Ask
+from foresay.sampling.law import probabilities, scores
+from foresay.sampling.noise import Stream, gumbel, uniform
+
+__all__ = ["Coins", "follow_match", "follow_rejection", "match", "rejection", "residual", "without"]
+
+N = TypeVar("N", float, Fraction)
+M = TypeVar("M", float, Fraction, contravariant=True)
+Law: TypeAlias = Sequence[N]
+Found: TypeAlias = tuple[list[int], list[int]]
+"""The accepted nodes, and the tokens: theirs and one more."""
+
+
+class Coins(Protocol[M]):
+    """Where chance comes from. The same question may be asked only once."""
+
+    def accept(self, chance: M, position: int, attempt: int) -> bool:
+        """True with this chance (which may exceed 1)."""
+        ...
+
+    def draw(self, weights: Sequence[M], position: int) -> int:
+        """A token with chance proportional to its weight."""
+        ...
+
+
+def match(draft: Draft, logits: Floats, ask: Ask) -> Verdict:
+    """Rule match. `logits` has n + 1 rows: after the text so far, and after each node."""
+    _check(draft, logits)
+
+    def choose(node: int) -> int:
+        path = path_to(draft, node)
+        row = scores(logits[node + 1], ask, draft.tokens[path]).astype(np.float64)
+        if not ask.params.greedy:
+            row += gumbel(ask.seed, ask.position + len(path), range(len(row)), Stream.TARGET)
+        return int(np.argmax(row))
+
+    path, tokens = follow_match(draft.tokens.tolist(), draft.parents.tolist(), choose)
+    return _verdict(path, tokens, ask)
+
+
+def rejection(draft: Draft, logits: Floats, ask: Ask) -> Verdict:
+    """Rule rejection. `draft.probs` says what each token was drawn from; None: it was chosen."""
+    _check(draft, logits)
+
+    def law(node: int) -> Law[float]:
+        row = scores(logits[node + 1], ask, draft.tokens[path_to(draft, node)])
+        return list(map(float, probabilities(row, ask.params.greedy)))
+
+    def drawn_from(node: int) -> Law[float] | None:
+        if draft.probs is None:
+            return None
+        weights = draft.probs[node].astype(np.float64)
+        if not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
+            raise InputError("a drafted token has probs that are no law")
+        return list(map(float, weights / weights.sum()))
+
+    coins = _KeyedCoins(ask.seed)
+    tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
+    path, emitted = follow_rejection(tokens, parents, law, drawn_from, coins, ask.position)
+    return _verdict(path, emitted, ask)
+
+
+def follow_match(
+    tokens: Sequence[int], parents: Sequence[int], choose: Callable[[int], int]
+) -> Found:
+    """Walks down the tree along the target's own choices; `choose(node)` is the one after a node.
+
+    Of siblings with the same token the one whose subtree goes on longest is followed, and of equals
+    the one that ends in the first node. Logits that
+    are no law end the walk before them: the next step meets them first, as plain decoding would.
+    """
+    found: list[Found] = []
+    alive: list[Found] = [([], [])]
+    while alive:
+        path, emitted = alive.pop(0)
+        node = path[-1] if path else -1
+        try:
+            token = choose(node)
+        except LogitsError:
+            if not path:
+                raise
+            continue
+        found.append((path, [*emitted, token]))
+        heirs = [child for child in _children(parents, node) if tokens[child] == token]
+        alive += [([*path, child], [*emitted, token]) for child in heirs]
+    return max(found, key=lambda walk: (len(walk[0]), -walk[0][-1] if walk[0] else 0))
+
+
+def follow_rejection(
+    tokens: Sequence[int],
+    parents: Sequence[int],
+    law: Callable[[int], Law[N]],
+    drawn_from: Callable[[int], Law[N] | None],
+    coins: Coins[N],
+    position: int,
+) -> Found:
+    """Multi-step speculative sampling; on a chain, the classical rule.
+
+    At every node its children are tried in order, each against what its earlier siblings left of
+    the target's law. This is exact for tokens drawn independently and for tokens drawn without
+    replacement, since `drawn_from` is the law given the earlier siblings; and for chosen tokens,
+    whose law is all on one token. Equal tokens from different sources stay siblings, each with the
+    law it was drawn from. The order must not depend on the target's chance. Logits that are no law
+    end the walk as in `follow_match`.
+    """
+    node = -1
+    path: list[int] = []
+    emitted: list[int] = []
+    while True:
+        try:
+            p, accepted = law(node), None
+        except LogitsError:
+            if not path:
+                raise
+            return path[:-1], emitted
+        for attempt, child in enumerate(_children(parents, node)):
+            q, token = drawn_from(child), tokens[child]
+            if q is None:
+                chance, rest = p[token], without(p, token)
+            else:
+                if not q[token] > 0:
+                    raise InputError("a drafted token has probs that cannot draw it")
+                chance, rest = p[token] / q[token], residual(p, q)
+            if coins.accept(chance, position, attempt):
+                accepted = child
+                break
+            p = rest
+        if accepted is None:
+            return path, [*emitted, coins.draw(p, position)]
+        node, position = accepted, position + 1
+        path.append(node)
+        emitted.append(tokens[node])
+
+
+def residual(p: Law[N], q: Law[N]) -> Law[N]:
+    """What is left of p where q was rejected: max(0, p - q), normalised; p itself if nothing is."""
+    return _normalised([max(a - b, 0 * a) for a, b in zip(p, q, strict=True)], p)
+
+
+def without(p: Law[N], token: int) -> Law[N]:
+    """What is left of p where a chosen token was rejected: the others, normalised."""
+    return _normalised([0 * a if v == token else a for v, a in enumerate(p)], p)
+
+
+def path_to(draft: Draft, node: int) -> list[int]:
+    """The nodes from the root to this one."""
+    path = []
+    while node >= 0:
+        path.append(node)
+        node = int(draft.parents[node])
+    return path[::-1]
+
+
+def _normalised(weights: Law[N], otherwise: Law[N]) -> Law[N]:
+    total = sum(weights, start=0 * otherwise[0])
+    return [w / total for w in weights] if total else otherwise
+
+
+def _children(parents: Sequence[int], node: int) -> list[int]:
+    return [child for child, parent in enumerate(parents) if parent == node]
+
+
+def _verdict(path: list[int], tokens: list[int], ask: Ask) -> Verdict:
+    """Cut where the answer ends: at the first token that stops it, or where its room is used up."""
+    ends = [i + 1 for i, token in enumerate(tokens) if token in ask.stops]
+    keep = min([len(tokens), ask.room, *ends])
+    return Verdict(path[: keep - 1], tokens[:keep])
+
+
+def _check(draft: Draft, logits: Floats) -> None:
+    if logits.ndim != 2 or len(logits) != len(draft) + 1:
+        raise InputError(
+            f"logits have shape {logits.shape}; {len(draft)} nodes need {len(draft) + 1} rows"
+        )
+    vocabulary = logits.shape[1]
+    if len(draft) and int(draft.tokens.max()) >= vocabulary:
+        raise InputError(f"a draft has token {draft.tokens.max()}; the logits have {vocabulary}")
+    if draft.probs is not None and draft.probs.shape != (len(draft), vocabulary):
+        raise InputError(
+            f"probs have shape {draft.probs.shape}; {(len(draft), vocabulary)} is needed"
+        )
+
+
+class _KeyedCoins:
+    """Chance from the keyed noise, so that a step that is run again comes out the same."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def accept(self, chance: float, position: int, attempt: int) -> bool:
+        # Strict, and the uniform is never 0: what has no chance is never accepted.
+        return bool(uniform(self.seed, position, attempt, Stream.ACCEPT) < chance)
+
+    def draw(self, weights: Sequence[float], position: int) -> int:
+        sums = list(accumulate(weights))
+        return bisect_right(sums, uniform(self.seed, position, 0, Stream.RESIDUAL) * sums[-1])

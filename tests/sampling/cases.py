@@ -1,0 +1,202 @@
+"""One table of cases for every way to verify: each is a batch that all of them must treat alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+
+from foresay import Draft
+from foresay.arrays import Floats
+from foresay.sampling import Ask, SamplingParams
+
+V = 12
+GREEDY = SamplingParams(temperature=0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A batch: drafts, the logits of each (n + 1 rows), asks."""
+
+    name: str
+    drafts: list[Draft]
+    logits: list[Floats]
+    asks: list[Ask]
+    failing: set[int] = field(default_factory=set)
+
+
+def ask(
+    seed: int = 0, output: tuple[int, ...] = (), stops: tuple[int, ...] = (), **params: Any
+) -> Ask:
+    return Ask(SamplingParams(**params), seed, [1, 2, 3], list(output), stops)
+
+
+def peaked(tokens: list[int], vocabulary: int = V) -> Floats:
+    """Rows that are all but certain of these tokens."""
+    rows = np.full((len(tokens), vocabulary), -30, np.float32)
+    rows[np.arange(len(tokens)), tokens] = 30
+    return rows
+
+
+def table() -> list[Case]:
+    return [*_fixed(), *_random()]
+
+
+def _fixed() -> Iterator[Case]:
+    sampled = ask(7)
+    chain = Draft.chain([4, 5, 6])
+    yield Case("no requests", [], [], [])
+    yield Case("no drafts", [Draft.empty()] * 3, [peaked([4])] * 3, [ask(s) for s in range(3)])
+    yield Case("all accepted", [chain], [peaked([4, 5, 6, 7])], [sampled])
+    yield Case("first rejected", [chain], [peaked([3, 5, 6, 7])], [sampled])
+    yield Case("second rejected", [chain], [peaked([4, 0, 6, 7])], [sampled])
+    yield Case("greedy", [chain] * 2, [peaked([4, 5, 0, 7])] * 2, [Ask(GREEDY, 1, [1])] * 2)
+    yield Case(
+        "greedy and sampled in one batch, ragged",
+        [chain, Draft.empty(), Draft.chain([4])],
+        [peaked([4, 5, 6, 7]), peaked([2]), peaked([4, 9])],
+        [Ask(GREEDY, 1, [1]), ask(5), ask(6, temperature=0.5)],
+    )
+    flat = np.zeros((4, V), np.float32)
+    yield Case("greedy ties go to the lowest id", [chain], [flat], [Ask(GREEDY, 1, [1])])
+    yield Case(
+        "token id 0 and the last one", [Draft.chain([0, V - 1])], [peaked([0, V - 1, 0])], [sampled]
+    )
+    tree = Draft([4, 4, 5, 6, 7], [-1, -1, 0, 1, 3])
+    rows = peaked([4, 6, 6, 9, 7, 8])
+    yield Case("duplicate siblings: the longer one is followed", [tree], [rows], [sampled])
+    both = Draft([4, 4, 5, 5], [-1, -1, 1, 0])
+    yield Case(
+        "duplicate siblings of one length: the first end",
+        [both],
+        [peaked([4, 5, 5, 9, 9])],
+        [sampled],
+    )
+    for name, stop in (("first", 4), ("middle", 5), ("bonus", 7), ("none of them", 9)):
+        yield Case(
+            f"a stop inside the path: {name}",
+            [chain],
+            [peaked([4, 5, 6, 7])],
+            [ask(stops=(stop, 11))],
+        )
+    for room in (1, 2, 3, 4, 5):
+        yield Case(
+            f"room for {room}",
+            [chain],
+            [peaked([4, 5, 6, 7])],
+            [ask(output=(9,), max_tokens=room + 1)],
+        )
+    yield Case(
+        "a stop is forbidden before min_tokens, along the path",
+        [chain],
+        [cast(Floats, peaked([4, 5, 6, 7]) + np.arange(V, dtype=np.float32))],
+        [ask(stops=(6,), min_tokens=3)],
+    )
+    yield from _bad()
+
+
+def _bad() -> Iterator[Case]:
+    chain, good = Draft.chain([4, 5, 6]), peaked([4, 5, 6, 7])
+    for name, value in (("NaN", np.nan), ("+inf", np.inf)):
+        for params in ({}, {"top_k": 3}, {"temperature": 0}, {"repetition_penalty": 1.5}):
+            for row in range(4):
+                rows = good.copy()
+                rows[row, 8] = value
+                asks = [ask(1), ask(2, **params), ask(3)]
+                failing = {1} if row == 0 else set[int]()
+                yield Case(
+                    f"{name} in row {row}, {params}", [chain] * 3, [good, rows, good], asks, failing
+                )
+    empty = good.copy()
+    empty[0] = -np.inf
+    yield Case("all -inf", [chain] * 2, [empty, good], [ask(1), ask(2, temperature=0)], {0})
+    forbidden = dict.fromkeys(range(V), -np.inf)
+    yield Case(
+        "all forbidden", [chain] * 2, [good, good], [ask(1), ask(2, logit_bias=forbidden)], {1}
+    )
+    unreached = good.copy()
+    unreached[2] = np.nan
+    rows = [peaked([3, 5, 6, 7]), unreached]
+    rows[0][1:] = np.nan
+    yield Case("a bad row that is not reached is no failure", [chain] * 2, rows, [ask(1), ask(2)])
+    masked = good.copy()
+    masked[:, 8:] = -np.inf
+    yield Case("-inf is a law", [chain], [masked], [ask(1)])
+
+
+def _random() -> Iterator[Case]:
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        vocabulary = int(rng.choice([1, 2, 5, 12, 40, 1500]))
+        size = int(rng.integers(1, 7))
+        drafts = [random_draft(rng, vocabulary) for _ in range(size)]
+        logits = [random_rows(rng, len(d) + 1, vocabulary) for d in drafts]
+        yield Case(f"random {seed}", drafts, logits, [random_ask(rng, vocabulary) for _ in drafts])
+
+
+def random_draft(rng: np.random.Generator, vocabulary: int) -> Draft:
+    n = int(rng.integers(0, 8))
+    tokens = rng.integers(0, vocabulary, n)
+    parents = [int(rng.integers(-1, i)) for i in range(n)]
+    if n and rng.random() < 0.4:
+        parents = list(range(-1, n - 1))
+    return Draft(tokens.astype(np.int32), np.array(parents, np.int32))
+
+
+def drawn_draft(rng: np.random.Generator, vocabulary: int, without_replacement: bool) -> Draft:
+    """A tree whose tokens are drawn from the laws it carries."""
+    shape = random_draft(rng, vocabulary)
+    tokens, laws = list[int](), list[Floats]()
+    for node, parent in enumerate(shape.parents):
+        weights = rng.gamma(0.5, size=vocabulary) + 1e-9
+        weights[rng.random(vocabulary) < 0.3] = 0
+        if without_replacement:
+            siblings = [s for s in range(node) if shape.parents[s] == parent]
+            weights[[tokens[s] for s in siblings]] = 0
+        if weights.sum() == 0:  # nothing is left to draw
+            weights = np.ones(vocabulary)
+        law = (weights / weights.sum()).astype(np.float32)
+        laws.append(law)
+        tokens.append(int(rng.choice(vocabulary, p=law / law.sum(dtype=np.float64))))
+    probs = np.array(laws, np.float32).reshape(len(tokens), vocabulary)
+    return Draft(np.array(tokens, np.int32), shape.parents, probs=probs)
+
+
+def random_rows(rng: np.random.Generator, rows: int, vocabulary: int) -> Floats:
+    scale = float(rng.choice([0.5, 3]))
+    logits: Floats = (rng.normal(size=(rows, vocabulary)) * scale).astype(np.float32)
+    if rng.random() < 0.3:  # ties
+        logits = np.round(logits)
+    if rng.random() < 0.3:
+        mask = rng.random(logits.shape) < 0.3
+        mask[np.arange(rows), rng.integers(0, vocabulary, rows)] = False
+        logits[mask] = -np.inf
+    return logits
+
+
+def random_ask(rng: np.random.Generator, vocabulary: int) -> Ask:
+    def maybe(value: Any, otherwise: Any) -> Any:
+        return value if rng.random() < 0.4 else otherwise
+
+    output = rng.integers(0, vocabulary, int(rng.integers(0, 6)))
+    min_tokens = maybe(int(rng.integers(0, 9)), 0)
+    params = SamplingParams(
+        max_tokens=max(len(output) + int(rng.integers(1, 9)), min_tokens),
+        temperature=maybe(0.0, float(rng.choice([0.3, 1.0, 2.0]))),
+        top_k=maybe(int(rng.integers(0, vocabulary + 2)), 0),
+        top_p=maybe(float(rng.choice([0.1, 0.5, 0.9, 0.99])), 1.0),
+        min_p=maybe(float(rng.choice([0.01, 0.2, 1.0])), 0.0),
+        repetition_penalty=maybe(1.3, 1.0),
+        presence_penalty=maybe(0.7, 0.0),
+        frequency_penalty=maybe(-0.4, 0.0),
+        logit_bias=maybe({int(rng.integers(0, vocabulary)): float(rng.normal() * 3)}, {}),
+        min_tokens=min_tokens,
+    )
+    stops = tuple(int(t) for t in rng.integers(0, vocabulary, int(rng.integers(0, 3))))
+    if len(set(stops)) == vocabulary:
+        stops = ()
+    prompt = rng.integers(0, vocabulary, int(rng.integers(0, 10)))
+    seed = int(rng.integers(0, 2**63)) * 2 + int(rng.integers(0, 2))
+    return Ask(params, seed, prompt.astype(np.int32), output.astype(np.int32), stops)

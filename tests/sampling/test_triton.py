@@ -1,0 +1,111 @@
+"""The Triton twin of the choice: on a GPU if there is one, else in Triton's interpreter.
+
+Triton reads the variable that asks for its interpreter when it is imported and again when a kernel
+runs, and it must not stay set for others. So it is set around both; and if triton was imported
+before, the tests of this file run in a process of their own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from foresay.errors import InputError
+from sampling.choose_cases import CASES, Case, Expected, as_int64, differences
+
+torch = pytest.importorskip("torch")
+
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+TOO_LATE = not CUDA and "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1"
+NAMED = {case.name: case for case in CASES}
+
+with pytest.MonkeyPatch.context() as patch:
+    if not CUDA:
+        patch.setenv("TRITON_INTERPRET", "1")
+    pytest.importorskip("triton")
+    if not TOO_LATE:
+        importlib.import_module("foresay.sampling.batched.triton")
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    if TOO_LATE:
+        pytest.skip("runs in a process of its own, below")
+    if not CUDA:
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+    return importlib.import_module("foresay.sampling.batched.triton")
+
+
+def run(
+    kernels: ModuleType, case: Case, splits: int = 2, block: int = 64, dtype: str = "float32"
+) -> Expected:
+    with np.errstate(all="ignore"):  # inf - inf is NaN without a word on a GPU
+        choice = kernels.choose_with(
+            torch.from_numpy(case.logits).to(DEVICE, getattr(torch, dtype)),
+            torch.from_numpy(case.temperatures).to(DEVICE),
+            torch.from_numpy(as_int64(case.seeds)).to(DEVICE),
+            torch.tensor(case.positions, dtype=torch.int64, device=DEVICE),
+            case.stream,
+            kernels.Layout(splits, block),
+        )
+    return Expected(*(tensor.cpu().numpy() for tensor in choice))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_choose(kernels: ModuleType, case: Case) -> None:
+    assert differences(case, run(kernels, case)) == []
+
+
+@pytest.mark.parametrize("name", ["2 x 63", "greedy tie"])
+@pytest.mark.parametrize(("splits", "block"), [(1, 16), (5, 8), (4, 64)])
+def test_the_layout_changes_nothing(
+    kernels: ModuleType, name: str, splits: int, block: int
+) -> None:
+    assert differences(NAMED[name], run(kernels, NAMED[name], splits, block)) == []
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_is_converted(kernels: ModuleType, dtype: str) -> None:
+    case = NAMED["6 x 64"]
+    narrow = torch.from_numpy(case.logits).to(getattr(torch, dtype)).float().numpy()
+    assert differences(case._replace(logits=narrow), run(kernels, case, dtype=dtype)) == []
+
+
+def test_the_default_layout_on_rows_that_are_not_contiguous(kernels: ModuleType) -> None:
+    case = NAMED["2 x 63"]
+    wide = torch.zeros(2, 200, device=DEVICE)
+    rest = (
+        torch.from_numpy(case.temperatures).to(DEVICE),
+        torch.from_numpy(as_int64(case.seeds)).to(DEVICE),
+        torch.tensor(case.positions, device=DEVICE),
+    )
+    for part in (wide[:, 100:163], wide[:, 1:127:2], wide[:, :63].t().contiguous().t()):
+        part.copy_(torch.from_numpy(case.logits))
+        with np.errstate(all="ignore"):
+            choice = kernels.choose(part, *rest)
+        assert differences(case, Expected(*(t.cpu().numpy() for t in choice))) == []
+
+
+def test_misuse_is_refused(kernels: ModuleType) -> None:
+    with pytest.raises(InputError, match="stream 4294967296"):
+        run(kernels, NAMED["2 x 1"]._replace(stream=2**32))
+
+
+@pytest.mark.skipif(not TOO_LATE, reason="all ran here")
+def test_in_a_process_of_its_own() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", __file__]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout

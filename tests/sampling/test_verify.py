@@ -1,0 +1,143 @@
+"""Both rules, in their readable and their batched form, over one table of cases."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from foresay import Draft, DraftBatch, Verdict
+from foresay.errors import ForesayError, InputError
+from foresay.sampling import Ask, AskBatch, SamplingParams, reference
+from foresay.sampling.batched.match import Kernel, match
+from foresay.sampling.batched.rejection import rejection
+from foresay.sampling.batched.verdicts import Verified
+from sampling.cases import Case, ask, drawn_draft, random_ask, random_rows, table
+
+CASES = table()
+
+
+def one_by_one(case: Case, rule: str) -> list[Verdict | ForesayError]:
+    results: list[Verdict | ForesayError] = []
+    for draft, logits, asked in zip(case.drafts, case.logits, case.asks, strict=True):
+        try:
+            results.append(getattr(reference, rule)(draft, logits, asked))
+        except ForesayError as error:
+            results.append(error)
+    return results
+
+
+def packed(case: Case) -> torch.Tensor:
+    width = case.logits[0].shape[1] if case.logits else 5
+    return torch.from_numpy(np.concatenate([np.empty((0, width), np.float32), *case.logits]))
+
+
+def assert_alike(verified: Verified, expected: list[Verdict | ForesayError]) -> None:
+    assert len(verified.verdicts) == len(expected)
+    for i, (verdict, wanted) in enumerate(zip(verified.verdicts, expected, strict=True)):
+        if isinstance(wanted, ForesayError):
+            assert type(verified.failures[i]) is type(wanted)
+            assert str(verified.failures[i]) == f"request {i}: {wanted}"
+            assert not len(verdict.tokens) and not len(verdict.path)
+        else:
+            assert i not in verified.failures
+            assert verdict == wanted
+
+
+@pytest.mark.parametrize("kernel", ["core", "torch"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_match(case: Case, kernel: Kernel) -> None:
+    logits = packed(case)
+    before = logits.clone()
+    expected = one_by_one(case, "match")
+    verified = match(case.drafts, logits, case.asks, kernel=kernel)
+    assert_alike(verified, expected)
+    assert {i for i, e in enumerate(expected) if isinstance(e, ForesayError)} >= case.failing
+    assert torch.equal(logits.nan_to_num(7), before.nan_to_num(7)), "the logits were written to"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_rejection_of_chosen_drafts(case: Case) -> None:
+    assert_alike(rejection(case.drafts, packed(case), case.asks), one_by_one(case, "rejection"))
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_rejection_of_drawn_drafts(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    vocabulary = int(rng.choice([1, 2, 4, 12, 300]))
+    drafts = [drawn_draft(rng, vocabulary, bool(seed % 2)) for _ in range(6)]
+    logits = [random_rows(rng, len(d) + 1, vocabulary) for d in drafts]
+    asks = [random_ask(rng, vocabulary) for _ in drafts]
+    if seed % 4 == 0:  # p == q in every row that is tried first
+        for draft, rows in zip(drafts, logits, strict=True):
+            assert draft.probs is not None
+            with np.errstate(divide="ignore"):
+                rows[:] = 0
+                rows[draft.parents + 1] = np.log(draft.probs)
+    case = Case("drawn", drafts, logits, asks)
+    assert_alike(rejection(drafts, packed(case), asks), one_by_one(case, "rejection"))
+
+
+def test_probs_that_are_no_law_fail_their_request_alone() -> None:
+    good = np.full((2, 5), 0.2, np.float32)
+    drafts, bad = [], [("zero", 0.0), ("negative", -0.1), ("nan", np.nan), ("inf", np.inf)]
+    for _, value in bad:
+        probs = good.copy()
+        probs[0, 3] = value
+        drafts += [Draft.chain([3, 1], probs=good), Draft.chain([3, 1], probs=probs)]
+    logits = [np.zeros((3, 5), np.float32)] * len(drafts)
+    asks = [ask(seed) for seed in range(len(drafts))]
+    verified = rejection(drafts, torch.zeros(3 * len(drafts), 5), asks)
+    assert list(verified.failures) == [1, 3, 5, 7]
+    expected = one_by_one(Case("bad probs", drafts, logits, asks), "rejection")
+    for i, wanted in enumerate(expected):
+        if isinstance(wanted, ForesayError):
+            assert isinstance(verified.failures[i], InputError) and isinstance(wanted, InputError)
+        else:
+            assert verified.verdicts[i] == wanted
+
+
+def test_arguments_that_do_not_fit() -> None:
+    one = [Ask(SamplingParams(), 0, [1])]
+    rows = torch.zeros(2, 5)
+    wrong: list[tuple[list[Draft], torch.Tensor, list[Ask], str]] = [
+        ([Draft.chain([1])], rows, [], "there are 1 drafts and 0 asks"),
+        ([Draft.chain([1])], torch.zeros(3, 5), one, "1 requests with 1 nodes need 2 rows"),
+        ([Draft.chain([1])], torch.zeros(2, 5, dtype=torch.int64), one, "rows of floats"),
+        ([Draft.chain([5])], rows, one, "a draft has token 5; the logits have 5 columns"),
+        ([Draft.chain([1])], torch.zeros(2, 0), one, "at least one token"),
+        (
+            [Draft.chain([1], probs=np.ones((1, 4), np.float32))],
+            rows,
+            one,
+            r"probs have shape \(1, 4\); \(1, 5\) is needed",
+        ),
+        (
+            [Draft.chain([1])],
+            rows,
+            [Ask(SamplingParams(repetition_penalty=2.0), 0, [9])],
+            "penalised request has token 9",
+        ),
+        ([Draft.chain([1])], rows, [ask(logit_bias={7: 1.0})], "logit_bias has token 7"),
+    ]
+    for drafts, logits, asks, sentence in wrong:
+        for rule in (match, rejection):
+            with pytest.raises(InputError, match=sentence):
+                rule(drafts, logits, asks)
+
+
+def test_half_precision_logits_are_those_of_float32() -> None:
+    rng = np.random.default_rng(0)
+    drafts = [Draft.chain([1, 2])] * 3
+    logits = torch.from_numpy(rng.normal(size=(9, 40)).astype(np.float32)).bfloat16()
+    asks = [ask(seed) for seed in range(3)]
+    for rule in (match, rejection):
+        assert rule(drafts, logits, asks).verdicts == rule(drafts, logits.float(), asks).verdicts
+
+
+def test_batches_are_taken_as_they_are() -> None:
+    drafts, asks = [Draft.chain([1, 2])] * 2, [ask(seed) for seed in range(2)]
+    logits = torch.randn(6, 9, generator=torch.Generator().manual_seed(0))
+    packed_up = match(DraftBatch.of(drafts), logits, AskBatch.of(asks))
+    assert packed_up.verdicts == match(drafts, logits, asks).verdicts
+    assert AskBatch.of(asks)[1] is asks[1] and len(AskBatch.of(asks)[:1]) == 1

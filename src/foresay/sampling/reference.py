@@ -127,8 +127,9 @@ def follow_rejection(
     the target's law. This is exact for tokens drawn independently and for tokens drawn without
     replacement, since `drawn_from` is the law given the earlier siblings; and for chosen tokens,
     whose law is all on one token. Equal tokens from different sources stay siblings, each with the
-    law it was drawn from. The order must not depend on the target's chance. Logits that are no law
-    end the walk as in `follow_match`.
+    law it was drawn from. The order of drawn siblings must depend neither on the target nor on what
+    was drawn (sorting or pruning them by score makes another law); chosen ones may have any order.
+    Logits that are no law end the walk as in `follow_match`.
     """
     node = -1
     path: list[int] = []

@@ -94,7 +94,10 @@ def choose_with(
     found, ids = new([rows, splits], dtype=torch.float64), new([rows, splits], dtype=torch.int32)
     tokens, values = new([rows], dtype=torch.int64), new([rows], dtype=torch.float64)
     status = new([rows], dtype=torch.uint8)
-    if rows:
+    if not rows:
+        return Choice(tokens, values, status)
+    here: Any = torch.cuda.device_of  # Triton launches on the current device, not the tensor's
+    with here(logits):
         scan[(rows, splits)](
             logits, logits.stride(0), *rest, stream, vocabulary, part, found, ids,
             block=block, num_warps=warps, maxnreg=registers, enable_fp_fusion=True,
@@ -156,10 +159,11 @@ def scan(  # type: ignore[no-untyped-def]
 
         v <= exp2(e)    with e = (x - best) log2(e) + 32
 
-    `logit * rough + offset` is e in float32. The roundings of `rough`, of x itself, of the offset
-    and of the sum put it off by at most 2**-24 (12 |best| + 270), if x is so near to best that it
-    can win at all (within 37); exp2 and the conversion of v add less than 2**-20. `_MARGIN` raises
-    e by 2**-18 (|best| + 64), five times as much. A temperature whose inverse has not the full
+    `logit * rough + offset` is e in float32. The roundings of `rough` (by a division that is off by
+    up to 2 units), of x itself, of the offset and of the sum put it off by at most
+    2**-24 (20 |best| + 500), if x is so near to best that it can win at all (within 37); exp2 and
+    the conversion of v add less than 2**-20. `_MARGIN` raises e by 2**-18 (|best| + 64), which is
+    three times as much. A temperature whose inverse has not the full
     precision of float32 is `unsure`, and all its tokens are candidates.
     """
     row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)

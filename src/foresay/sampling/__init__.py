@@ -1,18 +1,58 @@
 """Which token comes next, exactly.
 
-params      SamplingParams: what a user asks
-ask         Ask, AskBatch: what a request asks of one verification
-noise       the keyed noise, its specification
-law         logits to the law of the next token, one row at a time
-reference   rules match and rejection, one request at a time
-batched/    law and both rules over packed batches, in torch; the noise in torch and Triton
-logprobs    log probabilities of what was committed
-theory      expected tokens per step, speed-up, bounds
-kit/        the proof: `foresay lossless`
+    params      SamplingParams: what a user asks
+    ask         Ask, AskBatch: what a request asks of one verification
+    noise       the keyed noise, its specification
+    law         logits to the law of the next token, one row at a time
+    reference   rules match and rejection, one request at a time
+    batched/    law and both rules over packed batches, in torch; the noise in torch and Triton
+    logprobs    log probabilities of what was committed
+    theory      expected tokens per step, speed-up, bounds
+    kit/        the proof: `foresay lossless`
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from foresay.sampling.ask import Ask, AskBatch
 from foresay.sampling.noise import Stream
 from foresay.sampling.params import SamplingParams
 
-__all__ = ["Ask", "AskBatch", "SamplingParams", "Stream"]
+if TYPE_CHECKING:
+    from foresay.sampling.batched.match import match
+    from foresay.sampling.batched.rejection import rejection
+    from foresay.sampling.batched.verdicts import Verified
+    from foresay.sampling.logprobs import Logprobs, logprobs_of
+
+__all__ = [
+    "Ask",
+    "AskBatch",
+    "Logprobs",
+    "SamplingParams",
+    "Stream",
+    "Verified",
+    "logprobs_of",
+    "match",
+    "rejection",
+]
+
+_HOMES = {
+    "Logprobs": "logprobs",
+    "Verified": "batched.verdicts",
+    "logprobs_of": "logprobs",
+    "match": "batched.match",
+    "rejection": "batched.rejection",
+}
+
+
+def __getattr__(name: str) -> object:
+    # Lazily, because these need torch and what is asked of sampling does not.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -17,7 +17,7 @@ from foresay.sampling.batched.rows import Rows
 from foresay.sampling.batched.verdicts import Verified
 from foresay.sampling.noise import Doubles
 
-__all__ = ["Logprobs", "logprobs"]
+__all__ = ["Logprobs", "logprobs_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Logprobs:
     """[T, k]: their log probabilities under the raw law."""
 
 
-def logprobs(
+def logprobs_of(
     verified: Verified, logits: Tensor, rows: Rows, asks: AskBatch, top: int = 0
 ) -> Logprobs:
     """The log probabilities of the verdicts' tokens, given what `match` or `rejection` was given.

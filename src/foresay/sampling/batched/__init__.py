@@ -8,9 +8,3 @@
     rejection  the rule whose law does not
     verdicts   where the walks ended, as verdicts
 """
-
-from foresay.sampling.batched.match import match
-from foresay.sampling.batched.rejection import rejection
-from foresay.sampling.batched.verdicts import Verified
-
-__all__ = ["Verified", "match", "rejection"]

@@ -117,8 +117,9 @@ def words(seed, position, ids, stream):  # type: ignore[no-untyped-def]
     c0, c1, c2, c3 = position.to(tl.uint32), ids.to(tl.uint32), stream.to(tl.uint32), 0
     for _ in tl.static_range(10):
         product0, product1 = c0.to(tl.uint64) * _M0, c2.to(tl.uint64) * _M1
-        c0, c1 = (product1 >> 32).to(tl.uint32) ^ c1 ^ k0, product1.to(tl.uint32)
-        c2, c3 = (product0 >> 32).to(tl.uint32) ^ c3 ^ k1, product0.to(tl.uint32)
+        # The brackets let what is still the same for all ids be computed once.
+        c0, c1 = (product1 >> 32).to(tl.uint32) ^ (c1 ^ k0), product1.to(tl.uint32)
+        c2, c3 = (product0 >> 32).to(tl.uint32) ^ (c3 ^ k1), product0.to(tl.uint32)
         k0, k1 = k0 + _W0, k1 + _W1
     return c0, c1
 
@@ -127,6 +128,15 @@ def words(seed, position, ids, stream):  # type: ignore[no-untyped-def]
 def larger(a, b):  # type: ignore[no-untyped-def]
     """The maximum, NaN if one is: a row with NaN must not go unseen."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def highest(floats):  # type: ignore[no-untyped-def]
+    """The maximum of floats that are not NaN. Of integers in their order, because a warp finds the
+    maximum of those in one instruction."""
+    bits = floats.to(tl.int32, bitcast=True)
+    most = tl.max(bits ^ ((bits >> 31) & 0x7FFFFFFF))
+    return (most ^ ((most >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -181,39 +191,50 @@ def scan(  # type: ignore[no-untyped-def]
     for start in range(begin, tl.minimum(begin + part, vocabulary), block):
         ids = start + tl.arange(0, block)
         logits = tl.load(logits_at + ids, ids < vocabulary, -float("inf")).to(tl.float32)
-        top = tl.reduce(logits, 0, larger)
-        if (top != -float("inf")) & ~(top * rough + offset < reach):
-            if greedy | ~(top < float("inf")):  # no noise is wanted, or the row is bad
+        # Four neighbours lie in one thread: looking at them together needs no other thread.
+        tops = tl.reduce(tl.reshape(logits, [block // 4, 4]), 1, larger)
+        chance = tl.where(tops == -float("inf"), tops, tops * rough + offset)
+        chance = highest(tl.where(chance == chance, chance, float("inf")))
+        if chance >= reach:
+            top, noisy = tl.full([], 0.0, tl.float32), ~greedy
+            if greedy | (chance == float("inf")):
+                top = tl.reduce(tops, 0, larger)
+                noisy &= top < float("inf")
+            if ~noisy:  # no noise is wanted, or the row is bad
                 if ~(top.to(tl.float64) <= best):
                     best = larger(best, top.to(tl.float64))  # NaN for good
                     token = tl.min(tl.where(logits == top, ids, _NO_TOKEN))
                     offset = offset_of(best) + unsure
             else:
                 word0, _ = words(seed, position, ids, stream)
-                v = (~word0).to(tl.float32)
-                lost = v > tl.exp2(logits * rough + offset)
-                if tl.min(lost.to(tl.int32)) == 0:
-                    # The most promising candidate alone: its value nearly always ends the others.
-                    promise = tl.where(lost, -float("inf"), logits * rough - tl.log2(v + 1.0))
-                    one = start + tl.argmax(promise, 0)
-                    logit = tl.load(logits_at + one, one < vocabulary, -float("inf"))
-                    one0, one1 = words(seed, position, one, stream)
-                    value = perturbed(logit.to(tl.float32), divisor, one0, one1)
-                    if value > best:
-                        best, token, offset = value, one, offset_of(value) + unsure
-                    lost = (v > tl.exp2(logits * rough + offset)) | (ids == one)
+                # First the luckiest word with the highest logit, whosever they are: mostly that
+                # already ends the block, without a number per token.
+                lucky = (~tl.max(word0)).to(tl.float32)
+                if ~(lucky > tl.exp2(chance)):
+                    v = (~word0).to(tl.float32)
+                    lost = v > tl.exp2(logits * rough + offset)
                     if tl.min(lost.to(tl.int32)) == 0:
-                        # The seed is read again, or the compiler would keep all words of all
-                        # blocks in registers for this rare case.
-                        again = tl.load(seeds_at + row, volatile=True)
-                        word0, word1 = words(again, position, ids, stream)
-                        every = perturbed(logits, divisor, word0, word1)
-                        highest = tl.max(every)
-                        first = tl.min(tl.where(every == highest, ids, _NO_TOKEN))
-                        if highest > best:
-                            best, token, offset = highest, first, offset_of(highest) + unsure
-                        elif highest == best:
-                            token = tl.minimum(token, first)
+                        # The most promising one alone: its value nearly always ends the others.
+                        promise = tl.where(lost, -float("inf"), logits * rough - tl.log2(v + 1.0))
+                        one = start + tl.argmax(promise, 0)
+                        logit = tl.load(logits_at + one, one < vocabulary, -float("inf"))
+                        one0, one1 = words(seed, position, one, stream)
+                        value = perturbed(logit.to(tl.float32), divisor, one0, one1)
+                        if value > best:
+                            best, token, offset = value, one, offset_of(value) + unsure
+                        lost = (v > tl.exp2(logits * rough + offset)) | (ids == one)
+                        if tl.min(lost.to(tl.int32)) == 0:
+                            # The seed is read again, or the compiler would keep all words of all
+                            # blocks in registers for this rare case.
+                            again = tl.load(seeds_at + row, volatile=True)
+                            word0, word1 = words(again, position, ids, stream)
+                            every = perturbed(logits, divisor, word0, word1)
+                            most = tl.max(every)
+                            first = tl.min(tl.where(every == most, ids, _NO_TOKEN))
+                            if most > best:
+                                best, token, offset = most, first, offset_of(most) + unsure
+                            elif most == best:
+                                token = tl.minimum(token, first)
     out = row * tl.num_programs(1) + split
     tl.store(found_at + out, best)
     tl.store(ids_at + out, token)

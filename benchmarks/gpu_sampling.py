@@ -51,7 +51,7 @@ Arguments = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 READERS = [Layout(s, b, w) for s in (1, 2, 4, 8) for b, w in ((2048, 4), (4096, 8), (8192, 8))]
 STEPS = [(128, 1, 64), (256, 1, None), (256, 1, 112), (256, 1, 96), (256, 1, 80), (256, 1, 64)]
 STEPS += [(512, 1, 128), (512, 2, None), (512, 2, 96), (1024, 4, 96)]
-CHOOSERS = [Layout(s, *step) for step in STEPS for s in (4, 7, 9, 14, 23, 37)]
+CHOOSERS = [Layout(s, *step) for step in STEPS for s in (7, 9, 14, 23, 37, 59)]
 if SMOKE:
     READERS, CHOOSERS = [Layout(1, 64)], [Layout(2, 64)]
 

@@ -94,12 +94,13 @@ def choose_with(
     found, ids = new([rows, splits], dtype=torch.float64), new([rows, splits], dtype=torch.int32)
     tokens, values = new([rows], dtype=torch.int64), new([rows], dtype=torch.float64)
     status = new([rows], dtype=torch.uint8)
+    known: Any = logits.new_full([rows], torch.iinfo(torch.int32).min, dtype=torch.int32)
     if not rows:
         return Choice(tokens, values, status)
     here: Any = torch.cuda.device_of  # Triton launches on the current device, not the tensor's
     with here(logits):
         scan[(rows, splits)](
-            logits, logits.stride(0), *rest, stream, vocabulary, part, found, ids,
+            logits, logits.stride(0), *rest, stream, vocabulary, part, known, found, ids,
             block=block, num_warps=warps, maxnreg=registers, enable_fp_fusion=True,
         )  # fmt: skip
         merge[(rows,)](
@@ -134,9 +135,27 @@ def larger(a, b):  # type: ignore[no-untyped-def]
 def highest(floats):  # type: ignore[no-untyped-def]
     """The maximum of floats that are not NaN. Of integers in their order, because a warp finds the
     maximum of those in one instruction."""
+    return float_of(tl.max(order_of(floats)))
+
+
+@triton.jit
+def order_of(floats):  # type: ignore[no-untyped-def]
+    """Integers in the order of floats."""
     bits = floats.to(tl.int32, bitcast=True)
-    most = tl.max(bits ^ ((bits >> 31) & 0x7FFFFFFF))
-    return (most ^ ((most >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def float_of(order):  # type: ignore[no-untyped-def]
+    """The float that has this place in the order."""
+    return (order ^ ((order >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def offset_known(known_at, unsure):  # type: ignore[no-untyped-def]
+    """`offset_of` the best value that any program has found in the row; +inf at the beginning."""
+    order = tl.load(known_at, volatile=True)
+    return tl.where(order == -2147483648, float("inf"), offset_of(float_of(order)) + unsure)
 
 
 @triton.jit
@@ -160,7 +179,7 @@ def offset_of(best):  # type: ignore[no-untyped-def]
 @triton.jit(do_not_specialize=["stream"])  # type: ignore[untyped-decorator]
 def scan(  # type: ignore[no-untyped-def]
     logits_at, stride, temperatures_at, seeds_at, positions_at, stream, vocabulary, part,
-    found_at, ids_at, block: tl.constexpr,
+    known_at, found_at, ids_at, block: tl.constexpr,
 ):  # fmt: skip
     """The best value and token of one part of one row; NaN if it has one, -inf if it has nothing.
 
@@ -186,11 +205,15 @@ def scan(  # type: ignore[no-untyped-def]
     rough, unsure = tl.where(ordinary, _LOG2E / divisor, 0.0), tl.where(ordinary, 0.0, float("inf"))
     reach = tl.where(greedy, 32.0, 32.0 - 53.0)  # below it, no noise is large enough
     best, token = tl.full([], -float("inf"), tl.float64), tl.full([], -1, tl.int32)
-    offset = tl.full([], float("inf"), tl.float32)
-    begin = split * part
-    for start in range(begin, tl.minimum(begin + part, vocabulary), block):
+    known_at += row
+    offset = offset_known(known_at, unsure)
+    begin, end = split * part, tl.minimum(split * part + part, vocabulary)
+    ids = begin + tl.arange(0, block)
+    following = tl.load(logits_at + ids, ids < end, -float("inf"))
+    for start in range(begin, end, block):
         ids = start + tl.arange(0, block)
-        logits = tl.load(logits_at + ids, ids < vocabulary, -float("inf")).to(tl.float32)
+        logits = following.to(tl.float32)
+        following = tl.load(logits_at + block + ids, ids + block < end, -float("inf"))
         # Four neighbours lie in one thread: looking at them together needs no other thread.
         tops = tl.reduce(tl.reshape(logits, [block // 4, 4]), 1, larger)
         chance = tl.where(tops == -float("inf"), tops, tops * rough + offset)
@@ -204,6 +227,7 @@ def scan(  # type: ignore[no-untyped-def]
                 if ~(top.to(tl.float64) <= best):
                     best = larger(best, top.to(tl.float64))  # NaN for good
                     token = tl.min(tl.where(logits == top, ids, _NO_TOKEN))
+                    tl.atomic_max(known_at, order_of(best.to(tl.float32)), sem="relaxed")
                     offset = offset_of(best) + unsure
             else:
                 word0, _ = words(seed, position, ids, stream)
@@ -211,6 +235,7 @@ def scan(  # type: ignore[no-untyped-def]
                 # already ends the block, without a number per token.
                 lucky = (~tl.max(word0)).to(tl.float32)
                 if ~(lucky > tl.exp2(chance)):
+                    offset = tl.minimum(offset, offset_known(known_at, unsure))
                     v = (~word0).to(tl.float32)
                     lost = v > tl.exp2(logits * rough + offset)
                     if tl.min(lost.to(tl.int32)) == 0:
@@ -222,6 +247,7 @@ def scan(  # type: ignore[no-untyped-def]
                         value = perturbed(logit.to(tl.float32), divisor, one0, one1)
                         if value > best:
                             best, token, offset = value, one, offset_of(value) + unsure
+                            tl.atomic_max(known_at, order_of(value.to(tl.float32)), sem="relaxed")
                         lost = (v > tl.exp2(logits * rough + offset)) | (ids == one)
                         if tl.min(lost.to(tl.int32)) == 0:
                             # The seed is read again, or the compiler would keep all words of all
@@ -233,6 +259,7 @@ def scan(  # type: ignore[no-untyped-def]
                             first = tl.min(tl.where(every == most, ids, _NO_TOKEN))
                             if most > best:
                                 best, token, offset = most, first, offset_of(most) + unsure
+                                tl.atomic_max(known_at, order_of(most.to(tl.float32)), sem="relaxed")
                             elif most == best:
                                 token = tl.minimum(token, first)
     out = row * tl.num_programs(1) + split

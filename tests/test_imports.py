@@ -37,8 +37,10 @@ FORBIDDEN = {
 }
 MODEL_DRAFTERS = {"recycle", "model", "eagle"}
 HOSTS = {"vllm", "trl", "verl", "transformers"}
-TORCH_FREE = {"__init__", "arrays", "draft", "drafter", "errors", "oracle", "traces"} | {
-    f"drafters/{name}" for name in ("__init__", "suffix", "corpus", "ngram", "merge")
+TORCH_FREE = {
+    *("__init__", "arrays", "draft", "drafter", "errors", "oracle", "traces"),
+    *(f"drafters/{name}" for name in ("__init__", "suffix", "corpus", "ngram", "merge")),
+    *(f"sampling/{name}" for name in ("params", "ask", "noise", "law", "reference", "theory")),
 }
 
 
@@ -98,6 +100,8 @@ def test_frameworks_stay_in_their_files(path: Path) -> None:
     name = name_of(path)
     if name in TORCH_FREE:
         assert "torch" not in tops
+    if "triton" in tops:
+        assert name == "sampling/batched/triton"
     for host in HOSTS & tops:
         allowed = name == f"integrations/{host}" or (
             host == "transformers" and name.startswith("models/")

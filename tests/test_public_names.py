@@ -11,6 +11,7 @@ import pytest
 import foresay
 import foresay.drafters
 import foresay.errors
+import foresay.sampling
 
 FACTS = ("Mutates:", "Valid until:", "Raises:", "GIL:")
 
@@ -32,9 +33,20 @@ def test_public_names() -> None:
         "NgramDrafter",
         "SuffixDrafter",
     ]
+    assert foresay.sampling.__all__ == [
+        "Ask",
+        "AskBatch",
+        "Logprobs",
+        "SamplingParams",
+        "Stream",
+        "Verified",
+        "logprobs_of",
+        "match",
+        "rejection",
+    ]
 
 
-@pytest.mark.parametrize("module", [foresay, foresay.drafters], ids=["foresay", "drafters"])
+@pytest.mark.parametrize("module", [foresay, foresay.drafters, foresay.sampling])
 def test_all_is_sorted_complete_and_importable(module: object) -> None:
     names = module.__all__  # type: ignore[attr-defined]
     assert names == sorted(names)
@@ -68,6 +80,14 @@ def test_the_four_facts(owner: str, method: str) -> None:
 def test_the_four_facts_of_values(name: str) -> None:
     flat = " ".join((inspect.getdoc(getattr(foresay, name)) or "").split())
     assert all(fact in flat for fact in FACTS)
+
+
+@pytest.mark.parametrize("name", foresay.sampling.__all__)
+def test_the_four_facts_of_sampling(name: str) -> None:
+    thing = getattr(foresay.sampling, name)
+    home = inspect.getdoc(inspect.getmodule(thing)) or ""
+    flat = " ".join(f"{inspect.getdoc(thing)} {home}".split())
+    assert all(fact in flat for fact in FACTS), name
 
 
 def test_every_module_says_what_it_is() -> None:

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from foresay import Draft, DraftBatch
+from foresay import Draft
 from foresay.errors import InputError
-from foresay.sampling import Ask, AskBatch, SamplingParams
+from foresay.sampling import Ask, SamplingParams
 from foresay.sampling.batched.match import match
 from foresay.sampling.batched.rejection import rejection
-from foresay.sampling.batched.rows import Rows
 from foresay.sampling.law import probabilities, scores
 from foresay.sampling.logprobs import logprobs_of
 from foresay.sampling.reference import path_to
@@ -61,7 +60,7 @@ def test_teacher_forced(rule: object, params: SamplingParams) -> None:
         verified = rule([draft], logits, [ask])  # type: ignore[operator]
         tokens = verified.verdicts[0].tokens.tolist()
         committed += len(tokens)
-        got = logprobs_of(verified, logits, Rows.of(DraftBatch.of([draft])), AskBatch.of([ask]), top=3)
+        got = logprobs_of(verified, [draft], logits, [ask], top=3)
 
         forced = model([*text, *tokens])[len(text) - 1 : -1]
         raw = torch.log_softmax(forced.double(), dim=-1).numpy()
@@ -79,6 +78,4 @@ def test_a_top_larger_than_the_vocabulary() -> None:
     ask, draft = Ask(SamplingParams(), 0, [1]), Draft.empty()
     verified = match([draft], torch.zeros(1, 4), [ask])
     with pytest.raises(InputError, match="top is 5; valid are 0 to the vocabulary's 4"):
-        logprobs_of(
-            verified, torch.zeros(1, 4), Rows.of(DraftBatch.of([draft])), AskBatch.of([ask]), top=5
-        )
+        logprobs_of(verified, [draft], torch.zeros(1, 4), [ask], top=5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foresay.arrays import Int32s
+from foresay.draft import Draft
 from foresay.errors import InputError
-from foresay.sampling.ask import AskBatch
+from foresay.sampling.ask import Ask
 from foresay.sampling.batched import law
-from foresay.sampling.batched.rows import Rows
+from foresay.sampling.batched.inputs import checked
 from foresay.sampling.batched.verdicts import Verified
 from foresay.sampling.noise import Doubles
 
@@ -39,13 +41,18 @@ class Logprobs:
 
 
 def logprobs_of(
-    verified: Verified, logits: Tensor, rows: Rows, asks: AskBatch, top: int = 0
+    verified: Verified,
+    drafts: Sequence[Draft],
+    logits: Tensor,
+    asks: Sequence[Ask],
+    top: int = 0,
 ) -> Logprobs:
     """The log probabilities of the verdicts' tokens, given what `match` or `rejection` was given.
 
     Mutates: nothing. Valid until: for ever. Raises: InputError for a `top` that the vocabulary does
-    not have. GIL: held but for torch's own work.
+    not have, and as the rules do. GIL: held but for torch's own work.
     """
+    _, asks, rows = checked(drafts, logits, asks)
     if not 0 <= top <= logits.shape[1]:
         raise InputError(f"top is {top}; valid are 0 to the vocabulary's {logits.shape[1]}")
     chosen = torch.as_tensor(verified.verdicts.tokens, device=logits.device).long()[:, None]

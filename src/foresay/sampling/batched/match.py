@@ -16,12 +16,11 @@ from torch import Tensor
 
 from foresay import _core
 from foresay.draft import Draft
-from foresay.errors import LogitsError
 from foresay.sampling.ask import Ask, AskBatch
 from foresay.sampling.batched import law
 from foresay.sampling.batched.inputs import checked
 from foresay.sampling.batched.rows import Longs, Rows
-from foresay.sampling.batched.verdicts import Verified, verdicts
+from foresay.sampling.batched.verdicts import Verified, failures_of, verdicts
 from foresay.sampling.law import RowStatus
 from foresay.sampling.noise import Stream
 
@@ -63,11 +62,7 @@ def match(
     order = np.lexsort((-np.arange(len(rows)), rows.depth))
     order = order[ends[order]]
     last[rows.request[order]] = order  # of several writes the last one stays
-    failures = {
-        int(i): LogitsError(f"request {i}: {RowStatus(int(s)).sentence(int(asks.positions[i]))}")
-        for i, s in enumerate(status[rows.starts[:-1]])
-        if s != RowStatus.GOOD
-    }
+    failures = failures_of(status[rows.starts[:-1]], asks)
     return verdicts(rows, asks, last, chosen[last], failures)
 
 

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foresay.draft import Draft
-from foresay.errors import ForesayError, InputError, LogitsError
+from foresay.errors import InputError
 from foresay.sampling.ask import Ask, AskBatch
 from foresay.sampling.batched import law
 from foresay.sampling.batched.inputs import checked
 from foresay.sampling.batched.rows import Longs, Rows
-from foresay.sampling.batched.verdicts import Verified, verdicts
+from foresay.sampling.batched.verdicts import Verified, failures_of, verdicts
 from foresay.sampling.law import RowStatus
 from foresay.sampling.noise import Doubles, Stream, uniform
 
@@ -44,11 +44,7 @@ def rejection(drafts: Sequence[Draft], logits: Tensor, asks: Sequence[Ask]) -> V
     own = np.zeros(len(asks), np.int64)
     left = _Left(logits, rows, asks)
     status = left.enter(np.arange(len(asks)), row)
-    failures: dict[int, ForesayError] = {
-        int(i): LogitsError(f"request {i}: {RowStatus(int(s)).sentence(int(asks.positions[i]))}")
-        for i, s in enumerate(status)
-        if s != RowStatus.GOOD
-    }
+    failures = failures_of(status, asks)
     candidate[list(failures)] = -1
     probs = None if drafts.probs is None else torch.from_numpy(drafts.probs)
 

@@ -12,7 +12,9 @@ What makes it fast is what it leaves out. Noise is never above -log(1 - u), and 
     in other blocks a token needs its random word and one approximate exp2, to see that it lost;
     the exact noise, in float64, is for the few blocks with a token that may have won.
 
-Each row is cut into parts for as many programs, and a second, small kernel merges what they found.
+Each row is cut into parts for as many programs, which tell each other the best value so far, and a
+second, small kernel merges what they found. What a program hears changes what it leaves out, never
+what it finds.
 With TRITON_INTERPRET=1 all this runs on the CPU, slowly.
 
 Mutates: nothing. Valid until: for ever. Raises: as `foresay.sampling.batched.noise`. GIL: held
@@ -47,8 +49,10 @@ class Layout(NamedTuple):
     """The most registers per thread; None leaves it to the compiler."""
 
 
-LAYOUT = Layout(splits=5, block=256, warps=1, registers=96)
-"""A warp needs no barrier to compare its lanes, and 96 registers spill nothing."""
+LAYOUT = Layout(splits=37, block=256, warps=1, registers=96)
+"""The best on an H200 (benchmarks/gpu_sampling.py): many small programs, because those that start
+later know from the others what they must beat; one warp, which compares its lanes without a
+barrier; and as many registers as spill nothing."""
 
 _M0, _M1 = tl.constexpr(0xD2511F53), tl.constexpr(0xCD9E8D57)
 _W0, _W1 = tl.constexpr(0x9E3779B9), tl.constexpr(0xBB67AE85)
@@ -152,6 +156,12 @@ def float_of(order):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def announce(known_at, value):  # type: ignore[no-untyped-def]
+    """Tell the other programs of the row what they must beat."""
+    tl.atomic_max(known_at, order_of(value.to(tl.float32)), sem="relaxed")
+
+
+@triton.jit
 def offset_known(known_at, unsure):  # type: ignore[no-untyped-def]
     """`offset_of` the best value that any program has found in the row; +inf at the beginning."""
     order = tl.load(known_at, volatile=True)
@@ -227,7 +237,7 @@ def scan(  # type: ignore[no-untyped-def]
                 if ~(top.to(tl.float64) <= best):
                     best = larger(best, top.to(tl.float64))  # NaN for good
                     token = tl.min(tl.where(logits == top, ids, _NO_TOKEN))
-                    tl.atomic_max(known_at, order_of(best.to(tl.float32)), sem="relaxed")
+                    announce(known_at, best)
                     offset = offset_of(best) + unsure
             else:
                 word0, _ = words(seed, position, ids, stream)
@@ -247,7 +257,7 @@ def scan(  # type: ignore[no-untyped-def]
                         value = perturbed(logit.to(tl.float32), divisor, one0, one1)
                         if value > best:
                             best, token, offset = value, one, offset_of(value) + unsure
-                            tl.atomic_max(known_at, order_of(value.to(tl.float32)), sem="relaxed")
+                            announce(known_at, value)
                         lost = (v > tl.exp2(logits * rough + offset)) | (ids == one)
                         if tl.min(lost.to(tl.int32)) == 0:
                             # The seed is read again, or the compiler would keep all words of all
@@ -259,7 +269,9 @@ def scan(  # type: ignore[no-untyped-def]
                             first = tl.min(tl.where(every == most, ids, _NO_TOKEN))
                             if most > best:
                                 best, token, offset = most, first, offset_of(most) + unsure
-                                tl.atomic_max(known_at, order_of(most.to(tl.float32)), sem="relaxed")
+                                tl.atomic_max(
+                                    known_at, order_of(most.to(tl.float32)), sem="relaxed"
+                                )
                             elif most == best:
                                 token = tl.minimum(token, first)
     out = row * tl.num_programs(1) + split

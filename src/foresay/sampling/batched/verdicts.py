@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foresay.draft import VerdictBatch
-from foresay.errors import ForesayError
+from foresay.errors import ForesayError, LogitsError
 from foresay.sampling.ask import AskBatch
 from foresay.sampling.batched.rows import Longs, Rows
+from foresay.sampling.law import RowStatus
 
-__all__ = ["Verified", "verdicts"]
+__all__ = ["Verified", "failures_of", "verdicts"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +30,19 @@ class Verified:
     """Why a request failed, by its number in the batch. The others are as if it had not been."""
     rows: Longs
     """For each of the verdicts' tokens the row of logits that it was chosen from."""
+
+
+def failures_of(status: NDArray[np.uint8], asks: AskBatch) -> dict[int, ForesayError]:
+    """What is wrong with the first rows of requests, by the requests' numbers.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    return {
+        int(i): LogitsError(
+            f"request {i}: {RowStatus(int(status[i])).sentence(int(asks.positions[i]))}"
+        )
+        for i in np.flatnonzero(status != RowStatus.GOOD)
+    }
 
 
 def verdicts(

@@ -1,0 +1,17 @@
+"""The proof that speculation changes no answer; the command is `foresay lossless`.
+
+prove            all of it, as a list of checks
+exact            laws of whole texts with rational numbers, compared with ==
+  chance           every outcome of a function of coins, or one at random
+  worlds           small random targets and drafters
+  drafts, schemes  ways to speculate that are right
+  wrong            ways that are not, and must be found
+scripts          equality with plain decoding over random schedules
+  toy              a target, drafters and requests for it
+  script_controls  wrong verifications that must be found
+sampled          the batched rules against a known law
+noise_quality    the keyed noise against a known law
+  gtest            the statistics of both, with their power
+user             your own verify function
+servers          two OpenAI-compatible servers
+"""

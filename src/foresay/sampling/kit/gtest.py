@@ -65,10 +65,11 @@ class Outcome:
     false_alarm: float  # the chance that a correct sampler is called different
 
     def __str__(self) -> str:
+        found = ", then ".join(f"{p:.2g}" for p in self.p_values)
         return (
-            f"{'equal' if self.equal else 'different'}, p = {self.p_values}, {self.n:,} draws; a "
-            f"bias of total variation {self.total_variation:g} is found with chance "
-            f"{self.power:.6g}, a false alarm has chance {self.false_alarm:.2g}"
+            f"{'equal' if self.equal else 'different'}, p = {found} from {self.n} draws; a bias of "
+            f"total variation {self.total_variation:g} is found with chance {self.power:.4g}, a "
+            f"false alarm has chance {self.false_alarm:.2g}"
         )
 
 

@@ -1,0 +1,203 @@
+"""Sampling and verification on the CPU: the noise kernel, and the batched rules against the loop.
+
+    python benchmarks/sampling.py [--requests 64] [--drafts 8] [--vocabulary 152064] [--json]
+
+One row: `argmax(logits / temperature + noise)` over the vocabulary on one core, by the core; the
+numpy twin beside it.
+
+A batch: chains of drafts for many requests through `sampling.match` and `sampling.rejection`, and
+through the readable reference, request by request; in turns, so that a noisy machine disturbs them
+alike. The readable loop computes, like the batched one, only rows that its walk reaches; it is
+measured on some of the requests and scaled, since it takes seconds each. A third way is there for
+fairness: the same loop over requests with every row in vectorised numpy (for match with the core's
+noise), which is what most people would write first.
+
+The target is likely to agree with the draft: about two of three drafted tokens are accepted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+import record
+from foresay import Draft, DraftBatch, _core
+from foresay.sampling import Ask, AskBatch, SamplingParams, Stream, match, reference, rejection
+from foresay.sampling.noise import gumbel, uniform
+
+clock = time.perf_counter
+TURNS = 5
+
+
+def timed(function: Callable[[], object]) -> float:
+    start = clock()
+    function()
+    return clock() - start
+
+
+def one_row(vocabulary: int) -> dict[str, float]:
+    """Milliseconds for one row on one core; the median of many."""
+    logits = (np.random.default_rng(0).normal(size=(1, vocabulary)) * 3).astype(np.float32)
+    top_k = np.full_like(logits, -np.inf)
+    best = np.argsort(logits[0])[-50:]
+    top_k[0, best] = logits[0, best]
+    none = np.full(1, -1, np.int32)
+
+    def choose(rows: Any, temperature: float) -> object:
+        return _core.choose(
+            rows,
+            temperatures=np.array([temperature], np.float32),
+            seeds=np.array([1], np.uint64),
+            positions=np.array([5], np.uint32),
+            stream=Stream.TARGET,
+            offsets=np.array([0, 1], np.int32),
+            gates=none,
+            tokens=none,
+            threads=1,
+        )
+
+    def twin() -> object:
+        return int(np.argmax(logits[0].astype(np.float64) + gumbel(1, 5, np.arange(vocabulary))))
+
+    cases: dict[str, tuple[Callable[[], object], int]] = {
+        "temperature 1": (lambda: choose(logits, 1.0), 200),
+        "temperature 0.7": (lambda: choose(logits, 0.7), 200),
+        "50 tokens left": (lambda: choose(top_k, 1.0), 200),
+        "greedy": (lambda: choose(logits, 0.0), 200),
+        "numpy twin, temperature 1": (twin, 3),
+    }
+    return {
+        name: 1e3 * statistics.median(timed(run) for _ in range(turns))
+        for name, (run, turns) in cases.items()
+    }
+
+
+def numpy_match(draft: Draft, logits: Any, ask: Ask) -> list[int]:
+    tokens: list[int] = []
+    ids = np.arange(logits.shape[1], dtype=np.int32)
+    for row in range(len(draft) + 1):
+        noise = _core.gumbels(ask.seed, ask.position + row, ids, Stream.TARGET)
+        tokens.append(int(np.argmax(logits[row] + noise)))
+        if row == len(draft) or tokens[-1] != draft.tokens[row]:
+            break
+    return tokens
+
+
+def numpy_rejection(draft: Draft, logits: Any, ask: Ask) -> list[int]:
+    tokens: list[int] = []
+    for row in range(len(draft) + 1):
+        weights = np.exp(logits[row].astype(np.float64) - float(logits[row].max()))
+        p = weights / weights.sum()
+        if row < len(draft):
+            token = int(draft.tokens[row])
+            q = None if draft.probs is None else draft.probs[row].astype(np.float64)
+            q = np.eye(1, len(p), token)[0] if q is None else q / q.sum()
+            coin = uniform(ask.seed, ask.position + row, 0, Stream.ACCEPT)
+            if coin < p[token] / q[token]:
+                tokens.append(token)
+                continue
+            p = np.maximum(p - q, 0)
+        sums = np.cumsum(p)
+        goal = uniform(ask.seed, ask.position + row, 0, Stream.RESIDUAL) * sums[-1]
+        return [*tokens, int(np.searchsorted(sums, goal, side="right"))]
+    raise AssertionError("the last row always returns")
+
+
+def batch(requests: int, drafts: int, vocabulary: int, some: int) -> list[dict[str, Any]]:
+    """Seconds of each way, turn by turn, and the ratios."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(requests, drafts + 1, vocabulary), scale=2).astype(np.float32)
+    guesses = rng.integers(0, vocabulary, (requests, drafts))
+    for i in range(requests):  # a likely token, of chance about 0.67
+        rest = np.log(np.exp(logits[i, :-1].astype(np.float64)).sum(axis=1))
+        logits[i, np.arange(drafts), guesses[i]] = rest + 0.7
+    chosen = [Draft.chain(row.astype(np.int32)) for row in guesses]
+    near = logits[:, :-1] + rng.normal(size=(requests, drafts, vocabulary)).astype(np.float32) / 2
+    q = torch.softmax(torch.from_numpy(near), dim=-1).numpy()
+    drawn = [Draft(d.tokens, d.parents, probs=q[i]) for i, d in enumerate(chosen)]
+    asks = [Ask(SamplingParams(), i, [1, 2, 3]) for i in range(requests)]
+    columns, rows = AskBatch.of(asks), torch.from_numpy(logits.reshape(-1, vocabulary))
+    results = []
+    for name, rule, readable, vectorised, given in (
+        ("match, chosen", match, reference.match, numpy_match, chosen),
+        ("rejection, chosen", rejection, reference.rejection, numpy_rejection, chosen),
+        ("rejection, drawn", rejection, reference.rejection, numpy_rejection, drawn),
+    ):
+        packed = DraftBatch.of(given)
+        verified = rule(packed, rows, columns)
+        ways: dict[str, Callable[[], object]] = {
+            "batched": lambda rule=rule, packed=packed: rule(packed, rows, columns),
+            "readable": lambda readable=readable, given=given: [
+                readable(given[i], logits[i], asks[i]) for i in range(some)
+            ],
+            "numpy": lambda vectorised=vectorised, given=given: [
+                vectorised(given[i], logits[i], asks[i]) for i in range(requests)
+            ],
+        }
+        for i in range(some):  # the three ways agree, or their times mean nothing
+            expected = verified.verdicts[i].tokens.tolist()
+            assert readable(given[i], logits[i], asks[i]).tokens.tolist() == expected
+            assert vectorised(given[i], logits[i], asks[i]) == expected
+        seconds: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(TURNS):
+            for way, run in ways.items():
+                scale = requests / some if way == "readable" else 1
+                seconds[way].append(timed(run) * scale)
+        results.append(
+            {
+                "rule": name,
+                "committed": len(verified.verdicts.tokens),
+                "seconds": {way: statistics.median(times) for way, times in seconds.items()},
+                "turns": seconds,
+                **{
+                    f"{way}_over_batched": statistics.median(
+                        a / b for a, b in zip(seconds[way], seconds["batched"], strict=True)
+                    )
+                    for way in ("readable", "numpy")
+                },
+            }
+        )
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--requests", type=int, default=64)
+    parser.add_argument("--drafts", type=int, default=8)
+    parser.add_argument("--vocabulary", type=int, default=152_064)
+    parser.add_argument("--some", type=int, default=2, help="requests for the readable loop")
+    parser.add_argument("--json", action="store_true", help="print the record")
+    record.add_option(parser)
+    options = parser.parse_args()
+    figures = {
+        "requests": options.requests,
+        "drafts": options.drafts,
+        "vocabulary": options.vocabulary,
+        "torch_threads": torch.get_num_threads(),
+        "row_ms": one_row(options.vocabulary),
+        "batch": batch(options.requests, options.drafts, options.vocabulary, options.some),
+    }
+    path = record.write("sampling", figures, options.record)
+    if options.json:
+        print(json.dumps(figures, indent=2))
+    else:
+        for name, ms in figures["row_ms"].items():
+            print(f"one row, {name:<28}{ms:>10.3f} ms")
+        for line in figures["batch"]:
+            print(
+                f"{line['rule']:<20} batched {line['seconds']['batched']:.3f} s, "
+                f"readable loop {line['readable_over_batched']:.0f}x, "
+                f"numpy loop {line['numpy_over_batched']:.1f}x"
+            )
+    print(f"recorded in {path.name}")
+
+
+if __name__ == "__main__":
+    main()

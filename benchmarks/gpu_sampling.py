@@ -1,25 +1,22 @@
 """The Triton kernel of the choice on a GPU: its time against that of reading the logits once.
 
-    python benchmarks/gpu_sampling.py [--sweep] [--out FILE]     on a machine with CUDA
-    python benchmarks/gpu_sampling.py --cpu-smoke                a tiny run in Triton's interpreter
+    python benchmarks/gpu_sampling.py [--sweep]      on a machine with CUDA
+    python benchmarks/gpu_sampling.py --cpu-smoke    a tiny run in Triton's interpreter
 
 576 rows (64 requests of 9 positions) of 152,064 logits, normal with a deviation of 2.5, in float32
 and in bfloat16; also with all but 50 per row masked. "Read once" is the faster of torch.amax and
 the best of several layouts of a Triton kernel that does nothing but the maximum of a row. Times are
 medians of CUDA events; the logits are several times larger than the L2 cache. With --sweep all
-layouts of the choice are timed too, and `best` is what the constant LAYOUT should be.
+layouts of the choice are timed too; the first of `sweep` is what the constant LAYOUT should be.
 
 Correctness on the same GPU: the tokens of all rows against the torch twin, and the torch twin's
 uniforms against numpy's, bit for bit. Needs torch, triton and numpy, and not the compiled core.
-Prints one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import sys
 import warnings
 from collections.abc import Callable
@@ -38,6 +35,7 @@ import torch  # noqa: E402
 import triton  # type: ignore[import-untyped]  # noqa: E402
 import triton.language as tl  # type: ignore[import-untyped]  # noqa: E402
 
+import record  # noqa: E402
 from foresay.sampling import noise as law  # noqa: E402
 from foresay.sampling.batched import noise as twin  # noqa: E402
 from foresay.sampling.batched import triton as kernels  # noqa: E402
@@ -127,21 +125,19 @@ def measure(dtype: torch.dtype, arguments: Arguments, sweep: bool) -> dict[str, 
         "triton_max_us": reader["us"],
         "reader": reader["best"],
     }
-    layout = LAYOUT
     if sweep:
         swept = fastest(CHOOSERS, lambda at: kernels.choose_with(plain, *arguments, 0, at))
-        layout, result["sweep"] = Layout(**swept["best"]), swept["table"]
-    result["layout"] = layout._asdict()
+        result["sweep"] = swept["table"]
+    result["layout"] = LAYOUT._asdict()
     for name, (logits, temperatures) in variants.items():
         call = (logits, temperatures, seeds, positions, 0)
-        us = microseconds(partial(kernels.choose_with, *call, layout), 100)
-        found, wanted = kernels.choose_with(*call, layout), twin.choose(*call)
+        us = microseconds(partial(kernels.choose, *call), 100)
+        found, wanted = kernels.choose(*call), twin.choose(*call)
         gap = (found.values - wanted.values).abs().max()
         result[name] = {
             "us": us,
             "ratio": round(us / once, 3),
             "within_bar": us <= BAR * once,
-            "default_layout_us": microseconds(partial(kernels.choose, *call), 100),
             "different_tokens": int((found.tokens != wanted.tokens).sum()),
             "different_status": int((found.status != wanted.status).sum()),
             "largest_value_difference": float(gap),
@@ -166,20 +162,16 @@ def uniforms_that_differ() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description="The choice of tokens on a GPU")
     parser.add_argument("--sweep", action="store_true", help="time all layouts of the choice")
-    parser.add_argument("--out", type=Path, help="also write the JSON there")
     parser.add_argument("--cpu-smoke", action="store_true", help="a tiny run in the interpreter")
+    record.add_option(parser)
     options = parser.parse_args()
     torch.manual_seed(0)
     seeds = torch.randint(-(2**62), 2**62, [ROWS], device=DEVICE) * 2
     positions = torch.arange(ROWS, device=DEVICE) % 9 + 1000
     arguments = (torch.ones(ROWS, device=DEVICE), seeds, positions)
-    figures = {
+    figures: dict[str, Any] = {
         "gpu": "none" if SMOKE else torch.cuda.get_device_name(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "triton": triton.__version__,
-        },
+        "triton": triton.__version__,
         "rows": ROWS,
         "vocabulary": VOCABULARY,
         "bar": BAR,
@@ -187,10 +179,13 @@ def main() -> None:
         "float32": measure(torch.float32, arguments, options.sweep),
         "bfloat16": measure(torch.bfloat16, arguments, options.sweep),
     }
-    text = json.dumps(figures, indent=2)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n")
+    for dtype in ("float32", "bfloat16"):
+        print(f"{dtype}: reading once {figures[dtype]['read_once_us']:.1f} us")
+        for name in ("sampled", "sampled_at_0.7", "greedy", "top_50"):
+            line = figures[dtype][name]
+            print(f"  {name:<16}{line['us']:>8.1f} us{line['ratio']:>8.2f}x, bar {BAR:g}x")
+    path = record.write("gpu-sampling", figures, options.record)
+    print(f"recorded in {path.name}")
 
 
 if __name__ == "__main__":

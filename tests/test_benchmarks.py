@@ -54,3 +54,22 @@ def test_ablation(tmp_path: Path, trace: Path) -> None:
     assert record["trace"] == "tiny" and record["components"]["everything"] > 1
     assert record["budgets"]["1"] <= record["budgets"]["32"]
     assert len(record["sam"]) == 20
+
+
+def test_sampling(tmp_path: Path) -> None:
+    small = "--requests", "3", "--drafts", "2", "--vocabulary", "500"
+    _, record = run("sampling.py", tmp_path, *small)
+    assert {line["rule"] for line in record["batch"]} == {
+        "match, chosen",
+        "rejection, chosen",
+        "rejection, drawn",
+    }
+    assert all(ms > 0 for ms in record["row_ms"].values())
+
+
+def test_gpu_sampling_in_the_interpreter(tmp_path: Path) -> None:
+    _, record = run("gpu_sampling.py", tmp_path, "--cpu-smoke")
+    assert record["gpu"] == "none" and record["different_uniforms"] == 0
+    for dtype in ("float32", "bfloat16"):
+        for name in ("sampled", "greedy", "top_50"):
+            assert record[dtype][name]["different_tokens"] == 0

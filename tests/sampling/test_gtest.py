@@ -199,7 +199,7 @@ def test_a_correct_sampler_is_confirmed_in_one_test() -> None:
     assert asked == [(3, outcome.n)]
     assert outcome.power >= 0.999 and outcome.false_alarm <= 1e-9
     assert outcome.power == pair_power(outcome.n, 8, 0.005, 1e-5)
-    assert str(outcome).startswith("equal, p = (")
+    assert str(outcome).startswith(f"equal, p = {outcome.p_values[0]:.2g} from {outcome.n} draws; ")
 
 
 def test_a_biased_sampler_is_different_only_after_two_tests() -> None:

@@ -9,7 +9,6 @@ import os
 import pty
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -289,43 +288,46 @@ def test_a_failing_iterator_leaves_the_old_file(tmp_path: Path) -> None:
     assert (tmp_path / "index").read_bytes() == b"old"
 
 
+MEASURED = """
+import sys, threading
+from pathlib import Path
+import numpy as np
+from foresay import corpus
+
+def anonymous():
+    return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) * 1024
+
+rng = np.random.default_rng(0)
+documents = [(rng.integers(0, 50, 30_000) ** 2 % 997).astype(np.int32) for _ in range(100)]
+before, most, done = anonymous(), 0, threading.Event()
+
+def sample():
+    global most
+    while not done.wait(0.001):
+        most = max(most, anonymous() - before)
+
+sampler = threading.Thread(target=sample)
+sampler.start()
+corpus.build_from(documents, Path(sys.argv[1]), vocabulary=1000, memory_bytes=int(sys.argv[2]))
+done.set()
+sampler.join()
+print(most)
+"""
+
+
 def test_memory_is_bounded(tmp_path: Path) -> None:
-    """While 3M tokens are sorted memory stays near the bound of 4 MiB. Takes a few seconds."""
-    rng = np.random.default_rng(0)
-    documents = [(rng.integers(0, 50, 30_000) ** 2 % 997).astype(np.int32) for _ in range(100)]
+    """While 3M tokens are sorted memory stays near the bound of 4 MiB. Takes a few seconds.
+
+    In processes of their own: here, memory that other tests gave back would be used again.
+    """
 
     def peak(name: str, memory_bytes: int) -> int:
-        return peak_memory(
-            lambda: corpus.build_from(
-                documents, tmp_path / name, vocabulary=1000, memory_bytes=memory_bytes
-            )
-        )
+        command = [sys.executable, "-c", MEASURED, str(tmp_path / name), str(memory_bytes)]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
     bounded, unbounded = peak("a", 4 << 20), peak("b", 1 << 30)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert bounded < 12 << 20 < unbounded
-
-
-def peak_memory(work: Callable[[], None]) -> int:
-    """The most anonymous memory seen during the work, over that before it."""
-
-    def anonymous() -> int:
-        return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) * 1024
-
-    before, seen, done = anonymous(), [0], threading.Event()
-
-    def sample() -> None:
-        while not done.wait(0.001):
-            seen[0] = max(seen[0], anonymous() - before)
-
-    sampler = threading.Thread(target=sample)
-    sampler.start()
-    try:
-        work()
-    finally:
-        done.set()
-        sampler.join()
-    return seen[0]
 
 
 def shell(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -22,6 +22,7 @@ def test_public_names() -> None:
         "DraftBatch",
         "Drafter",
         "ForesayError",
+        "SamplingParams",
         "Verdict",
         "VerdictBatch",
         "Wants",

@@ -10,6 +10,7 @@ Importing this package needs numpy and nothing else.
 from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
 from foresay.drafter import Drafter
 from foresay.errors import ForesayError
+from foresay.sampling.params import SamplingParams
 
 __version__ = "0.1.0"
 
@@ -18,6 +19,7 @@ __all__ = [
     "DraftBatch",
     "Drafter",
     "ForesayError",
+    "SamplingParams",
     "Verdict",
     "VerdictBatch",
     "Wants",

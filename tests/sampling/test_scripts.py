@@ -22,7 +22,7 @@ from foresay.sampling.kit.scripts import (
     replay,
     run,
 )
-from foresay.sampling.kit.toy import DRAFTERS, Plan, Toy, plain, some_asks
+from foresay.sampling.kit.toy import GUESSES, Plan, Toy, plain, some_asks
 
 QUICK = 120
 
@@ -166,7 +166,7 @@ def test_plain_decoding_ends_where_it_should() -> None:
 
 def test_every_drafter_makes_trees() -> None:
     rng, alike = random.Random(0), Toy(16, 4, disturbed=0.3)
-    for drafter in DRAFTERS:
+    for drafter in GUESSES:
         for ask in some_asks(rng, 16) + some_asks(rng, 16):
             for rest in ((), (3, 1, 4, 1, 5)):
                 draft = Draft(*drafter(rng, Plan(ask, rest, alike)))

@@ -18,11 +18,11 @@ from foresay.sampling import theory
 from foresay.sampling.theory import (
     StepCost,
     acceptance,
-    acceptance_by_depth,
     acceptance_chosen,
     acceptance_coupled_bound,
     acceptance_floor,
     best_length,
+    beta_by_depth,
     bretagnolle_huber,
     kl,
     pinsker,
@@ -265,21 +265,21 @@ def test_a_cost_is_linear_between_lengths_and_ends_at_the_last() -> None:
 def test_the_curve_comes_back_from_counts() -> None:
     curve = [0.9, 0.5, 0.7, 0.95]
     reached, accepted = simulated(curve, np.random.default_rng(5))
-    found = acceptance_by_depth(reached, accepted, level=0.999)
+    found = beta_by_depth(reached, accepted, level=0.999)
     assert found.rate == pytest.approx(curve, rel=WITHIN)
     assert (found.low < curve).all() and (curve < found.high).all()
-    alike = acceptance_by_depth(*simulated([0.8] * 4, np.random.default_rng(6)))
+    alike = beta_by_depth(*simulated([0.8] * 4, np.random.default_rng(6)))
     assert alike.overall[0] == pytest.approx(0.8, rel=WITHIN)
     assert sum(accepted) / (4 * STEPS) < 0.6  # accepted / drafted is no chance of any depth
 
 
 def test_no_drafts_are_no_error() -> None:
     for counts in ([], [0], [0, 0, 0]):
-        found = acceptance_by_depth(counts, counts)
+        found = beta_by_depth(counts, counts)
         assert np.isnan(found.rate).all() and len(found.rate) == len(counts)
         assert not found.low.any() and (found.high == 1).all()
         assert math.isnan(found.overall[0]) and found.overall[1:] == (0, 1)
-    found = acceptance_by_depth([5, 0], [0, 0])
+    found = beta_by_depth([5, 0], [0, 0])
     assert found.rate[0] == 0 and np.isnan(found.rate[1]) and found.overall[0] == 0
 
 
@@ -287,7 +287,7 @@ def test_no_drafts_are_no_error() -> None:
 def test_the_interval_is_wilsons(n: int, share: float, level: float) -> None:
     """Its ends are where the normal test just does not reject: (a/n - x)² = z² x (1 - x) / n."""
     a = int(share * n)
-    found = acceptance_by_depth([n], [a], level)
+    found = beta_by_depth([n], [a], level)
     z = NormalDist().inv_cdf((1 + level) / 2)
     for x in (float(found.low[0]), float(found.high[0])):
         assert (a / n - x) ** 2 == pytest.approx(z * z * x * (1 - x) / n, rel=1e-6, abs=1e-15)
@@ -299,7 +299,7 @@ def test_the_interval_covers_as_often_as_it_says() -> None:
     rng = np.random.default_rng(8)
     for alpha in (0.3, 0.8):
         drawn = rng.binomial(200, alpha, 1000)
-        found = [acceptance_by_depth([200], [a]) for a in drawn]
+        found = [beta_by_depth([200], [a]) for a in drawn]
         inside = np.mean([f.low[0] <= alpha <= f.high[0] for f in found])
         assert 0.93 <= inside <= 0.97
 
@@ -344,11 +344,11 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: speedup([0.5], COST, 2), "k is 2; the acceptances end at depth 1"),
     (lambda: speedup(1.5, COST, 0), r"acceptances\[0\] is 1\.5"),
     (lambda: best_length(-0.5, COST), r"acceptances\[0\] is -0\.5"),
-    (lambda: acceptance_by_depth([3], [4]), r"in turn are \[3, 4\]; they never rise"),
-    (lambda: acceptance_by_depth([9, 5], [4, 2]), r"\[9, 4, 5, 2\]"),
-    (lambda: acceptance_by_depth([-1], [0]), r"reached\[0\] is -1; a count is a whole number"),
-    (lambda: acceptance_by_depth([1], [1, 1]), "accepted has 2 entries"),
-    (lambda: acceptance_by_depth([1], [1], 1.0), r"level is 1\.0; valid are"),
+    (lambda: beta_by_depth([3], [4]), r"in turn are \[3, 4\]; they never rise"),
+    (lambda: beta_by_depth([9, 5], [4, 2]), r"\[9, 4, 5, 2\]"),
+    (lambda: beta_by_depth([-1], [0]), r"reached\[0\] is -1; a count is a whole number"),
+    (lambda: beta_by_depth([1], [1, 1]), "accepted has 2 entries"),
+    (lambda: beta_by_depth([1], [1], 1.0), r"level is 1\.0; valid are"),
 ]
 
 

@@ -20,10 +20,7 @@ from foresay.errors import InputError, LogitsError
 from foresay.sampling.ask import Ask
 from foresay.sampling.noise import Doubles
 
-__all__ = ["PARTS", "RowStatus", "mass", "probabilities", "scores"]
-
-PARTS = 2.0**44
-"""Weights of top-p are counted in this many parts of the likeliest token's."""
+__all__ = ["RowStatus", "parts", "probabilities", "scores"]
 
 
 class RowStatus(IntEnum):
@@ -79,11 +76,9 @@ def probabilities(row: Floats, greedy: bool) -> Doubles:
     return result
 
 
-def mass(row: Floats) -> NDArray[np.int64]:
-    """Each token's weight in whole parts of the likeliest token's."""
-    exact = np.exp(row.astype(np.float64) - np.float64(row.max()))
-    result: NDArray[np.int64] = np.floor(exact * PARTS).astype(np.int64)
-    return result
+def parts(vocabulary: int) -> float:
+    """In how many parts of the likeliest token's weight top-p counts: as many as int64 can sum."""
+    return 2.0 ** (62 - max(10, (vocabulary - 1).bit_length()))
 
 
 def _penalise(row: Floats, ask: Ask, answer: NDArray[np.int64]) -> None:
@@ -107,7 +102,8 @@ def _keep_top_p(row: Floats, p: float) -> None:
     """Tokens by falling score (ties: by rising id), as long as those before them weigh under p."""
     if p < 1 and np.isfinite(row.max()):
         order = np.argsort(-row, kind="stable")
-        weights = mass(row)[order]
+        exact = np.exp(row.astype(np.float64) - np.float64(row.max()))
+        weights = np.floor(exact * parts(len(row))).astype(np.int64)[order]
         before = np.cumsum(weights) - weights
         row[order[before >= p * float(weights.sum())]] = -np.inf
 

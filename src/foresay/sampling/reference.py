@@ -1,5 +1,5 @@
-"""The two rules of verification, one request and one token at a time: the readable twins of
-`batched/verify.py`, and the ones whose exactness is proved with rational numbers.
+"""The two rules of verification, one request and one token at a time: the readable twins of those
+in `batched/`, and the ones whose exactness is proved with rational numbers.
 
     match      the target chooses its token with its keyed noise; a drafted token is accepted
                exactly where it equals that choice. The text does not depend on the draft.

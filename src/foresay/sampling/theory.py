@@ -25,14 +25,14 @@ from foresay.errors import InputError
 
 __all__ = [
     "TOLERANCE",
-    "DepthAcceptance",
+    "BetaByDepth",
     "StepCost",
     "acceptance",
-    "acceptance_by_depth",
     "acceptance_chosen",
     "acceptance_coupled_bound",
     "acceptance_floor",
     "best_length",
+    "beta_by_depth",
     "bretagnolle_huber",
     "kl",
     "pinsker",
@@ -178,7 +178,7 @@ def best_length(acceptances: float | Numbers, cost: StepCost) -> tuple[int, floa
     return int(gains.argmax()), float(gains.max())
 
 
-class DepthAcceptance(NamedTuple):
+class BetaByDepth(NamedTuple):
     """beta at each depth with its interval; `overall` is (rate, low, high) of all depths pooled."""
 
     rate: Doubles
@@ -187,7 +187,7 @@ class DepthAcceptance(NamedTuple):
     overall: tuple[float, float, float]
 
 
-def acceptance_by_depth(reached: Wholes, accepted: Wholes, level: float = 0.95) -> DepthAcceptance:
+def beta_by_depth(reached: Wholes, accepted: Wholes, level: float = 0.95) -> BetaByDepth:
     """beta_i = a / n; Wilson's interval (a + z²/2 ± z sqrt(a (n - a) / n + z²/4)) / (n + z²).
 
     n = reached[i] counts the tokens at depth i + 1 that were *examined*, all before them accepted:
@@ -206,7 +206,8 @@ def acceptance_by_depth(reached: Wholes, accepted: Wholes, level: float = 0.95) 
     z = NormalDist().inv_cdf((1 + level) / 2)
     half = z * np.sqrt(a * ((n - a) / np.maximum(n, 1)) + z * z / 4)
     low, high = np.clip((a + z * z / 2 + np.outer([-1, 1], half)) / (n + z * z), 0, 1)
-    return DepthAcceptance(rate[:-1], low[:-1], high[:-1], (rate[-1], low[-1], high[-1]))
+    low, high = np.fmin(low, rate), np.fmax(high, rate)  # rounding must not leave the rate outside
+    return BetaByDepth(rate[:-1], low[:-1], high[:-1], (rate[-1], low[-1], high[-1]))
 
 
 def _row(

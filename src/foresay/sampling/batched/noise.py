@@ -20,12 +20,10 @@ import torch
 from torch import Tensor
 
 from foresay.errors import InputError, TokenTypeError
+from foresay.sampling.law import RowStatus
 from foresay.sampling.noise import Stream
 
-__all__ = ["CHOSEN", "IS_INF", "IS_NAN", "NOTHING_LEFT", "Choice", "choose", "gumbel", "uniform"]
-
-CHOSEN, IS_NAN, IS_INF, NOTHING_LEFT = 0, 2, 3, 4
-"""What became of a row; 1, not reached, is known only to the twin that walks a tree."""
+__all__ = ["Choice", "choose", "gumbel", "uniform"]
 
 _SLICE = 1 << 22  # perturbed logits held at once: some 300 MB with all that computes them
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -41,7 +39,7 @@ class Choice(NamedTuple):
     values: Tensor
     """float64[R]: the winner's perturbed logit; NaN where nothing was chosen."""
     status: Tensor
-    """uint8[R]: CHOSEN, or why not: IS_NAN, IS_INF, NOTHING_LEFT, the first that applies."""
+    """uint8[R]: a RowStatus; NOT_REACHED is known only to the core, which walks the tree."""
 
 
 def uniform(seeds: Tensor, positions: Tensor, tokens: Tensor, stream: int = 0) -> Tensor:
@@ -96,11 +94,11 @@ def choose(
         first = ids.where(values == top[:, None], vocabulary).amin(1)
         tokens = first.where(top > best, tokens)  # equals go to the earlier slice
         best = best.maximum(top)
-    status = torch.where(
-        best == torch.inf, IS_INF, torch.where(best == -torch.inf, NOTHING_LEFT, 0)
-    )
-    status = status.where(~best.isnan(), IS_NAN).to(torch.uint8)
-    good = status == CHOSEN
+    status = torch.zeros_like(tokens, dtype=torch.uint8)
+    status[best == -torch.inf] = RowStatus.EMPTY
+    status[best == torch.inf] = RowStatus.INFINITE
+    status[best.isnan()] = RowStatus.NAN
+    good = status == RowStatus.GOOD
     return Choice(tokens.where(good, -1), best.where(good, torch.nan), status)
 
 

@@ -31,6 +31,7 @@ import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
 from foresay.sampling.batched.noise import Choice, check_rows
+from foresay.sampling.law import RowStatus
 from foresay.sampling.noise import Stream
 
 __all__ = ["LAYOUT", "Layout", "choose"]
@@ -59,6 +60,8 @@ _W0, _W1 = tl.constexpr(0x9E3779B9), tl.constexpr(0xBB67AE85)
 _LOG2E = tl.constexpr(1.4426950408889634)
 _MARGIN = tl.constexpr(2.0**-18)
 _NO_TOKEN = tl.constexpr(2**31 - 1)
+_NAN, _INFINITE = tl.constexpr(int(RowStatus.NAN)), tl.constexpr(int(RowStatus.INFINITE))
+_EMPTY = tl.constexpr(int(RowStatus.EMPTY))
 
 
 def choose(
@@ -290,8 +293,8 @@ def merge(  # type: ignore[no-untyped-def]
     found = tl.load(found_at + at, lane < splits, -float("inf"))
     best = tl.reduce(found, 0, larger)
     token = tl.min(tl.where(found == best, tl.load(ids_at + at, lane < splits, -1), _NO_TOKEN))
-    status = tl.where(best == float("inf"), 3, tl.where(best == -float("inf"), 4, 0))
-    status = tl.where(best != best, 2, status)
+    status = tl.where(best == float("inf"), _INFINITE, tl.where(best == -float("inf"), _EMPTY, 0))
+    status = tl.where(best != best, _NAN, status)
     tl.store(tokens_at + row, tl.where(status == 0, token, -1).to(tl.int64))
     tl.store(values_at + row, tl.where(status == 0, best, float("nan")))
     tl.store(status_at + row, status.to(tl.uint8))

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 from foresay.sampling.kit.chance import Chance
 from foresay.sampling.kit.worlds import MAX_NODES, Law, Text, World, normal
 
-__all__ = ["Draft", "Place", "Source", "Token", "Tree", "chain_of", "ordered", "tree_of"]
+__all__ = ["Drafting", "Place", "Source", "Token", "Tree", "chain_of", "ordered", "tree_of"]
 
 
 class Tree(NamedTuple):
@@ -45,15 +45,15 @@ class Place(NamedTuple):
 
 Token: TypeAlias = tuple[int, Law | None]
 Source: TypeAlias = Callable[[Place, Chance], Token | None]
-Draft: TypeAlias = Callable[[World, Text, Chance], Tree]
+Drafting: TypeAlias = Callable[[World, Text, Chance], Tree]
 
 
-def chain_of(source: Source) -> Draft:
+def chain_of(source: Source) -> Drafting:
     """One node below the other, at most three."""
     return lambda world, text, chance: _grow(world, text, chance, (-1, 0, 1), source)
 
 
-def tree_of(source: Source, whole: bool = False) -> Draft:
+def tree_of(source: Source, whole: bool = False) -> Drafting:
     """The world's shape; a first part of it if drawn, as the number of draws is a power of it."""
 
     def draft(world: World, text: Text, chance: Chance) -> Tree:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -70,11 +70,15 @@ def prove(
 
 
 def _timed(checks: Iterator[Check]) -> Iterator[Check]:
+    """The checks with their times; what a layer raises ends it, and is a failed check."""
     before = time.perf_counter()
-    for check in checks:
-        now = time.perf_counter()
-        yield Check(check.layer, check.name, check.ok, check.result, now - before)
-        before = time.perf_counter()
+    try:
+        for check in checks:
+            yield replace(check, seconds=time.perf_counter() - before)
+            before = time.perf_counter()
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        yield Check("error", "a layer of the proof", False, said, time.perf_counter() - before)
 
 
 def _exact(effort: Effort, seed: int, progress: Progress | None) -> Iterator[Check]:
@@ -96,7 +100,8 @@ def _exact(effort: Effort, seed: int, progress: Progress | None) -> Iterator[Che
         yield Check("exact", name, result.exact, said)
     for name, result in exact.run_many(list(WRONG), effort.wrong_cases, seed, 2, advance).items():
         ok = result.differences > 0 and not result.errors
-        yield Check("wrong", name, ok, f"found in {result.differences} of {result.cases} cases")
+        said = f"found in {result.differences} of {result.cases} cases"
+        yield Check("wrong", name, ok, f"{said}: {WRONG[name].says}")
 
 
 def _scripts(effort: Effort, seed: int, progress: Progress | None) -> Iterator[Check]:
@@ -114,11 +119,11 @@ def _scripts(effort: Effort, seed: int, progress: Progress | None) -> Iterator[C
         if result.differences:
             said += f"; the first: {result.differences[0]}"
         yield Check("scripts", name, not result.differences and result.accepted > 0, said)
-    for name, (verify, _) in CONTROLS.items():
+    for name, (verify, says) in CONTROLS.items():
         found = scripts.run(verify, 200, seed, enough=1)
         ok = bool(found.differences)
         said = f"found after {found.scripts} scripts" if ok else f"not found in {found.scripts}"
-        yield Check("wrong", name, ok, said)
+        yield Check("wrong", name, ok, f"{said}: {says}")
 
 
 def _laws(effort: Effort, seed: int, progress: Progress | None) -> Iterator[Check]:
@@ -137,11 +142,12 @@ def _noise(effort: Effort, seed: int) -> Iterator[Check]:
     for check in noise_quality.noise_quality(_core_sampler, effort=effort.noise, seed=seed):
         said = f"p = {check.p_value:.2g} from {check.n} draws"
         yield Check("law", f"noise: {check.name}", check.ok, said)
-    for name, (sampler, finder, _) in noise_quality.NOISE_CONTROLS.items():
+    for name, (sampler, finder, says) in noise_quality.NOISE_CONTROLS.items():
         found = noise_quality.choices(sampler, effort=1.0, seed=seed, only=finder)
         ok = any(not check.ok for check in found)
         said = ", ".join(f"p = {check.p_value:.2g}" for check in found)
-        yield Check("wrong", f"noise: {name}", ok, f"{'found' if ok else 'not found'}: {said}")
+        said = f"{'found' if ok else 'not found'} with {said}: {says}"
+        yield Check("wrong", f"noise: {name}", ok, said)
 
 
 def batched_match(kernel: Kernel) -> scripts.Verify:

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from foresay.sampling.kit import drafts
 from foresay.sampling.kit.chance import Chance
-from foresay.sampling.kit.drafts import Draft, Tree, chain_of, tree_of
+from foresay.sampling.kit.drafts import Drafting, Tree, chain_of, tree_of
 from foresay.sampling.kit.worlds import Law, Text, World
 from foresay.sampling.reference import follow_match, follow_rejection
 
@@ -50,7 +50,7 @@ class Scheme:
     """What it claims. rejection: the law of the text is the target's. match: for every noise the
     text is the one of plain decoding, and its law is the target's."""
     says: str
-    draft: Draft
+    draft: Drafting
     verify: Verify
 
 
@@ -113,7 +113,7 @@ def _depth(parents: Sequence[int], node: int) -> int:
     return 0 if node < 0 else 1 + _depth(parents, parents[node])
 
 
-_REJECTION: dict[str, tuple[str, Draft]] = {
+_REJECTION: dict[str, tuple[str, Drafting]] = {
     "chain-drawn": ("Drawn from a small model.", chain_of(drafts.drawn)),
     "chain-chosen": ("Found by lookup.", chain_of(drafts.chosen)),
     "chain-before": ("As long as the small model is sure.", chain_of(drafts.confident)),
@@ -127,7 +127,7 @@ _REJECTION: dict[str, tuple[str, Draft]] = {
     "tree-stopping": ("No sibling after a likely one.", tree_of(drafts.stopping)),
     "tree-shuffled": ("Two small models, siblings in random order.", drafts.shuffled),
 }
-_MATCH: dict[str, tuple[str, Draft]] = {
+_MATCH: dict[str, tuple[str, Drafting]] = {
     "match-chain-coupled": ("A small model under the same noise.", chain_of(drafts.coupled)),
     "match-chain-chosen": ("Found by lookup.", chain_of(drafts.chosen)),
     "match-tree-coupled": ("Two small models under the same noise.", tree_of(drafts.coupled)),

@@ -31,7 +31,7 @@ from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch
 from foresay.errors import InputError, LogitsError
 from foresay.sampling import reference
 from foresay.sampling.ask import Ask
-from foresay.sampling.kit.toy import DRAFTERS, Plain, Plan, Toy, plain, some_asks
+from foresay.sampling.kit.toy import GUESSES, Plain, Plan, Toy, plain, some_asks
 
 __all__ = [
     "SCHEDULES",
@@ -180,7 +180,7 @@ class _Play:
             for i, (ask, truth) in enumerate(zip(case.asks, case.truths, strict=True))
         ]
         self.present, self.preempted = rng.choice((0.4, 0.8, 1.0)), rng.choice((0.0, 0.1))
-        self.drafters = rng.sample(DRAFTERS, rng.randint(1, len(DRAFTERS)))
+        self.drafters = rng.sample(GUESSES, rng.randint(1, len(GUESSES)))
         self.steps = self.accepted = self.failed = 0
         self.found: list[Difference] = []
 

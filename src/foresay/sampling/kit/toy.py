@@ -25,7 +25,7 @@ from foresay.sampling.noise import Doubles, gumbel, seed_of_sample
 from foresay.sampling.params import SamplingParams
 from foresay.sampling.reference import match
 
-__all__ = ["DRAFTERS", "Plain", "Plan", "Toy", "plain", "some_asks"]
+__all__ = ["GUESSES", "Plain", "Plan", "Toy", "plain", "some_asks"]
 
 _ROWS = 256
 _WORD, _FACTOR, _START = (1 << 64) - 1, 0x9E3779B97F4A7C15, 0x243F6A8885A308D3
@@ -211,8 +211,8 @@ def _coupled(rng: random.Random, plan: Plan) -> Tree:
     return _chain(chain)
 
 
-Drafter: TypeAlias = Callable[[random.Random, Plan], Tree]
-DRAFTERS: tuple[Drafter, ...] = (
+Guess: TypeAlias = Callable[[random.Random, Plan], Tree]
+GUESSES: tuple[Guess, ...] = (
     _nothing,
     _garbage,
     _right_then_wrong,

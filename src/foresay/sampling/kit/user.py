@@ -52,8 +52,8 @@ def load(name: str) -> Function:
             spec.loader.exec_module(module)
         else:
             module = importlib.import_module(home)
-    except (ImportError, OSError) as error:
-        raise InputError(f"{home!r} cannot be imported: {error}") from error
+    except Exception as error:  # whatever a user's module raises while it is imported
+        raise InputError(f"{home!r} cannot be imported: {type(error).__name__}: {error}") from error
     found = getattr(module, function, None)
     if not callable(found):
         raise InputError(f"{home!r} has no function {function!r}")

@@ -1,5 +1,5 @@
-"""The negative controls: ways to speculate that are wrong in one way each, as they were found in
-papers, documents and code. A proof that finds none of them proves nothing.
+"""The negative controls: ways to speculate that are wrong in one way each, most of them seen in
+papers, documents or code. A proof that finds none of them proves nothing.
 
 Most follow the right rule with one line changed: `_walk` is `follow_rejection` with two lines left
 open, the chance of acceptance and what a rejection leaves. Others change what the right rule is
@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 from foresay.sampling.kit import drafts
 from foresay.sampling.kit.chance import Chance
-from foresay.sampling.kit.drafts import Draft, Place, Token, Tree, chain_of, ordered, tree_of
+from foresay.sampling.kit.drafts import Drafting, Place, Token, Tree, chain_of, ordered, tree_of
 from foresay.sampling.kit.schemes import Scheme, Step, Verify, match, rejection
 from foresay.sampling.kit.worlds import Law, Text, World, sharper
 from foresay.sampling.reference import residual, without
@@ -166,111 +166,111 @@ def _ranked(world: World, text: Text, chance: Chance) -> Tree:
 _DRAWN, _DRAWN_TREE = chain_of(drafts.drawn), tree_of(drafts.drawn)
 _CHOSEN, _LIKELY = chain_of(drafts.chosen), chain_of(drafts.likely)
 
-_REJECTION: dict[str, tuple[str, Draft, Verify]] = {
+_REJECTION: dict[str, tuple[str, Drafting, Verify]] = {
     "resampled-target": (
-        "After a rejection, draws from the target's whole law. Edge-cloud 'shortcut'; SPEC-RL.",
+        "After a rejection, draws from the target's whole law.",
         _DRAWN,
         _walk(rest_of=lambda t: t.original),
     ),
     "resampled-lookup": (
-        "Where a sample is not the token looked up, draws another sample. romsto, n-grams.",
+        "Where a sample is not the token looked up, draws another sample.",
         _CHOSEN,
         _walk(rest_of=lambda t: t.original),
     ),
     "scalar-residual": (
-        "Of q subtracts the drafted token's chance only. Edge-cloud texts that send no laws.",
+        "Of q subtracts the drafted token's chance only.",
         _DRAWN,
         _walk(rest_of=_scalar),
     ),
     "no-coin": (
-        "Accepts where p >= q and never otherwise. Pseudocode of an edge-cloud design.",
+        "Accepts where p >= q and never otherwise.",
         _DRAWN,
         _walk(lambda t: ONE if t.p[t.token] >= t.q[t.token] else ZERO),
     ),
     "retried": (
-        "After a rejection draws from q again, until it accepts. A text about suffix automata.",
+        "After a rejection draws from q again, until it accepts.",
         _DRAWN,
         _walk(rest_of=_retried),
     ),
     "lenient": (
-        "Accepts with chance p / (q / 2). The lenience of SPEC-RL.",
+        "Accepts with chance p / (q / 2).",
         _DRAWN,
         _walk(lambda t: _ratio(t) / HALF),
     ),
     "typical": (
-        "Accepts what the target finds likely enough. Medusa's typical acceptance, by design.",
+        "Accepts what the target finds likely enough.",
         _LIKELY,
         _walk(lambda t: ONE if 4 * t.p[t.token] > 1 else ZERO, lambda t: without(t.p, t.token)),
     ),
     "original-law": (
-        "Tests later siblings against p, not what is left of it. A reading of SpecInfer's text.",
+        "Tests later siblings against p, not what is left of it.",
         _DRAWN_TREE,
         _walk(lambda t: t.original[t.token] / t.q[t.token]),
     ),
     "rows": (
-        "Paths draw the target's tokens each for itself, the longest wins. REST, Medusa.",
+        "Paths draw the target's tokens each for itself, the longest wins.",
         tree_of(drafts.chosen),
         _rows,
     ),
     "timeout": (
-        "Commits the first drafted token where no answer comes in time. An edge-cloud design.",
+        "Commits the first drafted token where no answer comes in time.",
         _DRAWN,
         _timeout,
     ),
     "bonus-row": (
-        "After a draft accepted whole, draws from the row before. Off by one, anywhere.",
+        "After a draft accepted whole, draws from the row before.",
         _DRAWN,
         _bonus_row,
     ),
     "bonus-raw": (
-        "After a draft accepted whole, draws from unprocessed logits. SAM-Decoding.",
+        "After a draft accepted whole, draws from unprocessed logits.",
         _DRAWN,
         _bonus_raw,
     ),
     "other-q": (
-        "Verifies with a q of another temperature. transformers #47932; DeepSpec #31, by dtype.",
+        "Verifies with a q of another temperature.",
         _DRAWN,
         _other_q,
     ),
     "likely-as-drawn": (
-        "Tests the most likely tokens as if drawn. SpecInfer's rule on top-k trees; romsto.",
+        "Tests the most likely tokens as if drawn.",
         tree_of(_as_drawn),
         rejection,
     ),
     "replacement-forgotten": (
-        "Draws siblings without replacement, tests all with the first one's law. Notes on trees.",
+        "Draws siblings without replacement, tests all with the first one's law.",
         tree_of(_forgetful),
         rejection,
     ),
     "dropped": (
-        "Drops a drawn token because its own chance is low. Confidence gates of edge-cloud texts.",
+        "Drops a drawn token because its own chance is low.",
         chain_of(_dropped),
         rejection,
     ),
     "collapsed": (
-        "Makes equal tokens of two small models one node with one law. Notes on merged trees.",
+        "Makes equal tokens of two small models one node with one law.",
         tree_of(_once),
         rejection,
     ),
     "ranked": (
-        "Tries drawn siblings by their chance in q. Notes that allow any order but the target's.",
+        "Tries drawn siblings by their chance in q.",
         _ranked,
         rejection,
     ),
 }
-_MATCH: dict[str, tuple[str, Draft, Verify]] = {
+_MATCH: dict[str, tuple[str, Drafting, Verify]] = {
     "noise-reused": (
-        "Uses the noise of a step's first position for all. DSSD sets its seed anew for each draw.",
+        "Uses the noise of a step's first position for all.",
         _CHOSEN,
         partial(match, key=lambda step, depth: step.position),
     ),
     "noise-shifted": (
-        "Uses, in a step with a draft, the noise of one position further on. Off by one, anywhere.",
+        "Uses, in a step with a draft, the noise of one position further on.",
         _CHOSEN,
         partial(match, key=lambda step, depth: step.position + depth + bool(step.tree.tokens)),
     ),
     "noise-used-up": (
-        "Takes noise from a stream: the law is right, the text is not. Any stateful generator.",
+        "Takes noise from a stream: the law is right, the text is not.",
         _CHOSEN,
         partial(match, key=lambda step, depth: 8 * (step.position + 1) + depth),
     ),

@@ -45,7 +45,7 @@ lint: $(VENV)/.core $(VENV)/.dev
 types: $(VENV)/.core $(VENV)/.dev
 	@$(BIN)/mypy src tests
 
-stub: $(VENV)/.core $(VENV)/.dev  ## write src/foresay/_core.pyi again, after a change of csrc/bind.cpp
+stub: $(VENV)/.core $(VENV)/.dev  ## write src/foresay/_core.pyi again, after a change of csrc/bind*.cpp
 	@$(PY) -m nanobind.stubgen -q -m foresay._core -o src/foresay/_core.pyi
 
 # Python itself is not built with the sanitizers, so their runtime has to be loaded before it, and

@@ -1,10 +1,8 @@
-// The core for Python. Nothing else in csrc/ knows Python, which is why this is one file, longer than the others.
+// The core for Python, but for sampling, which is in bind_sampling.cpp. Nothing else in csrc/ knows Python.
 //
 // Token arrays are int32 and never converted; the GIL is released while the core works; each C++ exception becomes its
 // namesake in foresay.errors. The classes here are what src/foresay is built from and what the tests hold against their
 // slow twins; they check sizes and ids again, but leave the wording of type errors to the Python side.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -19,12 +17,11 @@
 #include <system_error>
 
 #include "automaton.hpp"
+#include "bind.hpp"
 #include "frozen_build.hpp"
-#include "noise.hpp"
 #include "text.hpp"
 
-namespace nb = nanobind;
-using namespace nb::literals;
+using namespace nanobind::literals;
 
 namespace foresay {
 namespace {
@@ -32,25 +29,6 @@ namespace {
 using Names = nb::typed<nb::dict, nb::str, nb::any>;
 using States = nb::typed<nb::list, Request>;
 using Reporter = nb::typed<nb::callable, void(nb::str, double)>;
-template <class T>
-using Given = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Tokens = Given<int32_t>;
-template <class T>
-using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
-
-std::span<const int32_t> view(const Tokens& tokens) { return {tokens.data(), tokens.size()}; }
-
-/// The values as they are now: once the GIL is released, other threads may write into the array.
-template <class T>
-std::vector<T> copy(const Given<T>& values) { return {values.data(), values.data() + values.size()}; }
-
-/// A numpy array that owns the values.
-template <class T>
-Array<T> own(std::vector<T>&& values) {
-    auto* kept = new std::vector<T>(std::move(values));
-    nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-    return Array<T>(kept->data(), {kept->size()}, owner);
-}
 
 void raise_as(const char* name, const std::exception& error) {
     PyErr_SetString(nb::module_::import_("foresay.errors").attr(name).ptr(), error.what());
@@ -427,44 +405,6 @@ void bind_frozen_builder(nb::module_& m) {
         })
         .def_prop_ro("tokens", &FrozenBuilder::tokens)
         .def_prop_ro("documents", &FrozenBuilder::documents);
-}
-
-// ---- sampling ------------------------------------------------------------------------------------------------------
-
-using Logits = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Chosen = std::tuple<Array<int32_t>, Array<double>, Array<uint8_t>>;
-
-/// One kind of noise for each token.
-template <double noise(const NoiseKey&, uint32_t)>
-Array<double> noise_of(uint64_t seed, uint32_t position, const Tokens& tokens, uint32_t stream) {
-    std::vector<double> values;
-    values.reserve(tokens.size());
-    for (const int32_t token : copy(tokens)) {
-        if (token < 0) throw InputError("token " + std::to_string(token) + " is not a token id; valid ids are 0 to 2147483647");
-        values.push_back(noise({seed, position, stream}, static_cast<uint32_t>(token)));
-    }
-    return own(std::move(values));
-}
-
-void bind_sampling(nb::module_& m) {
-    m.def("uniforms", &noise_of<uniform>, "seed"_a, "position"_a, "tokens"_a.noconvert(), "stream"_a = 0);
-    m.def("gumbels", &noise_of<gumbel>, "seed"_a, "position"_a, "tokens"_a.noconvert(), "stream"_a = 0);
-    m.def("choose", [](const Logits& logits, const Given<float>& temperatures, const Given<uint64_t>& seeds,
-                       const Given<uint32_t>& positions, uint32_t stream, const Tokens& offsets, const Tokens& gates,
-                       const Tokens& tokens, uint32_t threads) -> Chosen {
-        const auto heats = copy(temperatures);
-        const auto keys = copy(seeds);
-        const auto places = copy(positions);
-        const auto bounds = copy(offsets), parents = copy(gates), wanted = copy(tokens);
-        Choices out;
-        {
-            const nb::gil_scoped_release released;
-            out = choose({logits.data(), logits.shape(0), logits.shape(1), heats, keys, places, stream, bounds, parents, wanted}, threads);
-        }
-        return Chosen(own(std::move(out.tokens)), own(std::move(out.values)), own(std::move(out.statuses)));
-    }, "logits"_a.noconvert(), nb::kw_only(), "temperatures"_a.noconvert(), "seeds"_a.noconvert(), "positions"_a.noconvert(),
-       "stream"_a, "offsets"_a.noconvert(), "gates"_a.noconvert(), "tokens"_a.noconvert(), "threads"_a,
-       "(chosen, values, statuses) of each row; see csrc/noise.hpp.");
 }
 
 }  // namespace

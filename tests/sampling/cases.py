@@ -74,6 +74,8 @@ def _fixed() -> Iterator[Case]:
         [peaked([4, 5, 5, 9, 9])],
         [sampled],
     )
+    wide = Draft([2, 4, 5, 8, 6, 5], [-1, -1, 1, 1, 3, 3])
+    yield Case("a greedy tree", [wide], [peaked([4, 0, 8, 0, 6, 3, 7])], [Ask(GREEDY, 1, [1])])
     for name, stop in (("first", 4), ("middle", 5), ("bonus", 7), ("none of them", 9)):
         yield Case(
             f"a stop inside the path: {name}",

@@ -19,7 +19,9 @@ from foresay.sampling.reference import path_to
 from sampling.cases import random_ask, random_draft, random_rows
 
 
-def of_transformers(params: SamplingParams, text: list[int], logits: np.ndarray[Any, Any]) -> Any:
+def of_transformers(
+    params: SamplingParams, text: list[int], logits: np.ndarray[Any, Any], eos: list[int]
+) -> Any:
     """The scores of transformers, in the order in which its generate builds the processors."""
     ids, scores = torch.tensor([text]), torch.from_numpy(logits.copy())[None]
     steps: list[Any] = []
@@ -29,6 +31,8 @@ def of_transformers(params: SamplingParams, text: list[int], logits: np.ndarray[
         )
     if params.repetition_penalty != 1:
         steps.append(hf.RepetitionPenaltyLogitsProcessor(params.repetition_penalty))
+    if params.min_tokens:
+        steps.append(hf.MinNewTokensLengthLogitsProcessor(3, params.min_tokens, eos, device="cpu"))
     if params.temperature not in (0, 1):
         steps.append(hf.TemperatureLogitsWarper(params.temperature))
     if params.top_k:
@@ -54,10 +58,12 @@ def test_the_law_of_transformers(seed: int) -> None:
         min_p=float(rng.choice([0.02, 0.3])) if rng.random() < 0.5 else 0.0,
         repetition_penalty=float(rng.choice([1.0, 1.3, 0.8])),
         logit_bias={int(t): float(rng.normal()) for t in rng.integers(0, vocabulary, 3)},
+        min_tokens=int(rng.choice([0, 3, 4])),
     )
+    eos = [int(rng.integers(0, vocabulary))]
     text = [int(t) for t in rng.integers(0, vocabulary, 6)]
-    ours = readable.scores(logits, Ask(params, 0, text[:3], text[3:]))
-    np.testing.assert_array_equal(ours, of_transformers(params, text, logits))
+    ours = readable.scores(logits, Ask(params, 0, text[:3], text[3:], tuple(eos)))
+    np.testing.assert_array_equal(ours, of_transformers(params, text, logits, eos))
 
 
 def test_presence_and_frequency_count_the_answer_and_the_path() -> None:
@@ -70,6 +76,16 @@ def test_order_of_top_p_among_equals_is_by_token_id() -> None:
     params = SamplingParams(top_p=0.5)
     row = readable.scores(np.array([0, 1, 0, 1, 0, 1, 1], np.float32), Ask(params, 0, [1]))
     assert np.flatnonzero(np.isfinite(row)).tolist() == [1, 3, 5]
+
+
+def test_top_p_counts_right_in_a_large_vocabulary() -> None:
+    size = 1 << 20
+    ask = Ask(SamplingParams(top_p=0.75), 0, [1])
+    row = readable.scores(np.zeros(size, np.float32), ask)
+    assert np.isfinite(row).sum() == size * 3 // 4
+    rows = Rows.of(DraftBatch.of([Draft.empty()]))
+    given = law.scores(torch.zeros(1, size), rows, AskBatch.of([ask]))
+    np.testing.assert_array_equal(given.values[0].numpy(), row)
 
 
 @pytest.mark.parametrize("seed", range(150))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 
 from foresay.draft import Draft
 from foresay.sampling import Ask, SamplingParams, noise
+from foresay.sampling.kit.gtest import g_test
 from foresay.sampling.kit.noise_quality import (
     NOISE_CONTROLS,
     Check,
@@ -18,6 +21,7 @@ from foresay.sampling.kit.noise_quality import (
     reference_sampler,
     uniforms,
 )
+from foresay.sampling.noise import uniform
 from foresay.sampling.reference import match
 
 
@@ -97,3 +101,12 @@ def test_uniforms_that_are_none_are_found() -> None:
         "uniforms of next positions",
         "uniforms of next tokens",
     }
+
+
+def test_purposes_are_independent() -> None:
+    """The noise of two streams at the same place has nothing in common."""
+    seeds, positions = np.arange(200)[:, None, None], np.arange(20)[None, :, None]
+    of = {s: uniform(seeds, positions, np.arange(50), s).ravel() for s in (0, 1, 2, 3, 16, 17)}
+    for a, b in combinations(of, 2):
+        table = np.histogram2d(of[a], of[b], bins=8, range=((0, 1), (0, 1)))[0]
+        assert g_test(table.astype(int).ravel(), np.full(64, 1 / 64)).p_value > 1e-6, (a, b)

@@ -15,11 +15,14 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
 
 from foresay.errors import InputError
+from foresay.sampling.batched.match import match
+from sampling.cases import Case as VerifyCase
+from sampling.cases import table
 from sampling.choose_cases import CASES, Case, Expected, as_int64, differences
-
-torch = pytest.importorskip("torch")
+from sampling.test_verify import assert_alike, one_by_one, packed
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
@@ -29,7 +32,6 @@ NAMED = {case.name: case for case in CASES}
 with pytest.MonkeyPatch.context() as patch:
     if not CUDA:
         patch.setenv("TRITON_INTERPRET", "1")
-    pytest.importorskip("triton")
     if not TOO_LATE:
         importlib.import_module("foresay.sampling.batched.triton")
 
@@ -109,3 +111,14 @@ def test_in_a_process_of_its_own() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+# The interpreter is slow, so only some of the table, and none with a large vocabulary.
+SMALL = [case for case in table() if packed(case).shape[1] <= 60]
+
+
+@pytest.mark.parametrize("case", SMALL[::5], ids=lambda case: case.name)
+def test_rule_match_through_the_kernel(kernels: ModuleType, case: VerifyCase) -> None:
+    with np.errstate(all="ignore"):
+        verified = match(case.drafts, packed(case).to(DEVICE), case.asks, kernel="triton")
+    assert_alike(verified, one_by_one(case, "match"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
@@ -56,13 +58,19 @@ def test_match(case: Case, kernel: Kernel) -> None:
     assert torch.equal(logits.nan_to_num(7), before.nan_to_num(7)), "the logits were written to"
 
 
+@pytest.mark.parametrize("kernel", ["core", "torch"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_rejection_of_chosen_drafts(case: Case) -> None:
-    assert_alike(rejection(case.drafts, packed(case), case.asks), one_by_one(case, "rejection"))
+def test_rejection_of_chosen_drafts(case: Case, kernel: Literal["core", "torch"]) -> None:
+    logits = packed(case)
+    before = logits.clone()
+    verified = rejection(case.drafts, logits, case.asks, kernel=kernel)
+    assert_alike(verified, one_by_one(case, "rejection"))
+    assert torch.equal(logits.nan_to_num(7), before.nan_to_num(7)), "the logits were written to"
 
 
+@pytest.mark.parametrize("kernel", ["core", "torch"])
 @pytest.mark.parametrize("seed", range(80))
-def test_rejection_of_drawn_drafts(seed: int) -> None:
+def test_rejection_of_drawn_drafts(seed: int, kernel: Literal["core", "torch"]) -> None:
     rng = np.random.default_rng(seed)
     vocabulary = int(rng.choice([1, 2, 4, 12, 300]))
     drafts = [drawn_draft(rng, vocabulary, bool(seed % 2)) for _ in range(6)]
@@ -75,10 +83,23 @@ def test_rejection_of_drawn_drafts(seed: int) -> None:
                 rows[:] = 0
                 rows[draft.parents + 1] = np.log(draft.probs)
     case = Case("drawn", drafts, logits, asks)
-    assert_alike(rejection(drafts, packed(case), asks), one_by_one(case, "rejection"))
+    verified = rejection(drafts, packed(case), asks, kernel=kernel)
+    assert_alike(verified, one_by_one(case, "rejection"))
 
 
-def test_probs_that_are_no_law_fail_their_request_alone() -> None:
+@pytest.mark.parametrize("kernel", ["core", "torch"])
+def test_logits_are_judged_after_the_division(kernel: Literal["core", "torch"]) -> None:
+    drafts = [Draft.chain([1])] * 3
+    logits = [np.full((2, 4), value, np.float32) for value in (3e38, -3e38, 1)]
+    asks = [ask(seed, temperature=1e-3) for seed in range(3)]
+    case = Case("too large when divided", drafts, logits, asks)
+    verified = rejection(drafts, packed(case), asks, kernel=kernel)
+    assert list(verified.failures) == [0, 1]
+    assert_alike(verified, one_by_one(case, "rejection"))
+
+
+@pytest.mark.parametrize("kernel", ["core", "torch"])
+def test_probs_that_are_no_law_fail_their_request_alone(kernel: Literal["core", "torch"]) -> None:
     good = np.full((2, 5), 0.2, np.float32)
     drafts, bad = [], [("zero", 0.0), ("negative", -0.1), ("nan", np.nan), ("inf", np.inf)]
     for _, value in bad:
@@ -87,7 +108,7 @@ def test_probs_that_are_no_law_fail_their_request_alone() -> None:
         drafts += [Draft.chain([3, 1], probs=good), Draft.chain([3, 1], probs=probs)]
     logits = [np.zeros((3, 5), np.float32)] * len(drafts)
     asks = [ask(seed) for seed in range(len(drafts))]
-    verified = rejection(drafts, torch.zeros(3 * len(drafts), 5), asks)
+    verified = rejection(drafts, torch.zeros(3 * len(drafts), 5), asks, kernel=kernel)
     assert list(verified.failures) == [1, 3, 5, 7]
     expected = one_by_one(Case("bad probs", drafts, logits, asks), "rejection")
     for i, wanted in enumerate(expected):
@@ -141,3 +162,11 @@ def test_batches_are_taken_as_they_are() -> None:
     packed_up = match(DraftBatch.of(drafts), logits, AskBatch.of(asks))
     assert packed_up.verdicts == match(drafts, logits, asks).verdicts
     assert AskBatch.of(asks)[1] is asks[1] and len(AskBatch.of(asks)[:1]) == 1
+
+
+def test_what_is_left_of_a_law() -> None:
+    p, q = [0.5, 0.25, 0.25], [0.25, 0.5, 0.25]
+    assert reference.residual(p, q) == [1, 0, 0]
+    assert reference.residual(p, p) == p, "nothing is left: the law itself"
+    assert reference.without(p, 0) == [0, 0.5, 0.5]
+    assert reference.without([0.0, 1.0], 1) == [0.0, 1.0]

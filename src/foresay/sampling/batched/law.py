@@ -18,7 +18,7 @@ from torch import Tensor
 
 from foresay.sampling.ask import AskBatch
 from foresay.sampling.batched.rows import Longs, Rows
-from foresay.sampling.law import parts
+from foresay.sampling.law import PARTS
 
 __all__ = ["Scores", "scores", "weights"]
 
@@ -29,16 +29,20 @@ _FIRST_TRY = 1024
 class Scores(NamedTuple):
     """Processed logits but for a division by the temperature, which is 0 for greedy rows."""
 
-    values: Tensor  # float32 [R, V]
+    values: Tensor  # float32 [R, V], or more rows than R
     temperatures: Tensor  # float32 [R]
+    places: Longs | None = None  # [R] where in the values each row is; None: they are in order
 
 
-def scores(logits: Tensor, rows: Rows, asks: AskBatch, which: Longs | None = None) -> Scores:
-    """The scores of the rows `which` (of all, if None). A bad row stays bad in the same way."""
+def scores(
+    logits: Tensor, rows: Rows, asks: AskBatch, which: Longs | None = None, *, gather: bool = True
+) -> Scores:
+    """The scores of the rows `which` (of all, if None). A bad row stays bad in the same way.
+
+    gather   False: where the logits are the scores, they come as they are, with the places
+    """
     which = np.arange(len(rows)) if which is None else which
     device, request = logits.device, rows.request[which]
-    values = logits if len(which) == len(rows) else logits[torch.as_tensor(which, device=device)]
-    values = values.float()
     temperatures = torch.as_tensor(asks.temperatures[request], device=device)
 
     silent = (asks.silent[request] > rows.depth[which]) & np.isin(request, asks.stops[0])
@@ -46,6 +50,10 @@ def scores(logits: Tensor, rows: Rows, asks: AskBatch, which: Longs | None = Non
     cut = (asks.top_k > 0) | (asks.top_p < 1) | (asks.min_p > 0)
     cut = cut[request] & (asks.temperatures[request] > 0)
     touched = np.flatnonzero(edited | cut)
+    if not (gather or len(touched)) and logits.dtype == torch.float32:
+        return Scores(logits, temperatures, which)
+    values = logits if len(which) == len(rows) else logits[torch.as_tensor(which, device=device)]
+    values = values.float()
     if not len(touched):
         return Scores(values, temperatures)
 
@@ -172,16 +180,15 @@ def _keep_top_p(part: Tensor, p: NDArray[np.float64]) -> None:
         return
     there = limited.nonzero()[:, 0]
     values, share = part[there], torch.as_tensor(p, device=part.device)[there, None]
-    scale = parts(values.shape[1])
-    goal = share * _mass(values, top[there, None], scale).sum(dim=-1, keepdim=True).double()
+    goal = share * _mass(values, top[there, None]).sum(dim=-1, keepdim=True).double()
     size = min(_FIRST_TRY, values.shape[1])
     while True:
         highest = values.topk(size).values
-        reached = _mass(highest, top[there, None], scale).cumsum(dim=-1)
+        reached = _mass(highest, top[there, None]).cumsum(dim=-1)
         if size == values.shape[1] or (reached[:, -1:] >= goal).all():
             break
         size = values.shape[1]
-    before = reached - _mass(highest, top[there, None], scale)
+    before = reached - _mass(highest, top[there, None])
     kept = (before < goal).sum(dim=-1, keepdim=True)
     last = highest.gather(1, kept - 1)
     # Of those that tie with the last one kept, the lowest ids.
@@ -191,8 +198,8 @@ def _keep_top_p(part: Tensor, p: NDArray[np.float64]) -> None:
     part[there] = values.masked_fill(~keep, -torch.inf)
 
 
-def _mass(values: Tensor, top: Tensor, scale: float) -> Tensor:
-    return ((values.double() - top.double()).exp() * scale).floor().long()
+def _mass(values: Tensor, top: Tensor) -> Tensor:
+    return ((values.double() - top.double()).exp() * PARTS).floor().long()
 
 
 def _keep_min_p(part: Tensor, p: NDArray[np.float64]) -> None:

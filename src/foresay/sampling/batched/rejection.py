@@ -2,18 +2,21 @@
 
 A round tries each walk's next candidate against what is left of the target's law in its row. So a
 batch takes as many rounds as its longest walk has attempts, and only rows that a walk reaches are
-ever turned into laws.
+ever turned into laws. On the CPU the core holds and changes these laws, elsewhere torch does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from foresay import _core
+from foresay.arrays import Floats
 from foresay.draft import Draft
 from foresay.errors import InputError
 from foresay.sampling.ask import Ask, AskBatch
@@ -27,32 +30,48 @@ from foresay.sampling.noise import Doubles, Stream, uniform
 __all__ = ["rejection"]
 
 
-def rejection(drafts: Sequence[Draft], logits: Tensor, asks: Sequence[Ask]) -> Verified:
+def rejection(
+    drafts: Sequence[Draft],
+    logits: Tensor,
+    asks: Sequence[Ask],
+    *,
+    kernel: Literal["core", "torch"] | None = None,
+    threads: int = 0,
+) -> Verified:
     """Accepts each drafted token with chance min(1, p / q), and adds one from what is left of p.
 
-    logits   [N + B, V], on any device: for each request its rows, after its text and each node.
+    logits   [N + B, V], on any device: for each request its rows, after its text and each node
+    kernel   what holds the laws: by default the best there is for the logits' device
+    threads  of the core; 0: as many as torch uses
+
     The drafts' probs say what each token was drawn from, given its earlier siblings; without them
     the tokens were chosen. Exact in law; the text depends on the draft.
 
     Mutates: nothing. Valid until: for ever. Raises: InputError for arguments that do not fit each
-    other; logits or probs that are no law are the request's own failure. GIL: held but for torch.
+    other; logits or probs that are no law are the request's own failure. GIL: released in the core.
     """
+    threads = threads or torch.get_num_threads()
     drafts, asks, rows = checked(drafts, logits, asks)
     row = rows.starts[:-1].copy()  # where each request's walk is
     candidate = rows.first_child[row]  # the row that it tries next
     attempt = np.zeros(len(asks), np.int64)
     own = np.zeros(len(asks), np.int64)
-    left = _Left(logits, rows, asks)
+    left: _Left
+    if (kernel or ("core" if logits.device.type == "cpu" else "torch")) == "core":
+        left = _LeftInCore(logits, rows, asks, threads)
+    else:
+        shape, device = (len(asks), logits.shape[1]), logits.device
+        left = _Left(logits, rows, asks, torch.empty(shape, dtype=torch.float64, device=device))
     status = left.enter(np.arange(len(asks)), row)
     failures = failures_of(status, asks)
     candidate[list(failures)] = -1
-    probs = None if drafts.probs is None else torch.from_numpy(drafts.probs)
+    probs = None if drafts.probs is None else np.ascontiguousarray(drafts.probs)
 
     while len(trying := np.flatnonzero(candidate >= 0)):
         node, token = rows.node[candidate[trying]], rows.token[candidate[trying]]
         chance, wrong = left.share(trying, token), np.zeros(len(trying), bool)
         if probs is not None:
-            drawn, wrong = _chance_of(probs, node, token)
+            drawn, sums, wrong = _drawn(probs, node, token, threads)
             chance = chance / drawn
         positions = asks.positions[trying] + rows.depth[row[trying]]
         coins = uniform(asks.seeds[trying], positions, attempt[trying], Stream.ACCEPT)
@@ -62,7 +81,10 @@ def rejection(drafts: Sequence[Draft], logits: Tensor, asks: Sequence[Ask]) -> V
         candidate[trying[wrong]] = -1
 
         lost = trying[rejected]
-        left.take(lost, token[rejected], None if probs is None else probs[node[rejected]])
+        if probs is None:
+            left.drop(lost, token[rejected])
+        else:
+            left.subtract(lost, probs, node[rejected], sums[rejected])
         candidate[lost], attempt[lost] = rows.next_sibling[candidate[lost]], attempt[lost] + 1
 
         won = trying[accepted]
@@ -84,10 +106,8 @@ class _Left:
     float64, which need not sum to 1, and their totals. All methods but `share` and `draw` mutate.
     """
 
-    def __init__(self, logits: Tensor, rows: Rows, asks: AskBatch) -> None:
-        self.logits, self.rows, self.asks = logits, rows, asks
-        shape = (len(asks), logits.shape[1])
-        self.weights = torch.empty(shape, dtype=torch.float64, device=logits.device)
+    def __init__(self, logits: Tensor, rows: Rows, asks: AskBatch, weights: Tensor) -> None:
+        self.logits, self.rows, self.asks, self.weights = logits, rows, asks, weights
         self.totals = np.ones(len(asks))
 
     def enter(self, walks: Longs, which: Longs) -> NDArray[np.uint8]:
@@ -99,10 +119,11 @@ class _Left:
             return np.empty(0, np.uint8)
         given = law.scores(self.logits, self.rows, self.asks, which)
         top = given.values.amax(dim=-1)  # NaN if there is one
+        scaled = top / torch.where(given.temperatures == 0, 1, given.temperatures)
         status = torch.zeros(len(which), dtype=torch.uint8, device=top.device)
-        status[torch.isneginf(top)] = RowStatus.EMPTY
-        status[torch.isposinf(top)] = RowStatus.INFINITE
-        status[torch.isnan(top)] = RowStatus.NAN
+        status[torch.isneginf(scaled)] = RowStatus.EMPTY
+        status[torch.isposinf(scaled)] = RowStatus.INFINITE
+        status[torch.isnan(scaled)] = RowStatus.NAN
         weights = law.weights(given, top)
         if status.any():
             weights[status != RowStatus.GOOD] = 1
@@ -115,19 +136,21 @@ class _Left:
         found: Doubles = self.weights[walks, tokens].cpu().numpy() / self.totals[walks]
         return found
 
-    def take(self, walks: Longs, tokens: Longs, probs: Tensor | None) -> None:
-        """The residual after rejected tokens: drawn from `probs`, or chosen. Where rounding would
-        leave nothing, all stays."""
+    def drop(self, walks: Longs, tokens: Longs) -> None:
+        """The residual after rejected tokens that were chosen. Where rounding would leave nothing,
+        all stays."""
+        totals = self.totals[walks] - self.weights[walks, tokens].cpu().numpy()
+        some = totals > 0
+        self.weights[walks[some], tokens[some]] = 0
+        self.totals[walks[some]] = totals[some]
+
+    def subtract(self, walks: Longs, probs: Floats, nodes: Longs, sums: Doubles) -> None:
+        """The same after tokens that were drawn from these nodes' rows of `probs`, which have these
+        sums."""
         if not len(walks):
             return
-        if probs is None:
-            totals = self.totals[walks] - self.weights[walks, tokens].cpu().numpy()
-            some = totals > 0
-            self.weights[walks[some], tokens[some]] = 0
-            self.totals[walks[some]] = totals[some]
-            return
-        q = probs.to(self.weights.device).double()
-        q *= torch.as_tensor(self.totals[walks], device=q.device)[:, None] / q.sum(1, keepdim=True)
+        q = torch.from_numpy(probs[nodes]).to(self.weights.device).double()
+        q *= torch.as_tensor(self.totals[walks] / sums, device=q.device)[:, None]
         rest = torch.sub(self.weights[walks], q, out=q).clamp_(min=0)
         totals = rest.sum(dim=-1).cpu().numpy()
         some = totals > 0
@@ -142,10 +165,48 @@ class _Left:
         return drawn
 
 
-def _chance_of(probs: Tensor, nodes: Longs, tokens: Longs) -> tuple[Doubles, NDArray[np.bool_]]:
-    """The chance of each node's token under the node's law; and which nodes have no such law."""
-    q = probs[nodes]
-    total, least = q.sum(dim=-1, dtype=torch.float64).numpy(), q.amin(dim=-1).numpy()
-    own = q[np.arange(len(nodes)), tokens].double().numpy()
-    right = (total < np.inf) & (least >= 0) & (own > 0)
-    return np.divide(own, total, out=np.ones(len(own)), where=right), ~right
+class _LeftInCore(_Left):
+    """The same by the core, which writes into the weights where they are."""
+
+    def __init__(self, logits: Tensor, rows: Rows, asks: AskBatch, threads: int) -> None:
+        # numpy asks for large pages, torch does not: many times fewer page faults.
+        self.array = np.empty((len(asks), logits.shape[1]))
+        super().__init__(logits.contiguous(), rows, asks, torch.from_numpy(self.array))
+        self.threads = threads
+
+    def enter(self, walks: Longs, which: Longs) -> NDArray[np.uint8]:
+        given = law.scores(self.logits, self.rows, self.asks, which, gather=False)
+        self.totals[walks], status = _core.weigh(
+            given.values.numpy(),
+            rows=np.arange(len(which)) if given.places is None else given.places,
+            temperatures=given.temperatures.numpy(),
+            weights=self.array,
+            walks=walks,
+            threads=self.threads,
+        )
+        return status
+
+    def subtract(self, walks: Longs, probs: Floats, nodes: Longs, sums: Doubles) -> None:
+        self.totals[walks] = _core.subtract(
+            self.array,
+            walks=walks,
+            totals=self.totals[walks],
+            probs=probs,
+            rows=nodes,
+            sums=sums,
+            threads=self.threads,
+        )
+
+    def draw(self, coins: Doubles) -> Longs:
+        return _core.draw(self.array, coins, threads=self.threads)
+
+
+def _drawn(
+    probs: Floats, nodes: Longs, tokens: Longs, threads: int
+) -> tuple[Doubles, Doubles, NDArray[np.bool_]]:
+    """The chance of each node's token under the node's law; the sum of the node's probs; and which
+    nodes have no such law."""
+    sums, least = _core.sums(probs, rows=nodes, threads=threads)
+    own = probs[nodes, tokens].astype(np.float64)
+    right = (sums < np.inf) & (least >= 0) & (own > 0)
+    return np.divide(own, sums, out=np.ones(len(own)), where=right), sums, ~right

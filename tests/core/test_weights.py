@@ -1,0 +1,421 @@
+"""What is left of a law, held against naive numpy; numbers of which all sums are exact where a
+decision hangs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from foresay import _core
+from foresay.errors import InputError
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Weighed = tuple[Doubles, Doubles, list[int]]
+
+GOOD, NAN, INFINITE, EMPTY = 0, 2, 3, 4
+WIDTHS = (1, 2, 31, 32, 33, 511, 512, 513, 1500)
+TINY = np.finfo(np.float64).tiny
+
+
+def longs(values: Sequence[int] | range) -> NDArray[np.int64]:
+    return np.array(values, np.int64)
+
+
+def weigh(scores: Floats, temperature: float | Sequence[float] = 1.0, threads: int = 1) -> Weighed:
+    """Every row into the weights of the same number."""
+    weights, all_rows = np.full(scores.shape, -7.0), np.arange(len(scores))
+    totals, statuses = _core.weigh(
+        scores,
+        rows=all_rows,
+        temperatures=np.full(len(scores), temperature, np.float32),
+        weights=weights,
+        walks=all_rows,
+        threads=threads,
+    )
+    return weights, totals, statuses.tolist()
+
+
+def subtract(
+    weights: Doubles, probs: Floats, totals: Doubles, sums: Doubles, threads: int = 1
+) -> Doubles:
+    everything = np.arange(len(weights))
+    return _core.subtract(
+        weights,
+        walks=everything,
+        totals=totals,
+        probs=probs,
+        rows=everything,
+        sums=sums,
+        threads=threads,
+    )
+
+
+def normal(seed: int, *shape: int, scale: float = 1.0) -> Floats:
+    return (scale * np.random.default_rng(seed).standard_normal(shape)).astype(np.float32)
+
+
+# ---- weigh ---------------------------------------------------------------------------------------
+
+
+def naive(row: Floats, temperature: float) -> Doubles:
+    if temperature == 0:
+        one: Doubles = np.eye(1, len(row), int(row.argmax()))[0]
+        return one
+    scaled = (row / np.float32(temperature)).astype(np.float64)
+    expected: Doubles = np.exp(scaled - scaled.max())
+    return expected
+
+
+def assert_close(found: Doubles, expected: Doubles) -> None:
+    """Two units in the last place; below the smallest normal number, 0 will do."""
+    flushed = (found == 0) & (expected < 1.01 * TINY)
+    assert (flushed | (np.abs(found - expected) <= 2 * np.spacing(expected))).all()
+
+
+@pytest.mark.parametrize("scale", [0, 1e-42, 1e-3, 1, 30, 300, 1e30])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_weights_are_the_naive_ones(width: int, scale: float) -> None:
+    temperatures = [0, 0.001, 0.3, 1, 1.7, 50] if scale < 1e30 else [0, 0.3, 1, 1.7, 50]
+    for temperature in temperatures:
+        rows = normal(width, 3, width, scale=scale)
+        weights, totals, statuses = weigh(rows, temperature)
+        assert statuses == [GOOD] * 3
+        for row, found, total in zip(rows, weights, totals, strict=True):
+            assert_close(found, naive(row, temperature))
+            assert found.max() == 1
+            np.testing.assert_allclose(total, found.sum(), rtol=1e-14)
+
+
+def test_the_exponential_over_its_whole_range() -> None:
+    """Differences of floats have more bits than floats: each top moves all arguments."""
+    rng = np.random.default_rng(0)
+    for top in (0, 1e-3, 1 / 3, 0.7, 5.3, 1234.567):
+        rows = np.concatenate(
+            [
+                -np.geomspace(1e-45, 760, 30_000),
+                -rng.uniform(0, 760, 100_000),
+                -rng.uniform(700, 750, 30_000),
+                -np.arange(1100) * np.log(2),
+                -(np.arange(1100) + 0.5) * np.log(2),  # where the reduction is at its worst
+                [-1e4, -1e30, -np.finfo(np.float32).max, -np.inf, -0.0, 0.0],
+            ]
+        ).astype(np.float32)
+        row = np.minimum(rows + np.float32(top), np.float32(top))
+        assert row.max() == np.float32(top)
+        weights, _, _ = weigh(row[None])
+        assert_close(weights[0], naive(row, 1))
+        assert (weights[0][row < -1e3] == 0).all() or top > 1000
+        assert (weights[0][row - np.float32(top) > -708] > 0).all()
+
+
+def test_minus_infinity_weighs_nothing() -> None:
+    row = np.array([[-np.inf, 2, -np.inf, 1]], np.float32)
+    for temperature in (0, 0.5, 1):
+        weights, _, statuses = weigh(row, temperature)
+        assert statuses == [GOOD] and (weights[0, [0, 2]] == 0).all() and weights[0, 1] == 1
+
+
+def test_greedy_is_the_first_of_equals() -> None:
+    row = np.zeros((1, 1000), np.float32)
+    row[0, [130, 131, 600]] = 2
+    weights, totals, _ = weigh(row, 0.0)
+    assert np.flatnonzero(weights[0]).tolist() == [130] and weights[0, 130] == totals[0] == 1
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("temperature", [0, 0.5])
+def test_bad_rows_are_told_apart(width: int, temperature: float) -> None:
+    for place in {0, width // 2, width - 1}:
+        rows = normal(width, 5, width)
+        rows[[0, 4], place] = np.nan
+        rows[1, place] = np.inf
+        rows[2] = -np.inf
+        rows[4, (place + 1) % width] = np.inf if width > 1 else np.nan
+        weights, totals, statuses = weigh(rows, temperature)
+        assert statuses == [NAN, INFINITE, EMPTY, GOOD, NAN]
+        assert (weights[[0, 1, 2, 4]] == 1).all()
+        assert (totals[[0, 1, 2, 4]] == width).all()
+
+
+def test_scores_are_judged_after_the_division() -> None:
+    rows = np.array([[3e38, 0], [-3e38, -3e38], [3e38, -3e38]], np.float32)
+    assert weigh(rows, [1e-3, 1e-3, 1])[2] == [INFINITE, EMPTY, GOOD]
+
+
+def test_only_the_walks_that_are_named_are_written() -> None:
+    scores, weights = normal(0, 6, 40), np.full((4, 40), -7.0)
+    totals, _ = _core.weigh(
+        scores,
+        rows=longs([5, 2]),
+        temperatures=np.ones(2, np.float32),
+        weights=weights,
+        walks=longs([3, 0]),
+        threads=2,
+    )
+    expected = weigh(scores)
+    assert (weights[[3, 0]] == expected[0][[5, 2]]).all() and (weights[1:3] == -7).all()
+    assert (totals == expected[1][[5, 2]]).all()
+
+
+# ---- sums ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_sums_are_the_naive_ones(width: int) -> None:
+    probs = np.abs(normal(width, 5, width))
+    sums, least = _core.sums(probs, rows=longs([3, 3, 0]), threads=2)
+    np.testing.assert_allclose(sums, probs[[3, 3, 0]].sum(axis=1, dtype=np.float64), rtol=1e-14)
+    assert (least == probs[[3, 3, 0]].min(axis=1)).all()
+    for place in {0, width // 2, width - 1}:
+        for value in (np.nan, np.inf, -np.inf, -1e-45):
+            bad = np.tile(probs[0], (2, 1))
+            bad[0, place] = value
+            sums, least = _core.sums(bad, rows=longs([0, 1]), threads=1)
+            right = (sums < np.inf) & (least >= 0)
+            assert right.tolist() == [False, True], (place, value)
+
+
+def test_the_least_floats_are_counted() -> None:
+    sums, least = _core.sums(np.full((1, 100), 1e-45, np.float32), rows=longs([0]), threads=1)
+    assert sums[0] == 100 * 2.0**-149 and least[0] == np.float32(1e-45)
+
+
+# ---- subtract ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_what_is_left_is_the_naive_rest(width: int) -> None:
+    rng = np.random.default_rng(width)
+    weights = rng.integers(0, 50, (20, width)).astype(np.float64)  # whole numbers: all is exact
+    probs = rng.integers(0, 50, (20, width)).astype(np.float32)
+    weights[0], probs[1], weights[2] = 0, 0, 1.5 * probs[2]
+    weights[3, :-1] = 0  # the rest is in the last token, if anywhere
+    totals, sums = 2 * probs.sum(axis=1, dtype=np.float64), probs.sum(axis=1, dtype=np.float64)
+    sums[sums == 0] = 1
+    rest = np.maximum(weights - probs * (totals / sums)[:, None], 0)
+    some = rest.sum(axis=1) > 0
+    expected = np.where(some[:, None], rest, weights)
+    new = subtract(weights, probs, totals, sums, threads=3)
+    np.testing.assert_array_equal(weights, expected)
+    np.testing.assert_array_equal(new, np.where(some, rest.sum(axis=1), totals))
+
+
+def test_what_is_left_of_laws() -> None:
+    scores = normal(1, 4, 3000, scale=2)
+    probs = np.exp(normal(2, 4, 3000, scale=2))
+    weights, totals, _ = weigh(scores)
+    sums, _ = _core.sums(probs, rows=longs(range(4)), threads=1)
+    before = weights.copy()
+    new = subtract(weights, probs, totals, sums)
+    rest = np.maximum(before - probs * (totals / sums)[:, None], 0)
+    np.testing.assert_allclose(weights, rest, atol=1e-15)
+    assert (weights >= 0).all() and (weights == 0).any(axis=1).all()
+    np.testing.assert_allclose(new, weights.sum(axis=1), rtol=1e-14)
+
+
+def test_where_nothing_is_left_all_stays() -> None:
+    probs = np.full((2, 2000), 0.25, np.float32)
+    weights = np.full((2, 2000), 0.5)
+    weights[1, 1999] = 0.75
+    new = subtract(weights, probs, np.full(2, 1000.0), np.full(2, 500.0))
+    assert new.tolist() == [1000, 0.25] and (weights[0] == 0.5).all()
+    assert (weights[1, :-1] == 0).all() and weights[1, -1] == 0.25
+
+
+def test_walks_and_rows_of_a_subtraction() -> None:
+    weights, probs = np.full((3, 8), 5.0), np.zeros((4, 8), np.float32)
+    probs[3, 6], probs[1, 2] = 1, 1
+    new = _core.subtract(
+        weights,
+        walks=longs([2, 0]),
+        totals=np.full(2, 3.0),
+        probs=probs,
+        rows=longs([3, 1]),
+        sums=np.ones(2),
+        threads=2,
+    )
+    expected = np.full((3, 8), 5.0)
+    expected[2, 6] = expected[0, 2] = 2
+    assert (weights == expected).all() and new.tolist() == [37, 37]
+
+
+# ---- draw ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_draws_are_the_naive_ones(width: int) -> None:
+    rng = np.random.default_rng(width)
+    weights = rng.integers(0, 4, (200, width)).astype(np.float64)
+    weights[:50] *= rng.random((50, width)) < 0.01
+    weights[np.arange(200), rng.integers(0, width, 200)] += 1
+    totals = weights.sum(axis=1)
+    coins = rng.integers(0, 1 << 20, 200) / (1 << 20)
+    coins[:20], coins[20:40], coins[50:70] = 0, 1 - 2.0**-53, 1 - 2.0**-53
+    expected = [
+        int(np.searchsorted(np.cumsum(row), coin * total, side="right"))
+        for row, coin, total in zip(weights, coins, totals, strict=True)
+    ]
+    for threads in (1, 2, 7):
+        drawn = _core.draw(weights, coins, threads=threads)
+        assert drawn.tolist() == expected
+    assert (weights[np.arange(200), drawn] > 0).all()
+
+
+def test_a_goal_on_an_edge_belongs_to_the_next_token() -> None:
+    weights = np.tile([0.0, 1, 0, 1, 2, 0], (4, 1))
+    drawn = _core.draw(weights, np.array([0, 0.25, 0.5, 0.75]), threads=1)
+    assert drawn.tolist() == [1, 3, 4, 4]
+
+
+def test_roundings_never_draw_what_has_no_weight() -> None:
+    rng = np.random.default_rng(3)
+    for scale in (1.0, 1e-300, 5e-324, 1e300):
+        weights = np.maximum(rng.random((300, 1100)) - 0.5, 0) * scale
+        weights[:, 700:] = 0
+        weights[:150, 512:] = 0  # nothing in the last blocks
+        weights[:, 0] = scale
+        coins = np.where(np.arange(300) % 2, 1 - 2.0**-53, rng.random(300))
+        drawn = _core.draw(weights, coins, threads=2)
+        assert (weights[np.arange(300), drawn] > 0).all()
+        sums = np.cumsum(weights, axis=1)
+        near = sums[np.arange(300), drawn] / sums[:, -1]
+        assert (near >= coins * (1 - 1e-12)).all()
+
+
+@pytest.mark.parametrize("value", [0.0, np.inf, np.nan])
+def test_no_draw_without_a_sum(value: float) -> None:
+    weights = np.ones((2, 40))
+    weights[1] = value
+    with pytest.raises(InputError, match=r"^the weights of row 1 sum to -?(0.0+|inf|nan); a draw"):
+        _core.draw(weights, np.full(2, 0.5), threads=1)
+
+
+# ---- all -----------------------------------------------------------------------------------------
+
+
+def test_threads_and_neighbours_change_nothing() -> None:
+    scores, probs = normal(5, 17, 700, scale=3), np.exp(normal(6, 17, 700))
+    temperatures = np.resize([0, 0.5, 1.0], 17).tolist()
+    coins = np.random.default_rng(7).random(17)
+
+    def run(rows: slice, threads: int) -> list[list[object]]:
+        weights, totals, statuses = weigh(scores[rows], temperatures[rows], threads)
+        count = len(totals)
+        sums, least = _core.sums(probs[rows], rows=longs(range(count)), threads=threads)
+        new = subtract(weights, probs[rows], totals, sums, threads)
+        drawn = _core.draw(weights, coins[rows], threads=threads)
+        columns = (weights, totals, statuses, sums, least, new, drawn)
+        return [list(row) for row in zip(*(np.asarray(c).tolist() for c in columns), strict=True)]
+
+    alone = [run(slice(i, i + 1), 1)[0] for i in range(17)]
+    for threads in (1, 2, 3, 16, 256):
+        assert run(slice(0, 17), threads) == alone
+
+
+def test_no_rows_are_no_results() -> None:
+    none, some = np.empty((0, 5), np.float32), np.ones((2, 5), np.float32)
+    assert [len(part) for part in weigh(none)] == [0, 0, 0]
+    assert [len(part) for part in _core.sums(some, rows=longs([]), threads=1)] == [0, 0]
+    assert len(subtract(np.empty((0, 5)), some, np.empty(0), np.empty(0))) == 0
+    assert len(_core.draw(np.empty((0, 5)), np.empty(0), threads=1)) == 0
+
+
+def arguments() -> dict[str, dict[str, object]]:
+    """Two rows for every function."""
+    rows, ones = longs([0, 1]), np.ones((2, 5), np.float32)
+    return {
+        "weigh": {
+            "scores": ones,
+            "rows": rows,
+            "temperatures": np.ones(2, np.float32),
+            "weights": np.full((2, 5), -7.0),
+            "walks": rows,
+            "threads": 1,
+        },
+        "sums": {"probs": ones, "rows": rows, "threads": 1},
+        "subtract": {
+            "weights": np.full((2, 5), -7.0),
+            "walks": rows,
+            "totals": np.ones(2),
+            "probs": ones,
+            "rows": rows,
+            "sums": np.ones(2),
+            "threads": 1,
+        },
+        "draw": {"weights": np.ones((2, 5)), "coins": np.full(2, 0.5), "threads": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        *((name, {"threads": 0}, "^threads is 0; it is from 1 to 256$") for name in arguments()),
+        *((name, {"threads": 257}, "^threads is 257") for name in arguments()),
+        *(
+            (name, {"rows": longs([0, bad])}, f"^rows has row {bad}, but there are 2 rows$")
+            for name in ("weigh", "sums", "subtract")
+            for bad in (-1, 2, 2**62, -(2**63))
+        ),
+        *(
+            (name, {"walks": longs([bad, 1])}, f"^walks has row {bad}, but there are 2 rows$")
+            for name in ("weigh", "subtract")
+            for bad in (-1, 2, 2**62, -(2**63))
+        ),
+        *(
+            (name, {"walks": longs([1, 1])}, "^walks has row 1 twice$")
+            for name in ("weigh", "subtract")
+        ),
+        *(
+            (name, {"rows": longs([1])}, "^rows has 1 values; 2 are needed$")
+            for name in ("weigh", "subtract")
+        ),
+        ("weigh", {"temperatures": np.ones(3, np.float32)}, "^temperatures has 3 values"),
+        *(
+            (
+                "weigh",
+                {"temperatures": np.array([1, bad], np.float32)},
+                r"^temperature -?(0.5|nan|inf)",
+            )
+            for bad in (-0.5, np.nan, np.inf)
+        ),
+        ("weigh", {"weights": np.ones((2, 4))}, "^rows of 5 values and rows of 4 weights"),
+        ("subtract", {"weights": np.ones((2, 6))}, "^rows of 5 values and rows of 6 weights"),
+        ("subtract", {"totals": np.ones(1)}, "^totals has 1 values; 2 are needed$"),
+        ("subtract", {"sums": np.ones(3)}, "^sums has 3 values; 2 are needed$"),
+        *(
+            ("subtract", {"sums": np.array([1, bad])}, "is not that of a law")
+            for bad in (0.0, -1.0, np.nan, np.inf)
+        ),
+        ("draw", {"coins": np.ones(1)}, "^coins has 1 values; 2 are needed$"),
+        *(
+            ("draw", {"coins": np.array([0, bad])}, r"^coin -?(0.1|1.0|nan)0* is not valid")
+            for bad in (-0.1, 1.0, np.nan)
+        ),
+        ("draw", {"weights": np.ones((2, 0))}, "^a row has 0 values"),
+    ],
+)
+def test_what_does_not_fit_is_refused(name: str, changes: dict[str, object], message: str) -> None:
+    given = arguments()[name]
+    function: Callable[..., object] = getattr(_core, name)
+    function(**given)
+    given = arguments()[name] | changes
+    with pytest.raises(InputError, match=message):
+        function(**given)
+    if name != "draw" and "weights" in given and "weights" not in changes:
+        assert (np.asarray(given["weights"]) == -7).all(), "written to before all was checked"
+
+
+@pytest.mark.parametrize("name", ["weigh", "subtract"])
+def test_weights_are_written_where_they_are_or_not_at_all(name: str) -> None:
+    function: Callable[..., object] = getattr(_core, name)
+    for wrong in (np.ones((2, 5), np.float32), np.ones((2, 10))[:, ::2], np.ones((5, 2)).T):
+        with pytest.raises(TypeError):
+            function(**(arguments()[name] | {"weights": wrong}))
+    locked = np.ones((2, 5))
+    locked.flags.writeable = False
+    with pytest.raises(TypeError):
+        function(**(arguments()[name] | {"weights": locked}))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from foresay.sampling.ask import AskBatch
 from foresay.sampling.batched.rows import Longs, Rows
-from foresay.sampling.law import PARTS
+from foresay.sampling.law import parts
 
 __all__ = ["Scores", "scores", "weights"]
 
@@ -180,15 +180,16 @@ def _keep_top_p(part: Tensor, p: NDArray[np.float64]) -> None:
         return
     there = limited.nonzero()[:, 0]
     values, share = part[there], torch.as_tensor(p, device=part.device)[there, None]
-    goal = share * _mass(values, top[there, None]).sum(dim=-1, keepdim=True).double()
+    scale = parts(values.shape[1])
+    goal = share * _mass(values, top[there, None], scale).sum(dim=-1, keepdim=True).double()
     size = min(_FIRST_TRY, values.shape[1])
     while True:
         highest = values.topk(size).values
-        reached = _mass(highest, top[there, None]).cumsum(dim=-1)
+        reached = _mass(highest, top[there, None], scale).cumsum(dim=-1)
         if size == values.shape[1] or (reached[:, -1:] >= goal).all():
             break
         size = values.shape[1]
-    before = reached - _mass(highest, top[there, None])
+    before = reached - _mass(highest, top[there, None], scale)
     kept = (before < goal).sum(dim=-1, keepdim=True)
     last = highest.gather(1, kept - 1)
     # Of those that tie with the last one kept, the lowest ids.
@@ -198,8 +199,8 @@ def _keep_top_p(part: Tensor, p: NDArray[np.float64]) -> None:
     part[there] = values.masked_fill(~keep, -torch.inf)
 
 
-def _mass(values: Tensor, top: Tensor) -> Tensor:
-    return ((values.double() - top.double()).exp() * PARTS).floor().long()
+def _mass(values: Tensor, top: Tensor, scale: float) -> Tensor:
+    return ((values.double() - top.double()).exp() * scale).floor().long()
 
 
 def _keep_min_p(part: Tensor, p: NDArray[np.float64]) -> None:

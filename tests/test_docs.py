@@ -10,14 +10,15 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_example_of_the_readme() -> None:
-    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert code is not None
-    command = [sys.executable, "-c", code[1]]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    promised = re.search(r"print\(.*\)  # (.*)", code[1])
-    assert promised is not None and done.stdout.strip() == promised[1]
+def test_the_examples_of_the_readme() -> None:
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(examples) == 2
+    for code in examples:
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        promised = re.search(r"print\(.*\)  # (.*)", code)
+        assert promised is not None and done.stdout.strip() == promised[1]
 
 
 def test_the_links_of_the_documents() -> None:

@@ -42,7 +42,7 @@ def examine() -> dict[str, Any]:
         "core": core,
         "ok": ok,
         "drafting": "in the native core" if ok else "by NgramDrafter alone, without the core",
-        "models": "not run by this version: it drafts, and an engine of yours verifies",
+        "models": "not run by this version itself yet: it drafts and verifies",
         "libraries": [
             {"name": name, "version": _version(name), "use": use, "get": f"pip install '{extra}'"}
             for name, use, extra in _LIBRARIES

@@ -111,6 +111,12 @@ def _bad() -> Iterator[Case]:
                 yield Case(
                     f"{name} in row {row}, {params}", [chain] * 3, [good, rows, good], asks, failing
                 )
+        stop = good.copy()
+        stop[0, 8] = value
+        silent = ask(2, stops=(8,), min_tokens=2)
+        yield Case(
+            f"{name} on a stop that is forbidden", [chain] * 2, [good, stop], [ask(1), silent], {1}
+        )
     empty = good.copy()
     empty[0] = -np.inf
     yield Case("all -inf", [chain] * 2, [empty, good], [ask(1), ask(2, temperature=0)], {0})

@@ -6,6 +6,7 @@ The long form (1,000 worlds for each scheme) is `foresay lossless`; this is the 
 from __future__ import annotations
 
 import re
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
@@ -178,8 +179,19 @@ def test_what_a_scheme_raises_is_reported() -> None:
 @pytest.mark.parametrize(
     ("emit", "says"),
     [
-        (lambda p, q, tokens, parents, coins: [], "emitted []"),
-        (lambda p, q, tokens, parents, coins: [99], "emitted [99]"),
+        (lambda p, q, tokens, parents, coins: [], "returned []; at least one token id is needed"),
+        (lambda p, q, tokens, parents, coins: [99], "returned [99]; token ids from 0 to 1"),
+        (lambda p, q, tokens, parents, coins: [-1], "returned [-1]; token ids from 0 to 1"),
+        (lambda p, q, tokens, parents, coins: None, "returned None; a list of token ids is needed"),
+        (lambda p, q, tokens, parents, coins: 0.5, "returned 0.5; a list of token ids is needed"),
+        (lambda p, q, tokens, parents, coins: "0", "returned '0'; a list of token ids is needed"),
+        (lambda p, q, tokens, parents, coins: np.int64(0), "; a list of token ids is needed"),
+        (lambda p, q, tokens, parents, coins: np.array(0), "; a list of token ids is needed"),
+        (lambda p, q, tokens, parents, coins: [0.0], "[0.0]; a list of token ids, which are whole"),
+        (lambda p, q, tokens, parents, coins: [True], "[True]; a list of token ids, which are"),
+        (lambda p, q, tokens, parents, coins: np.array([0.5]), "a list of token ids, which are"),
+        (lambda p, q, tokens, parents, coins: np.array([[0]]), "a list of token ids, which are"),
+        (lambda p, q, tokens, parents, coins: sys.exit(), "case 0/0: SystemExit:"),
         (lambda p, q, tokens, parents, coins: [coins.draw([-1, 2])], "are no law"),
         (lambda p, q, tokens, parents, coins: [int(coins.accept(0.5))], "0.5 is a float"),
         (lambda p, q, tokens, parents, coins: [coins.draw([0.5, 0.5])], "0.5 is a float"),
@@ -193,6 +205,22 @@ def test_what_is_no_verifier_is_reported(emit: Any, says: str) -> None:
     result = run(user_scheme(emit), 5)
     assert result.errors == 5
     assert says in str(result.first_error)
+
+
+@pytest.mark.parametrize("kind", [tuple, np.array, lambda tokens: list(np.array(tokens))])
+def test_token_ids_may_come_in_any_sequence(kind: Any) -> None:
+    def verify(*given: Any) -> Any:
+        return kind(classical(*given))
+
+    assert run(user_scheme(verify, chosen=False), 20).exact
+
+
+def test_a_scheme_of_ours_that_emits_no_token_is_reported() -> None:
+    def silent(step: Step, chance: Chance) -> list[int]:
+        return []
+
+    result = run(Scheme("silent", "rejection", "", tree_of(drawn), silent), 5)
+    assert result.errors == 5 and "emitted []" in str(result.first_error)
 
 
 # The enumeration.

@@ -129,3 +129,34 @@ def test_the_caller_keeps_its_logits() -> None:
     logits = torch.zeros(1, 4)
     law.scores(logits, rows, AskBatch.of([Ask(SamplingParams(logit_bias={1: 2.0}), 0, [1])]))
     assert not logits.any()
+
+
+# What both twins could get wrong alike, written out by hand.
+
+
+def kept(row: list[float], output: Any = (), stops: Any = (), **params: Any) -> Any:
+    ask = Ask(SamplingParams(**params), 0, [1], list(output), stops)
+    found = readable.scores(np.array(row, np.float32), ask)
+    rows = Rows.of(DraftBatch.of([Draft.empty()]))
+    given = law.scores(torch.tensor([row]), rows, AskBatch.of([ask]))
+    np.testing.assert_array_equal(
+        given.values[0].numpy() / np.float32(given.temperatures[0] or 1), found
+    )
+    return np.flatnonzero(np.isfinite(found)).tolist()
+
+
+def test_edges_by_hand() -> None:
+    assert kept([0.0] * 4, top_p=0.5) == [0, 1], "those before the third weigh exactly half"
+    assert kept([0.0] * 4, top_p=0.51) == [0, 1, 2]
+    assert kept([0.0] * 4, top_p=1e-9) == [0], "one is always left"
+    assert kept([1.0, 3.0, 3.0, 2.0], min_p=1.0) == [1, 2]
+    assert kept([0.0, 2.0, 2.0, 1.0], top_k=1) == [1, 2], "what ties with the last one stays"
+    assert kept([0.0] * 4, output=[3, 3], stops=(2,), min_tokens=3) == [0, 1, 3]
+    assert kept([0.0] * 4, output=[3, 3, 3], stops=(2,), min_tokens=3) == [0, 1, 2, 3]
+
+
+def test_the_order_of_roundings() -> None:
+    """Presence and frequency are subtracted one after the other, each rounded to float32."""
+    params = SamplingParams(presence_penalty=1.0, frequency_penalty=1.0)
+    row = readable.scores(np.array([2**25, 0], np.float32), Ask(params, 0, [1], [0, 0]))
+    assert row[0] == 2**25 - 2, "2**25 - 1 is rounded up, then 2 are subtracted; at once it were 4"

@@ -69,6 +69,8 @@ def test_teacher_forced(rule: object, params: SamplingParams) -> None:
             row = scores(forced[i].numpy(), ask, tokens[:i])
             expected = np.log(probabilities(row, params.greedy)[token])
             np.testing.assert_allclose(got.processed[i], expected, atol=2e-5)
+        own = torch.log_softmax(logits[verified.rows].double(), dim=-1).numpy()
+        np.testing.assert_allclose(got.raw, own[np.arange(len(tokens)), tokens], rtol=1e-12)
         np.testing.assert_array_equal(got.top_tokens, np.argsort(-raw, axis=1)[:, :3])
         np.testing.assert_allclose(got.top_raw, -np.sort(-raw, axis=1)[:, :3], atol=2e-5)
     assert committed > 45, "the drafts must be accepted at times"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from foresay.errors import InputError, TokenTypeError
-from foresay.sampling import Ask, SamplingParams
-from foresay.sampling.noise import seed_of_sample
+from foresay.sampling import Ask, SamplingParams, Stream
+from foresay.sampling.noise import philox, seed_of_sample
 
 FIELDS = (
     "max_tokens temperature top_k top_p min_p repetition_penalty presence_penalty frequency_penalty"
@@ -48,6 +48,7 @@ def test_the_fields_are_those_of_the_design() -> None:
         ({"stop": [""]}, "a text of stop is empty"),
         ({"stop": [-1]}, "a token id of stop is -1"),
         ({"stop": 5}, "stop is 5; a text, or a list"),
+        ({"stop": b"x"}, "stop is b'x'; a text, or a list"),
         ({"seed": -1}, "seed is -1"),
         ({"seed": 2**64}, "seed is 18446744073709551616"),
         ({"logprobs": -1}, "logprobs is -1"),
@@ -82,6 +83,27 @@ def test_asks() -> None:
         Ask(SamplingParams(), -5, [1])
     with pytest.raises(TokenTypeError, match="int64"):
         Ask(SamplingParams(), 0, np.zeros(2, np.int64))
+
+
+def test_what_stops_an_answer() -> None:
+    assert Ask(SamplingParams(stop=[7, "end", 8]), 1, [1], stops=(2, 7)).stops == (2, 7, 8)
+
+
+@pytest.mark.parametrize("seed", [1.5, "1", None, True])
+def test_what_is_no_seed(seed: Any) -> None:
+    with pytest.raises(InputError, match="valid are whole numbers from 0 to"):
+        Ask(SamplingParams(), seed, [1])
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    params = SamplingParams(top_k=np.int64(5), temperature=np.float32(0.5))
+    assert (params.top_k, params.temperature) == (5, 0.5)
+
+
+def test_the_streams_never_meet() -> None:
+    assert [int(s) for s in Stream] == [0, 1, 2, 3, 16]
+    words = philox(np.array([1, 0, Stream.SEED, 0], np.uint32), np.array([5, 0], np.uint32))
+    assert seed_of_sample(5, 1) == int(words[0]) | int(words[1]) << 32
 
 
 def test_seeds_of_samples() -> None:

@@ -5,18 +5,29 @@ from __future__ import annotations
 import json
 import math
 import random
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import SO_LINGER, SOL_SOCKET
 from threading import Thread
 from typing import Any
 
 import pytest
 
 from foresay.errors import InputError, ServerError
-from foresay.sampling.kit.servers import PROMPTS, Server, greedy_equality, sampled_equality
+from foresay.sampling.kit.check import Difference, GreedyResult, SampledResult
+from foresay.sampling.kit.servers import (
+    PROMPTS,
+    Answer,
+    Server,
+    _difference,
+    greedy_equality,
+    sampled_equality,
+    two_servers,
+)
 
 WORDS = ("sun", "sea", "sky", "salt")
 LAW = (0.45, 0.3, 0.15, 0.1)  # of the words that follow a word, in an order that it decides
@@ -62,7 +73,7 @@ class Toy:
             for before in [body["prompt"], *words[:-1]]:
                 one, two = sorted(self.law(before).items(), key=lambda item: -item[1])[:2]
                 gap = math.log(one[1] / two[1]) if self.gap is None else self.gap
-                rows.append({one[0]: -1.0, two[0]: -1.0 - gap})
+                rows.append({" " + one[0]: -1.0, " " + two[0]: -1.0 - gap})
             choice["logprobs"] = {"tokens": tokens, "top_logprobs": rows}
         return choice
 
@@ -145,10 +156,77 @@ def test_a_server_is_found_by_its_url(monkeypatch: pytest.MonkeyPatch) -> None:
     assert body["model"] == "mine" and body["top_k"] == -1 and body["prompt"] == "sea"
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "file:///etc/passwd", "http://", "ws://host"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:8000",
+        "file:///etc/passwd",
+        "http://",
+        "ws://host",
+        "http://[::1",
+        "http://host:port",
+        "http://host:99999",
+    ],
+)
 def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(InputError, match="is no server"):
         Server(url)
+
+
+@pytest.mark.parametrize("key", ["ключ", "secret\n", "se\x00cret"])
+def test_a_key_that_no_header_can_carry_is_refused(key: str) -> None:
+    with pytest.raises(InputError, match="API key cannot be sent in a header") as raised:
+        Server("http://127.0.0.1:9", "toy", key)
+    assert key not in str(raised.value)
+    Server("http://127.0.0.1:9", "toy", "schlüssel")
+
+
+def test_one_server_is_not_two() -> None:
+    for other in ("http://127.0.0.1:9/", "http://127.0.0.1:9/v1", "HTTP://127.0.0.1:9"):
+        with pytest.raises(
+            InputError, match=r"both servers are http://127\.0\.0\.1:9/v1; two diff"
+        ):
+            two_servers(("http://127.0.0.1:9", other), "toy")
+    a, b = two_servers(("http://127.0.0.1:9", "http://127.0.0.1:10"), "toy", "key")
+    assert (a.url, b.url) == ("http://127.0.0.1:9/v1", "http://127.0.0.1:10/v1")
+
+
+@pytest.mark.parametrize(("resets", "answers"), [(2, True), (3, False)])
+def test_a_connection_that_is_reset_is_tried_again(resets: int, answers: bool) -> None:
+    tried: list[str] = []
+
+    class Resetting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            tried.append(self.path)
+            if len(tried) <= resets:
+                self.connection.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+                self.connection.close()
+                return
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(MODELS)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    class Quiet(Loopback):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            pass
+
+    with Quiet(("127.0.0.1", 0), Resetting) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            if answers:
+                assert Server(url).model == "toy"
+            else:
+                with pytest.raises(ServerError, match="gave no answer"):
+                    Server(url)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert len(tried) == 3
 
 
 def test_equal_servers_are_equal(start: Start) -> None:
@@ -175,7 +253,12 @@ def test_a_greedy_difference_is_shown_with_its_margin(start: Start) -> None:
     assert first.a[: first.at] == first.b[: first.at] == " sea sea s"
     assert first.margin == pytest.approx(math.log(0.45 / 0.3))
     assert result.faults() == result.differences
-    assert "different in 3 of 3" in str(result) and "margin=0.405" in str(result)
+    assert "different in 3 of 3" in str(result)
+    assert str(first) in str(result)
+    assert str(first) == (
+        "prompt 0 ('the sea'): A writes ' sea sea sea sea' and B ' sea sea sky sky', different "
+        "from character 10 on, of margin 0.405 nats"
+    )
 
 
 def test_a_tie_is_told_from_a_fault(start: Start) -> None:
@@ -184,6 +267,45 @@ def test_a_tie_is_told_from_a_fault(start: Start) -> None:
     assert not result.equal and result.faults() == ()
     assert result.differences[0].margin == pytest.approx(0.003)
     assert len(result.faults(tie=0.001)) == 3
+
+
+@pytest.mark.parametrize("tie", [-0.1, math.nan, math.inf])
+def test_what_is_no_tie_is_refused(tie: float) -> None:
+    with pytest.raises(InputError, match="is not valid; a margin in nats is"):
+        GreedyResult(1, ()).faults(tie)
+
+
+def test_a_margin_that_is_no_number_is_a_fault(start: Start) -> None:
+    odd = Difference(0, 0, "a", "b", math.nan)
+    assert GreedyResult(1, (odd,)).faults(100.0) == (odd,)
+    a, b = start(Toy(gap=0.0)), start(Toy(turn=1, gap=math.nan))
+    assert len(greedy_equality(a, b, ASK, max_tokens=3).faults(100.0)) == 3
+
+
+def written(token: str, margin: float | None = 0.001, top: tuple[str, ...] = ("x", "y")) -> Answer:
+    return Answer(token, (token,), (margin,), (token,), (top,))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "margin"),
+    [
+        (written("x"), written("y", 0.002), 0.002),
+        (written("x"), written("y", None, ()), 0.001),  # one server tells of both
+        (written("x"), written("z"), None),  # a tie, but not of what was written
+        (written("x"), written("y", top=("x", "z")), None),
+        (written("x", None, ()), written("y", None, ()), None),
+        (written("x"), Answer(""), None),  # it ended there
+        (written("x"), written("z", top=("x", "z")), None),
+    ],
+)
+def test_only_a_tie_of_what_was_written_excuses(a: Answer, b: Answer, margin: float | None) -> None:
+    assert _difference(0, "prompt", a, b).margin == margin
+
+
+def test_a_long_prompt_is_shown_by_its_beginning() -> None:
+    assert _difference(7, "0123456789" * 9, written("x"), written("y")).asked == (
+        "012345678901234567890123456789…"
+    )
 
 
 @pytest.mark.parametrize("logprobs", ["absent", "refused"])
@@ -200,6 +322,8 @@ def test_logprobs_of_another_shape_are_ignored(start: Start) -> None:
     assert start(Toy(reply=reply)).complete("sea")[0].margins == (None, None, None)
     reply = b'{"choices": [{"text": "x", "logprobs": [1], "token_ids": [7, 8]}]}'
     assert start(Toy(reply=reply)).complete("sea")[0].tokens == (7, 8)
+    reply = b'{"choices": [{"text": "x", "logprobs": {"top_logprobs": [{"a": null, "b": "c"}]}}]}'
+    assert start(Toy(reply=reply)).complete("sea")[0].margins == (None,)
 
 
 def test_a_biased_law_is_found(start: Start) -> None:
@@ -228,6 +352,12 @@ def test_copies_of_one_answer_are_refused(start: Start) -> None:
 def test_a_test_without_power_says_so(start: Start) -> None:
     result = sampled_equality(start(Toy()), start(Toy()), ASK, n=20, max_tokens=12)
     assert result.equal and result.each is None and "which says nothing" in str(result)
+    assert not result.proved
+    coarse = SampledResult(True, 3, 20, result.tests, 1e-6, 0.26, None)
+    assert not coarse.proved and "too few answers to prove anything" in str(coarse)
+    fine = SampledResult(True, 3, 20, result.tests, 1e-6, 0.25, None)
+    assert fine.proved and "too few" not in str(fine)
+    assert not SampledResult(False, 3, 20, result.tests, 1e-6, 0.25, None).proved
 
 
 def test_no_seed_is_used_twice() -> None:
@@ -239,12 +369,22 @@ def test_no_seed_is_used_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"n": 0}, {"temperature": 0}, {"alpha": 1e-5}, {"per_request": 0}, {"prompts": ()}]
+    "change",
+    [
+        {"n": 0},
+        {"temperature": 0},
+        {"alpha": 1e-5},
+        {"per_request": 0},
+        {"prompts": ()},
+        {"max_tokens": 0},
+    ],
 )
 def test_arguments_that_are_refused(change: dict[str, Any]) -> None:
     server = Server("http://127.0.0.1:9", model="none")
     with pytest.raises(InputError, match="not valid"):
         sampled_equality(server, server, **change)
+    with pytest.raises(InputError, match="max_tokens 0 is not valid; at least 1 is"):
+        greedy_equality(server, server, max_tokens=0)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,13 +18,24 @@ from foresay.cli.show import print_table, progress, stages
 from foresay.errors import InputError
 
 if TYPE_CHECKING:
-    from foresay.sampling.kit.prove import Check
+    from foresay.sampling.kit.check import Check
+
+_ONLY_WITH = {
+    "trees": "--verify",
+    **dict.fromkeys(
+        ["model", "api_key", "prompts", "max_tokens", "samples", "tie"],
+        "--servers",
+    ),
+}
+"""Of options that not every proof has, the proof that does."""
+_FEWEST_SAMPLES = 16
 
 
 @app.command()
 def lossless(
+    context: typer.Context,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A shorter proof, in about 20 seconds.")
+        bool, typer.Option("--quick", help="A shorter proof, in about a quarter of the time.")
     ] = False,
     verify: Annotated[
         str | None,
@@ -46,20 +59,26 @@ def lossless(
     ] = None,
     max_tokens: Annotated[int, typer.Option(help="With --servers: of greedy answers.")] = 64,
     samples: Annotated[
-        int, typer.Option(help="With --servers: sampled answers per prompt; 0: only greedy ones.")
+        int,
+        typer.Option(
+            help="With --servers: sampled answers per prompt, 16 or more; 0: only greedy."
+        ),
     ] = 256,
     tie: Annotated[
         float,
-        typer.Option(help="With --servers: greedy answers may differ where the margin is this."),
+        typer.Option(
+            help="With --servers: greedy answers may differ where the two likeliest tokens are "
+            "apart by at most this, in nats."
+        ),
     ] = 0.01,
-    seed: Annotated[int, typer.Option(help="Another seed makes other random cases.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed makes other random cases.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Prove that speculation changes no answer: of foresay, of your function, of a server.
 
     Small worlds are enumerated with rational numbers and compared with ==, texts are compared with
     plain decoding over thousands of random scripts, sampled laws are tested with stated power; and
-    every wrong rule that is known must be found. Fails on any surprise.
+    every wrong rule known to us must be found. Fails on any surprise.
 
     \b
     Examples:
@@ -67,9 +86,31 @@ def lossless(
       foresay lossless --quick --json
       foresay lossless --verify mypackage.verify:rejection_sample --trees
       foresay lossless --servers http://127.0.0.1:8000 http://127.0.0.1:8001
+
+    A function for --verify returns the tokens that one step emits. It is given p, the target's laws
+    (after the text, and after each node of the draft), q, the law that each node was drawn from
+    (None: it was chosen), and the tokens and parents of the nodes. On chains this one is right:
+
+    \b
+      def verify(p, q, tokens, parents, coins):
+          for i, token in enumerate(tokens):
+              # What was chosen has the law that is sure of it.
+              law = q[i] or [int(v == token) for v in range(len(p[i]))]
+              if not coins.accept(p[i][token] / law[token]):
+                  rest = [max(a - b, 0) for a, b in zip(p[i], law)]
+                  return [*tokens[:i], coins.draw(rest)]
+          return [*tokens, coins.draw(p[-1])]
+
+    With `coins` laws are tuples of Fractions and chance is enumerated: coins.accept(chance) is true
+    with that chance, coins.draw(weights) is a token. The result is a proof, for small worlds. With
+    `rng` in its place laws are float64 arrays, rng is a numpy Generator, and the function is tested
+    statistically.
     """
     if verify is not None and servers is not None:
         raise InputError("--verify and --servers are two different proofs; give one of them")
+    chosen = "--servers" if servers is not None else "--verify" if verify is not None else ""
+    _refuse_others(context, chosen)
+    _require(*(["scipy"] if chosen else ["torch", "scipy"]))
     started = time.perf_counter()
     checks: list[Check] = []
     if servers is not None:
@@ -92,13 +133,51 @@ def lossless(
     else:
         _print_checks(checks)
         wrong = sum(check.layer == "wrong" for check in checks)
-        counted = f"{len(checks) - wrong} proofs"
-        counted += f" and {wrong} wrong rules, which must be found" if wrong else ""
+        tests = sum(check.kind == "test" for check in checks)
+        proofs = len(checks) - wrong - tests
+        counts = [(proofs, "proof"), (tests, "test"), (wrong, "wrong rule")]
+        counted = " and ".join(_number(n, what) for n, what in counts if n)
+        counted += ", which must be found" if wrong else ""
         surprises = sum(not check.ok for check in checks)
-        end = "all as it should be" if ok else f"{surprises} SURPRISES"
+        end = "all as it should be" if ok else _number(surprises, "SURPRISE", "SURPRISES")
         print(f"\n{counted}: {end} ({seconds:.0f} s)")
     if not ok:
         raise typer.Exit(1)
+
+
+def _refuse_others(context: typer.Context, chosen: str) -> None:
+    """Options of another proof than the chosen one were given in vain."""
+    foreign: dict[str, list[str]] = {}
+    for name, home in _ONLY_WITH.items():
+        if home != chosen and _given(context, name):
+            foreign.setdefault(home, []).append("--" + name.replace("_", "-"))
+    said = [
+        f"{', '.join(names)} {'go' if len(names) > 1 else 'goes'} with {home} only"
+        for home, names in foreign.items()
+    ]
+    if chosen == "--servers" and _given(context, "quick"):
+        said.append("--quick does not go with --servers")
+    if said:
+        raise InputError("; ".join(said))
+
+
+def _given(context: typer.Context, name: str) -> bool:
+    """Whether an option was written; a variable of the environment is for whoever needs it."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _require(*libraries: str) -> None:
+    missing = [name for name in libraries if find_spec(name) is None]
+    if missing:
+        raise ModuleNotFoundError(
+            f"foresay lossless needs {' and '.join(missing)}; install "
+            f"{'them' if len(missing) > 1 else 'it'} with: pip install 'foresay[lossless]'"
+        )
+
+
+def _number(n: int, one: str, many: str | None = None) -> str:
+    return f"{n} {one if n == 1 else many or one + 's'}"
 
 
 def _compare(
@@ -111,23 +190,46 @@ def _compare(
     tie: float,
     seed: int,
 ) -> Iterator[Check]:
-    from foresay.sampling.kit.prove import Check
-    from foresay.sampling.kit.servers import PROMPTS, Server, greedy_equality, sampled_equality
+    from foresay.sampling.kit.check import Check
+    from foresay.sampling.kit.servers import (
+        PROMPTS,
+        greedy_equality,
+        sampled_equality,
+        two_servers,
+    )
 
-    texts = list(PROMPTS)
-    if prompts is not None:
-        texts = [line for line in prompts.read_text(encoding="utf-8").splitlines() if line.strip()]
-        if not texts:
-            raise InputError(f"'{prompts}' holds no prompt; one per line is needed")
-    a, b = (Server(url, model, api_key) for url in urls)
+    if max_tokens < 1:
+        raise InputError(f"--max-tokens {max_tokens} is not valid; at least 1 is")
+    if samples != 0 and samples < _FEWEST_SAMPLES:
+        raise InputError(
+            f"--samples {samples} is not valid; 0 (only greedy answers) is, or at least "
+            f"{_FEWEST_SAMPLES}"
+        )
+    if not 0 <= tie < math.inf:
+        raise InputError(f"--tie {tie} is not valid; a margin in nats is, finite and at least 0")
+    texts = list(PROMPTS) if prompts is None else _read(prompts)
+    a, b = two_servers(urls, model, api_key)
     with progress("greedy answers", 2 * len(texts)) as advance:
         greedy = greedy_equality(a, b, texts, max_tokens, progress=advance)
-    yield Check("servers", "greedy", not greedy.faults(tie), str(greedy))
+    yield Check("servers", "greedy", not greedy.faults(tie), str(greedy), kind="test")
     if samples:
         with progress("sampled answers", None) as advance:
             sampled = sampled_equality(a, b, texts, samples, seed=seed, progress=advance)
-        proved = sampled.equal and sampled.each is not None
-        yield Check("servers", "sampled", proved, str(sampled))
+        yield Check("servers", "sampled", sampled.proved, str(sampled), kind="test")
+
+
+def _read(prompts: Path) -> list[str]:
+    try:
+        lines = prompts.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"'{prompts}' is not UTF-8 at byte {error.start}; UTF-8 with one prompt per line is "
+            "needed"
+        ) from error
+    texts = [line for line in lines if line.strip()]
+    if not texts:
+        raise InputError(f"'{prompts}' holds no prompt; one per line is needed")
+    return texts
 
 
 def _print_checks(checks: list[Check]) -> None:

@@ -34,7 +34,12 @@ def run() -> None:
         reason = error.strerror or str(error)
         _fail(f"{error.filename}: {reason}" if error.filename else reason)
     except ModuleNotFoundError as error:
-        _fail(f"{error.name} is not installed; `foresay doctor` says how to get it")
+        # Without a name it is a sentence of a command's own.
+        _fail(
+            f"{error.name} is not installed; `foresay doctor` says how to get it"
+            if error.name
+            else str(error)
+        )
 
 
 @app.callback(invoke_without_command=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TypeAlias
 
 import numpy as np
@@ -32,7 +33,8 @@ class Ask:
 
     prompt, output   int32 token ids: the text so far
     seed             the key of its noise, 0 to 2**64 - 1
-    stops            token ids that end the answer: the model's own unless ignored, and the user's
+    stops            token ids that end the answer: the model's own unless they are to be ignored;
+                     those of `params.stop` are added
     """
 
     params: SamplingParams
@@ -42,11 +44,19 @@ class Ask:
     stops: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.params, SamplingParams):
+            raise InputError(f"params is {self.params!r}; SamplingParams are needed")
         object.__setattr__(self, "prompt", arrays.as_tokens(self.prompt, "prompt"))
         object.__setattr__(self, "output", arrays.as_tokens(self.output, "output"))
-        object.__setattr__(self, "stops", tuple(arrays.as_tokens(self.stops, "stops").tolist()))
-        if not 0 <= self.seed < 1 << 64:
-            raise InputError(f"seed is {self.seed}; valid are 0 to 2**64 - 1")
+        stops = arrays.as_tokens(self.stops, "stops").tolist()
+        object.__setattr__(self, "stops", tuple(dict.fromkeys([*stops, *self.params.stop_ids])))
+        seed: object = self.seed
+        whole = isinstance(seed, Integral) and not isinstance(seed, bool)
+        if not whole or not 0 <= self.seed < 1 << 64:
+            raise InputError(
+                f"seed is {self.seed!r}; valid are whole numbers from 0 to 2**64 - 1, and "
+                "noise.new_seed() draws one"
+            )
         if self.room < 1:
             raise InputError(
                 f"the answer has {len(self.output)} tokens and max_tokens is "

@@ -52,7 +52,7 @@ def logprobs_of(
     Mutates: nothing. Valid until: for ever. Raises: InputError for a `top` that the vocabulary does
     not have, and as the rules do. GIL: held but for torch's own work.
     """
-    _, asks, rows = checked(drafts, logits, asks)
+    _, logits, asks, rows = checked(drafts, logits, asks)
     if not 0 <= top <= logits.shape[1]:
         raise InputError(f"top is {top}; valid are 0 to the vocabulary's {logits.shape[1]}")
     chosen = torch.as_tensor(verified.verdicts.tokens, device=logits.device).long()[:, None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 
 from foresay.arrays import MAX_TOKEN
 from foresay.errors import InputError
@@ -64,9 +65,9 @@ class SamplingParams:
             raise InputError(
                 f"temperature is {self.temperature!r}; valid are 0 (greedy) and numbers from 0.001"
             )
-        _check_number("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0:
-            raise InputError("top_p is 0, which leaves no token; valid are numbers up to 1 above 0")
+            raise InputError("top_p is 0, which leaves no token; valid are numbers above 0 to 1")
+        _check_number("top_p", self.top_p, 0.0, 1.0)
         _check_number("min_p", self.min_p, 0.0, 1.0)
         _check_number("repetition_penalty", self.repetition_penalty, 1e-6, 1e6)
         _check_number("presence_penalty", self.presence_penalty, -1e6, 1e6)
@@ -99,13 +100,14 @@ class SamplingParams:
 
 
 def _check_int(name: str, value: object, low: int, high: int, high_name: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or not low <= value <= high:  # type: ignore[operator]
         limit = f"{high_name}, {high}" if high_name else str(high)
         raise InputError(f"{name} is {value!r}; valid are whole numbers from {low} to {limit}")
 
 
 def _check_number(name: str, value: object, low: float, high: float) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    number = isinstance(value, Real) and not isinstance(value, bool)
     if not number or not low <= value <= high:  # type: ignore[operator]
         top = "any size" if high == _LARGEST else f"{high:g}"
         raise InputError(f"{name} is {value!r}; valid are numbers from {low:g} to {top}")
@@ -118,7 +120,7 @@ def _checked_bias(bias: object) -> Mapping[int, float]:
         raise InputError(f"logit_bias is {bias!r}; a mapping of token ids to numbers is needed")
     for token, value in bias.items():
         _check_int("a token id of logit_bias", token, 0, MAX_TOKEN)
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        number = isinstance(value, Real) and not isinstance(value, bool)
         if not number or math.isnan(value) or value > _LARGEST or -math.inf < value < -_LARGEST:
             raise InputError(
                 f"logit_bias[{token}] is {value!r}; valid are finite numbers and -inf, which "
@@ -132,7 +134,7 @@ def _checked_stop(stop: object) -> tuple[str | int, ...]:
         stop = (stop,)
     if stop is None:
         return ()
-    if not isinstance(stop, Sequence):
+    if not isinstance(stop, Sequence) or isinstance(stop, (bytes, bytearray)):
         raise InputError(f"stop is {stop!r}; a text, or a list of texts and token ids is needed")
     for item in stop:
         if item == "":

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from foresay.draft import Draft, DraftBatch
-from foresay.errors import InputError
+from foresay.errors import ForesayError, InputError
 from foresay.sampling.ask import Ask, AskBatch
 from foresay.sampling.batched.rows import Rows
 
-__all__ = ["checked"]
+__all__ = ["checked", "known_kernel", "refused", "threads_of"]
+
+Name = TypeVar("Name", bound=str)
+MAX_THREADS = 256
 
 
 def checked(
     drafts: Sequence[Draft], logits: Tensor, asks: Sequence[Ask]
-) -> tuple[DraftBatch, AskBatch, Rows]:
-    """The arguments packed, and their rows.
+) -> tuple[DraftBatch, Tensor, AskBatch, Rows]:
+    """The arguments packed, and their rows; the logits without their history of gradients.
 
     Mutates: nothing. Valid until: for ever. Raises: InputError if they do not fit each other.
     GIL: held.
     """
+    if isinstance(drafts, Draft) or isinstance(asks, Ask):
+        raise InputError("a draft and an ask were given; lists of them are needed, or batches")
     drafts, asks = DraftBatch.of(drafts), AskBatch.of(asks)
     if len(drafts) != len(asks):
         raise InputError(f"there are {len(drafts)} drafts and {len(asks)} asks; one each is needed")
     rows = Rows.of(drafts)
+    if not isinstance(logits, Tensor) or logits.layout != torch.strided:
+        raise InputError(f"logits are a {type(logits).__name__}; a dense torch tensor is needed")
     if logits.ndim != 2 or len(logits) != len(rows) or not logits.is_floating_point():
         raise InputError(
             f"logits have shape {tuple(logits.shape)} and dtype {logits.dtype}; {len(drafts)} "
@@ -35,19 +45,55 @@ def checked(
     vocabulary = logits.shape[1]
     if not vocabulary:
         raise InputError("logits have no columns; a vocabulary has at least one token")
-    for name, tokens in (
-        ("a draft", drafts.tokens),
-        ("the text of a penalised request", asks.context),
-        ("logit_bias", asks.bias[1]),
-    ):
-        if len(tokens) and int(tokens.max()) >= vocabulary:
-            raise InputError(
-                f"{name} has token {int(tokens.max())}; the logits have {vocabulary} columns"
-            )
     if drafts.probs is not None and drafts.probs.shape != (len(drafts.tokens), vocabulary):
         raise InputError(
             f"probs have shape {drafts.probs.shape}; {(len(drafts.tokens), vocabulary)} is needed"
         )
-    if int((asks.positions + np.diff(rows.starts)).max(initial=0)) >= 1 << 32:
-        raise InputError("a text is longer than the 2**32 - 1 positions that noise is keyed by")
-    return drafts, asks, rows
+    return drafts, logits.detach(), asks, rows
+
+
+def refused(drafts: DraftBatch, asks: AskBatch, vocabulary: int) -> dict[int, ForesayError]:
+    """Which requests cannot be verified, by their numbers, and why. The others can.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    found: dict[int, ForesayError] = {}
+    for name, tokens, offsets in (
+        ("the draft", drafts.tokens, drafts.offsets),
+        ("the text", asks.context, asks.context_offsets),
+    ):
+        for at in np.flatnonzero(tokens >= vocabulary):
+            request = int(np.searchsorted(offsets, at, side="right")) - 1
+            said = f"{name} has token {tokens[at]}; the logits have {vocabulary} columns"
+            found.setdefault(request, InputError(said))
+    for at in np.flatnonzero(asks.bias[1] >= vocabulary):
+        said = f"logit_bias names token {asks.bias[1][at]}; the logits have {vocabulary} columns"
+        found.setdefault(int(asks.bias[0][at]), InputError(said))
+    for long in np.flatnonzero(asks.positions + np.diff(drafts.offsets) >= 1 << 32):
+        said = "the text is longer than the 2**32 - 1 positions that noise is keyed by"
+        found.setdefault(int(long), InputError(said))
+    return found
+
+
+def known_kernel(kernel: Name, logits: Tensor, known: Sequence[str]) -> Name:
+    """The name of a kernel, if it is one and can read the logits.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    """
+    if kernel not in known:
+        raise InputError(f"kernel is {kernel!r}; valid are {', '.join(known)}")
+    if kernel == "core" and logits.device.type != "cpu":
+        raise InputError(f"the logits are on {logits.device}; kernel 'core' reads those on the cpu")
+    if kernel == "triton" and logits.device.type != "cuda" and not os.getenv("TRITON_INTERPRET"):
+        raise InputError(f"the logits are on {logits.device}; kernel 'triton' reads those on cuda")
+    return kernel
+
+
+def threads_of(threads: int) -> int:
+    """How many threads the core shall use; 0: as many as torch does.
+
+    Mutates: nothing. Valid until: torch is told otherwise. Raises: InputError. GIL: held.
+    """
+    if not isinstance(threads, int) or not 0 <= threads <= MAX_THREADS:
+        raise InputError(f"threads is {threads!r}; valid are 0 to {MAX_THREADS}")
+    return threads or min(torch.get_num_threads(), MAX_THREADS)

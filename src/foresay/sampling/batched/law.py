@@ -29,7 +29,7 @@ _FIRST_TRY = 1024
 class Scores(NamedTuple):
     """Processed logits but for a division by the temperature, which is 0 for greedy rows."""
 
-    values: Tensor  # float32 [R, V], or more rows than R
+    values: Tensor  # [R, V], or more rows than R; in float32 where they are not the logits
     temperatures: Tensor  # float32 [R]
     places: Longs | None = None  # [R] where in the values each row is; None: they are in order
 
@@ -41,6 +41,7 @@ def scores(
 
     gather   False: where the logits are the scores, they come as they are, with the places
     """
+    everything = which is None
     which = np.arange(len(rows)) if which is None else which
     device, request = logits.device, rows.request[which]
     temperatures = torch.as_tensor(asks.temperatures[request], device=device)
@@ -52,13 +53,12 @@ def scores(
     touched = np.flatnonzero(edited | cut)
     if not (gather or len(touched)) and logits.dtype == torch.float32:
         return Scores(logits, temperatures, which)
-    values = logits if len(which) == len(rows) else logits[torch.as_tensor(which, device=device)]
-    values = values.float()
+    values = logits if everything else logits[torch.as_tensor(which, device=device)]
     if not len(touched):
         return Scores(values, temperatures)
 
     there = torch.as_tensor(touched, device=device)
-    part = values[there]  # a copy, so that the caller's logits stay as they are
+    part = values[there].float()  # a copy, so that the caller's logits stay as they are
     no_number, no_limit = torch.isnan(part).any(dim=-1), torch.isposinf(part).any(dim=-1)
     _add_bias(part, request[touched], asks)
     _penalise(part, which[touched], rows, asks)
@@ -75,7 +75,7 @@ def scores(
     part[no_number] = torch.nan
     if len(touched) == len(which):
         return Scores(part, temperatures)
-    return Scores(values.index_copy(0, there, part), temperatures)
+    return Scores(values.float().index_copy(0, there, part), temperatures)
 
 
 def weights(given: Scores, top: Tensor) -> Tensor:
@@ -99,10 +99,13 @@ def _first_highest(values: Tensor) -> Tensor:
     return torch.where(highest, ids, values.shape[-1]).amin(dim=-1) % values.shape[-1]
 
 
-def _at(pairs: Longs, request: Longs) -> tuple[Longs, Longs]:
-    """For entries that belong to requests: all (row, entry) where the row is of that request."""
-    row, entry = np.nonzero(request[:, None] == pairs[None, :])
-    return row, entry
+def _at(owners: Longs, request: Longs) -> tuple[Longs, Longs]:
+    """For entries that belong to requests (whose numbers rise): all (row, entry) where the row is
+    of that request."""
+    first, end = (np.searchsorted(owners, request, side) for side in ("left", "right"))
+    row = np.repeat(np.arange(len(request)), end - first)
+    before = np.cumsum(end - first) - (end - first)
+    return row, np.arange(len(row)) - np.repeat(before - first, end - first)
 
 
 def _add_bias(part: Tensor, request: Longs, asks: AskBatch) -> None:
@@ -128,17 +131,21 @@ def _penalise(part: Tensor, which: Longs, rows: Rows, asks: AskBatch) -> None:
     device, request = part.device, rows.request[which[mine]]
     there = torch.as_tensor(mine, device=device)
     values = part[there]
-    in_text, in_answer = (torch.zeros_like(values, dtype=torch.int32) for _ in range(2))
 
-    # The text of each row's request, then the drafted tokens on the way to the row.
-    lengths = asks.context_offsets[request + 1] - asks.context_offsets[request]
-    owner = np.repeat(np.arange(len(mine)), lengths)
+    # The texts, once for each request, then the drafted tokens on the way to each row.
+    whose, mine_of = np.unique(request, return_inverse=True)
+    lengths = asks.context_offsets[whose + 1] - asks.context_offsets[whose]
+    owner = np.repeat(np.arange(len(whose)), lengths)
     begin = np.cumsum(lengths) - lengths
-    place = np.arange(len(owner)) - np.repeat(begin - asks.context_offsets[request], lengths)
+    place = np.arange(len(owner)) - np.repeat(begin - asks.context_offsets[whose], lengths)
     token = asks.context[place].astype(np.int64)
-    answered = place >= asks.outputs_from[request[owner]]
-    _count(in_text, owner, token)
-    _count(in_answer, owner[answered], token[answered])
+    answered = place >= asks.outputs_from[whose[owner]]
+    shape = (len(whose), values.shape[1])
+    texts, answers = (torch.zeros(shape, dtype=torch.int32, device=device) for _ in range(2))
+    _count(texts, owner, token)
+    _count(answers, owner[answered], token[answered])
+    spread = torch.as_tensor(mine_of, device=device)
+    in_text, in_answer = texts[spread], answers[spread]
     row, owner = which[mine], np.arange(len(mine))
     while len(row):
         drafted = rows.parent[row] >= 0

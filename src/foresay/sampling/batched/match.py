@@ -7,6 +7,8 @@ no walk reaches, by the Triton kernel on a GPU, by torch elsewhere. All have the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from importlib.util import find_spec
 from typing import Literal
 
 import numpy as np
@@ -18,9 +20,9 @@ from foresay import _core
 from foresay.draft import Draft
 from foresay.sampling.ask import Ask, AskBatch
 from foresay.sampling.batched import law
-from foresay.sampling.batched.inputs import checked
+from foresay.sampling.batched.inputs import checked, known_kernel, refused, threads_of
 from foresay.sampling.batched.rows import Longs, Rows
-from foresay.sampling.batched.verdicts import Verified, failures_of, verdicts
+from foresay.sampling.batched.verdicts import Verified, failures_of, verdicts, without
 from foresay.sampling.law import RowStatus
 from foresay.sampling.noise import Stream
 
@@ -46,9 +48,14 @@ def match(
     Mutates: nothing. Valid until: for ever. Raises: InputError for arguments that do not fit each
     other; logits that are no law are the request's own failure. GIL: released in the core.
     """
-    drafts, asks, rows = checked(drafts, logits, asks)
+    drafts, logits, asks, rows = checked(drafts, logits, asks)
+    refusals = refused(drafts, asks, logits.shape[1])
+    if refusals:
+        rule = partial(match, kernel=kernel, threads=threads)
+        return without(refusals, rule, drafts, logits, asks)
+    kernel = known_kernel(kernel or _best_for(logits), logits, ("core", "triton", "torch"))
     given = law.scores(logits, rows, asks)
-    chosen, status = _choose(given, rows, asks, kernel or _best_for(logits), threads)
+    chosen, status = _choose(given, rows, asks, kernel, threads)
 
     # A row is reached if its parent is, and chose its token.
     agrees = (rows.parent < 0) | (chosen[rows.parent] == rows.token)
@@ -69,7 +76,7 @@ def match(
 def _best_for(logits: Tensor) -> Kernel:
     if logits.device.type == "cpu":
         return "core"
-    return "triton" if logits.device.type == "cuda" else "torch"
+    return "triton" if logits.device.type == "cuda" and find_spec("triton") else "torch"
 
 
 def _choose(
@@ -79,7 +86,7 @@ def _choose(
     seeds, positions = asks.seeds[rows.request], asks.positions[rows.request] + rows.depth
     if kernel == "core":
         chosen, _, status = _core.choose(
-            given.values.contiguous().numpy(),
+            given.values.float().contiguous().numpy(),
             temperatures=given.temperatures.numpy(),
             seeds=seeds,
             positions=positions.astype(np.uint32),
@@ -87,7 +94,7 @@ def _choose(
             offsets=rows.starts.astype(np.int32),
             gates=rows.parent.astype(np.int32),
             tokens=rows.token.astype(np.int32),
-            threads=threads or torch.get_num_threads(),
+            threads=threads_of(threads),
         )
         return chosen.astype(np.int64), status
     if kernel == "triton":
@@ -95,6 +102,8 @@ def _choose(
     else:
         from foresay.sampling.batched.noise import choose
     device = given.values.device
+    if given.values.dtype == torch.float64:  # the kernels know float32 and shorter ones
+        given = given._replace(values=given.values.float())
     choice = choose(
         given.values,
         given.temperatures,

@@ -8,6 +8,7 @@ ever turned into laws. On the CPU the core holds and changes these laws, elsewhe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -21,9 +22,9 @@ from foresay.draft import Draft
 from foresay.errors import InputError
 from foresay.sampling.ask import Ask, AskBatch
 from foresay.sampling.batched import law
-from foresay.sampling.batched.inputs import checked
+from foresay.sampling.batched.inputs import checked, known_kernel, refused, threads_of
 from foresay.sampling.batched.rows import Longs, Rows
-from foresay.sampling.batched.verdicts import Verified, failures_of, verdicts
+from foresay.sampling.batched.verdicts import Verified, failures_of, verdicts, without
 from foresay.sampling.law import RowStatus
 from foresay.sampling.noise import Doubles, Stream, uniform
 
@@ -50,14 +51,19 @@ def rejection(
     Mutates: nothing. Valid until: for ever. Raises: InputError for arguments that do not fit each
     other; logits or probs that are no law are the request's own failure. GIL: released in the core.
     """
-    threads = threads or torch.get_num_threads()
-    drafts, asks, rows = checked(drafts, logits, asks)
+    drafts, logits, asks, rows = checked(drafts, logits, asks)
+    refusals = refused(drafts, asks, logits.shape[1])
+    if refusals:
+        rule = partial(rejection, kernel=kernel, threads=threads)
+        return without(refusals, rule, drafts, logits, asks)
+    threads = threads_of(threads)
     row = rows.starts[:-1].copy()  # where each request's walk is
     candidate = rows.first_child[row]  # the row that it tries next
     attempt = np.zeros(len(asks), np.int64)
     own = np.zeros(len(asks), np.int64)
     left: _Left
-    if (kernel or ("core" if logits.device.type == "cpu" else "torch")) == "core":
+    best: Literal["core", "torch"] = "core" if logits.device.type == "cpu" else "torch"
+    if known_kernel(kernel or best, logits, ("core", "torch")) == "core":
         left = _LeftInCore(logits, rows, asks, threads)
     else:
         shape, device = (len(asks), logits.shape[1]), logits.device
@@ -77,7 +83,7 @@ def rejection(
         coins = uniform(asks.seeds[trying], positions, attempt[trying], Stream.ACCEPT)
         accepted, rejected = (coins < chance) & ~wrong, (coins >= chance) & ~wrong
         for i in trying[wrong]:
-            failures[int(i)] = InputError(f"request {i}: {_NO_LAW}")
+            failures[int(i)] = InputError(_NO_LAW)
         candidate[trying[wrong]] = -1
 
         lost = trying[rejected]
@@ -177,7 +183,7 @@ class _LeftInCore(_Left):
     def enter(self, walks: Longs, which: Longs) -> NDArray[np.uint8]:
         given = law.scores(self.logits, self.rows, self.asks, which, gather=False)
         self.totals[walks], status = _core.weigh(
-            given.values.numpy(),
+            given.values.float().numpy(),
             rows=np.arange(len(which)) if given.places is None else given.places,
             temperatures=given.temperatures.numpy(),
             weights=self.array,

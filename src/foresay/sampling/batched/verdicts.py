@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from foresay.draft import VerdictBatch
+from foresay.draft import DraftBatch, VerdictBatch
 from foresay.errors import ForesayError, LogitsError
 from foresay.sampling.ask import AskBatch
 from foresay.sampling.batched.rows import Longs, Rows
 from foresay.sampling.law import RowStatus
 
-__all__ = ["Verified", "failures_of", "verdicts"]
+__all__ = ["Verified", "failures_of", "verdicts", "without"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +41,7 @@ def failures_of(status: NDArray[np.uint8], asks: AskBatch) -> dict[int, ForesayE
     Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
     return {
-        int(i): LogitsError(
-            f"request {i}: {RowStatus(int(status[i])).sentence(int(asks.positions[i]))}"
-        )
+        int(i): LogitsError(RowStatus(int(status[i])).sentence(int(asks.positions[i])))
         for i in np.flatnonzero(status != RowStatus.GOOD)
     }
 
@@ -75,7 +76,40 @@ def verdicts(
         nodes[accepted].astype(np.int32),
         _offsets(np.maximum(keep - 1, 0)),
     )
-    return Verified(packed, failures, paths[taken])
+    return Verified(packed, {i: _named(i, error) for i, error in failures.items()}, paths[taken])
+
+
+def without(
+    refusals: Mapping[int, ForesayError],
+    rule: Callable[[DraftBatch, Tensor, AskBatch], Verified],
+    drafts: DraftBatch,
+    logits: Tensor,
+    asks: AskBatch,
+) -> Verified:
+    """What the rule says of the others, with the refused requests among them, which fail.
+
+    Mutates: nothing. Valid until: for ever. Raises: what the rule raises. GIL: held but for it.
+    """
+    good = np.array([i for i in range(len(asks)) if i not in refusals], np.int64)
+    rows = Rows.of(drafts)
+    there = np.flatnonzero(np.isin(rows.request, good))
+    verified = rule(
+        DraftBatch.of([drafts[int(i)] for i in good]),
+        logits[torch.as_tensor(there, device=logits.device)],
+        AskBatch.of([asks[int(i)] for i in good]),
+    )
+    found, sizes = verified.verdicts, np.zeros((2, len(asks)), np.int64)
+    sizes[0, good], sizes[1, good] = np.diff(found.offsets), np.diff(found.path_offsets)
+    packed = VerdictBatch._trusted(found.tokens, _offsets(sizes[0]), found.path, _offsets(sizes[1]))
+    failures = {i: _named(i, error) for i, error in refusals.items()}
+    for i, error in verified.failures.items():
+        failures[int(good[i])] = _named(int(good[i]), error)
+    return Verified(packed, dict(sorted(failures.items())), there[verified.rows])
+
+
+def _named(request: int, error: ForesayError) -> ForesayError:
+    """The error with the number of its request, in place of any that it has."""
+    return type(error)(f"request {request}: {re.sub(r'^request [0-9]+: ', '', str(error))}")
 
 
 def _offsets(sizes: Longs) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

@@ -1,6 +1,7 @@
 """The proof that speculation changes no answer; the command is `foresay lossless`.
 
 prove            all of it, as a list of checks
+  check            one line of it, and what a comparison of servers finds
 exact            laws of whole texts with rational numbers, compared with ==
   chance           every outcome of a function of coins, or one at random
   worlds           small random targets and drafters

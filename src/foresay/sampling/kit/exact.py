@@ -21,13 +21,22 @@ from fractions import Fraction
 from functools import partial, reduce
 from typing import TypeAlias
 
-from foresay.errors import InputError
+from foresay.errors import ForesayError, InputError
 from foresay.sampling.kit.chance import Enumeration, law_of, outcomes
 from foresay.sampling.kit.schemes import RIGHT, Scheme, step_of
 from foresay.sampling.kit.worlds import Text, World, world_of
 from foresay.sampling.kit.wrong import WRONG
 
-__all__ = ["Difference", "ExactResult", "check", "emitted_law", "run", "run_many", "target_law"]
+__all__ = [
+    "Difference",
+    "ExactResult",
+    "check",
+    "emitted_law",
+    "run",
+    "run_many",
+    "said_by",
+    "target_law",
+]
 
 Texts: TypeAlias = dict[Text, Fraction]
 Progress: TypeAlias = Callable[[str, int], None]
@@ -129,14 +138,20 @@ def run(
         try:
             found = check(scheme, world_of(seed, index))
             one = ExactResult(scheme.name, 1, int(found is not None), 0, found)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             # A scheme may be a user's function: whatever it raises is a result, with its case.
-            said = f"case {seed}/{index}: {type(error).__name__}: {error}"
+            said = f"case {seed}/{index}: {said_by(error)}"
             one = ExactResult(scheme.name, 1, errors=1, first_error=said)
         result = _together(result, one)
         if progress is not None:
             progress(scheme.name, 1)
     return result
+
+
+def said_by(error: BaseException) -> str:
+    """An error in one line; our own are sentences, others need their name."""
+    said = " ".join(str(error).split())
+    return said if isinstance(error, ForesayError) else f"{type(error).__name__}: {said}"
 
 
 def run_many(

@@ -24,6 +24,7 @@ from foresay.draft import DraftBatch
 from foresay.sampling.ask import Ask
 from foresay.sampling.batched.match import Kernel, match
 from foresay.sampling.kit import exact, noise_quality, sampled, scripts
+from foresay.sampling.kit.check import Check
 from foresay.sampling.kit.schemes import RIGHT
 from foresay.sampling.kit.script_controls import CONTROLS
 from foresay.sampling.kit.wrong import WRONG
@@ -31,17 +32,6 @@ from foresay.sampling.kit.wrong import WRONG
 __all__ = ["FULL", "QUICK", "Check", "Effort", "batched_match", "prove"]
 
 Progress: TypeAlias = Callable[[str, float], None]
-
-
-@dataclass(frozen=True)
-class Check:
-    """One line of the proof."""
-
-    layer: str
-    name: str
-    ok: bool
-    result: str
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """The batched rules put to a statistical test: real code, real noise, a known law.
 
 A small target (four tokens, its law depends on the token before) writes texts of two tokens through
-`batched.match` or `batched.rejection`, with drafts of every kind, and the texts are counted against
-the exact law. The wrong subjects draft wrongly while the verification is the real one; they must be
-found, or the test proves nothing.
+`batched.match` or `batched.rejection`, with drafts of every kind in every step, and the texts are
+counted against the exact law. The wrong subjects draft wrongly while the verification is the real
+one; they must be found, or the test proves nothing.
 
 Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held but for torch's own work.
 """
@@ -33,6 +33,8 @@ from foresay.sampling.params import SamplingParams
 __all__ = ["SUBJECTS", "WRONG_SUBJECTS", "Subject", "test"]
 
 Longs: TypeAlias = NDArray[np.int64]
+Seeds: TypeAlias = NDArray[np.uint64]
+Text: TypeAlias = tuple[int, ...]
 Rule: TypeAlias = Callable[[DraftBatch, torch.Tensor, AskBatch], Verified]
 
 V = 4
@@ -53,12 +55,16 @@ class Drafted:
     probs: Doubles | None = None
 
 
+Drafting: TypeAlias = Callable[[np.random.Generator, Seeds, Text], Drafted]
+"""The drafts of requests with these seeds, which all have this text."""
+
+
 @dataclass(frozen=True)
 class Subject:
     """A rule with drafts of one kind, and the parameters of sampling."""
 
     rule: Rule
-    draft: Callable[[np.random.Generator, NDArray[np.uint64]], Drafted]
+    draft: Drafting
     params: SamplingParams = SamplingParams()  # noqa: RUF009 (it is frozen)
 
 
@@ -96,24 +102,39 @@ def _texts(subject: Subject, seed: int, n: int) -> Longs:
 
 def _chunk(subject: Subject, rng: np.random.Generator, size: int) -> Longs:
     seeds = rng.integers(0, 2**64, size, dtype=np.uint64)
-    drafted = subject.draft(rng, seeds)
-    drafts = _batch(drafted)
+    texts = np.full((size, 2), -1)
+    _step(subject, rng, seeds, texts, np.arange(size), ())
+    for x in range(V):  # those that wrote one token draft again
+        behind = np.flatnonzero((texts[:, 0] == x) & (texts[:, 1] < 0))
+        if len(behind):
+            _step(subject, rng, seeds, texts, behind, (x,))
+    return np.bincount(texts[:, 0] * V + texts[:, 1], minlength=V * V)
+
+
+def _step(
+    subject: Subject,
+    rng: np.random.Generator,
+    seeds: Seeds,
+    texts: Longs,
+    which: Longs,
+    text: Text,
+) -> None:
+    """Drafts and verifies for these requests, which all have this text, and writes what they get
+    into `texts`."""
+    drafts = _batch(subject.draft(rng, seeds[which], text))
     rows = Rows.of(drafts)
-    logits = TARGET[np.where(rows.depth == 1, rows.token + 1, 0)]
-    asks = _many(Ask(subject.params, 0, PROMPT), seeds)
+    logits = TARGET[np.where(rows.token < 0, _row(text), rows.token + 1)]
+    asks = _many(Ask(subject.params, 0, PROMPT, text), seeds[which])
     written = subject.rule(drafts, torch.from_numpy(logits), asks).verdicts
-    first = written.tokens[written.offsets[:-1]].astype(np.int64)
-    second = np.full(size, -1)
-    two = np.diff(written.offsets) > 1
-    second[two] = written.tokens[written.offsets[:-1][two] + 1]
-    for x in range(V):  # those that wrote one token write the next without a draft
-        left = np.flatnonzero(~two & (first == x))
-        if len(left):
-            asks = _many(Ask(subject.params, 0, PROMPT, [x]), seeds[left])
-            nothing = DraftBatch([], [], np.zeros(len(left) + 1, np.int32))
-            row = torch.from_numpy(np.tile(TARGET[1 + x], (len(left), 1)))
-            second[left] = subject.rule(nothing, row, asks).verdicts.tokens
-    return np.bincount(first * V + second, minlength=V * V)
+    texts[which, len(text)] = written.tokens[written.offsets[:-1]]
+    more = np.diff(written.offsets) > 1
+    if not text:
+        texts[which[more], 1] = written.tokens[written.offsets[:-1][more] + 1]
+
+
+def _row(text: Text) -> int:
+    """Where the tables have the law that follows a text."""
+    return text[-1] + 1 if text else 0
 
 
 def _batch(drafted: Drafted) -> DraftBatch:
@@ -126,7 +147,7 @@ def _batch(drafted: Drafted) -> DraftBatch:
     )
 
 
-def _many(ask: Ask, seeds: NDArray[np.uint64]) -> AskBatch:
+def _many(ask: Ask, seeds: Seeds) -> AskBatch:
     """The same ask with many seeds."""
     one, n = AskBatch.of([ask]), len(seeds)
     steps = np.arange(n + 1) * len(one.context)
@@ -156,19 +177,19 @@ def _draw(rng: np.random.Generator, laws: Doubles) -> Longs:
     return result
 
 
-def _drawn_chain(rng: np.random.Generator, seeds: NDArray[np.uint64]) -> Drafted:
+def _drawn_chain(rng: np.random.Generator, seeds: Seeds, text: Text) -> Drafted:
     q = _softmax(DRAFTER)
-    laws = [np.repeat(q[:1], len(seeds), axis=0)]
+    laws = [np.repeat(q[[_row(text)]], len(seeds), axis=0)]
     tokens = [_draw(rng, laws[0])]
     laws.append(q[1 + tokens[0]])
     tokens.append(_draw(rng, laws[1]))
     return Drafted(np.stack(tokens, axis=1), CHAIN, np.stack(laws, axis=1))
 
 
-def _drawn_tree(replacement: bool) -> Callable[..., Drafted]:
-    def draft(rng: np.random.Generator, seeds: NDArray[np.uint64]) -> Drafted:
+def _drawn_tree(replacement: bool) -> Drafting:
+    def draft(rng: np.random.Generator, seeds: Seeds, text: Text) -> Drafted:
         q = _softmax(DRAFTER)
-        laws = [np.repeat(q[:1], len(seeds), axis=0)] * 2
+        laws = [np.repeat(q[[_row(text)]], len(seeds), axis=0)] * 2
         tokens = [_draw(rng, laws[0])]
         if not replacement:
             laws[1] = laws[1].copy()
@@ -183,48 +204,48 @@ def _drawn_tree(replacement: bool) -> Callable[..., Drafted]:
     return draft
 
 
-def _chosen(parents: Longs) -> Callable[..., Drafted]:
-    def draft(rng: np.random.Generator, seeds: NDArray[np.uint64]) -> Drafted:
+def _chosen(parents: Longs) -> Drafting:
+    def draft(rng: np.random.Generator, seeds: Seeds, text: Text) -> Drafted:
         best = np.argsort(-DRAFTER, axis=1)
-        roots = best[0, : int((parents < 0).sum())]
+        roots = best[_row(text), : int((parents < 0).sum())]
         tokens = [*roots, *best[1 + roots, 0]]
         return Drafted(np.tile(tokens, (len(seeds), 1)), parents)
 
     return draft
 
 
-def _coupled(rng: np.random.Generator, seeds: NDArray[np.uint64]) -> Drafted:
+def _coupled(rng: np.random.Generator, seeds: Seeds, text: Text) -> Drafted:
     """Drawn with the very noise that the target will use."""
-    at, ids = len(PROMPT), np.arange(V)
-    first = (DRAFTER[0] + gumbel(seeds[:, None], at, ids)).argmax(axis=1)
+    at, ids = len(PROMPT) + len(text), np.arange(V)
+    first = (DRAFTER[_row(text)] + gumbel(seeds[:, None], at, ids)).argmax(axis=1)
     second = (DRAFTER[1 + first] + gumbel(seeds[:, None], at + 1, ids)).argmax(axis=1)
     return Drafted(np.stack([first, second], axis=1), CHAIN)
 
 
-def _other_temperature(rng: np.random.Generator, seeds: NDArray[np.uint64]) -> Drafted:
-    drafted = _drawn_chain(rng, seeds)
+def _other_temperature(rng: np.random.Generator, seeds: Seeds, text: Text) -> Drafted:
+    drafted = _drawn_chain(rng, seeds, text)
     assert drafted.probs is not None
     return replace(drafted, probs=_softmax(np.log(drafted.probs) / 0.7))
 
 
-def _chosen_as_drawn(rng: np.random.Generator, seeds: NDArray[np.uint64]) -> Drafted:
-    drafted = _chosen(CHAIN)(rng, seeds)
+def _chosen_as_drawn(rng: np.random.Generator, seeds: Seeds, text: Text) -> Drafted:
+    drafted = _chosen(CHAIN)(rng, seeds, text)
     q = _softmax(DRAFTER)
-    laws = [np.repeat(q[:1], len(seeds), axis=0), q[1 + drafted.tokens[:, 0]]]
+    laws = [np.repeat(q[[_row(text)]], len(seeds), axis=0), q[1 + drafted.tokens[:, 0]]]
     return replace(drafted, probs=np.stack(laws, axis=1))
 
 
-def _forgotten_replacement(rng: np.random.Generator, seeds: NDArray[np.uint64]) -> Drafted:
-    drafted = _drawn_tree(replacement=False)(rng, seeds)
+def _forgotten_replacement(rng: np.random.Generator, seeds: Seeds, text: Text) -> Drafted:
+    drafted = _drawn_tree(replacement=False)(rng, seeds, text)
     assert drafted.probs is not None
     probs = drafted.probs.copy()
     probs[:, 1] = probs[:, 0]
     return replace(drafted, probs=probs)
 
 
-def _unlikely_redrawn(rng: np.random.Generator, seeds: NDArray[np.uint64]) -> Drafted:
+def _unlikely_redrawn(rng: np.random.Generator, seeds: Seeds, text: Text) -> Drafted:
     """A drawn token of little confidence is dropped and another one is drawn in its place."""
-    one, other = _drawn_chain(rng, seeds), _drawn_chain(rng, seeds)
+    one, other = _drawn_chain(rng, seeds, text), _drawn_chain(rng, seeds, text)
     assert one.probs is not None and other.probs is not None
     keep = one.probs[np.arange(len(seeds)), 0, one.tokens[:, 0]] > 0.2
     return Drafted(

@@ -3,15 +3,20 @@
 All verifiers here are `follow_rejection` and `follow_match`, the functions under proof. What varies
 is the draft, which must not matter. `user_scheme` puts a verifier of yours in their place.
 
-Mutates: nothing. Valid until: for ever. Raises: what a drafter or a verifier raises. GIL: held.
+Mutates: nothing. Valid until: for ever. Raises: what a drafter or a verifier raises; InputError if
+a user's verifier returns no token ids. GIL: held.
 """
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import numpy as np
+
+from foresay.errors import InputError
 from foresay.sampling.kit import drafts
 from foresay.sampling.kit.chance import Chance
 from foresay.sampling.kit.drafts import Drafting, Tree, chain_of, tree_of
@@ -37,7 +42,7 @@ class Step:
 Verify: TypeAlias = Callable[[Step, Chance], Sequence[int]]
 """Returns the tokens that the step emits."""
 UserVerify: TypeAlias = Callable[
-    [list[Law], list[Law | None], list[int], list[int], Chance], Sequence[int]
+    [list[Law], list[Law | None], list[int], list[int], Chance], object
 ]
 
 
@@ -103,10 +108,33 @@ def user_scheme(verify: UserVerify, trees: bool = False, chosen: bool = True) ->
 
     def asked(step: Step, chance: Chance) -> Sequence[int]:
         tokens, parents, q = step.tree
-        return verify(list(step.p), list(q), list(tokens), list(parents), chance)
+        returned = verify(list(step.p), list(q), list(tokens), list(parents), chance)
+        return _token_ids(returned, len(step.p[0]))
 
     draft = (tree_of if trees else chain_of)(drafts.mixed if chosen else drafts.merged)
     return Scheme("user", "rejection", "A function of the user's.", draft, asked)
+
+
+def _token_ids(returned: object, vocabulary: int) -> list[int]:
+    """What a user's function returned, if that is token ids of the vocabulary, at least one."""
+    single = not isinstance(returned, list | tuple | np.ndarray)
+    if single or (isinstance(returned, np.ndarray) and not returned.ndim):
+        raise InputError(f"the function returned {_short(returned)}; a list of token ids is needed")
+    tokens = list(returned)  # type: ignore[call-overload]
+    whole = (isinstance(t, int | np.integer) and not isinstance(t, bool) for t in tokens)
+    if not all(whole):
+        needed = "a list of token ids, which are whole numbers, is needed"
+    elif not tokens:
+        needed = "at least one token id is needed"
+    elif not all(0 <= token < vocabulary for token in tokens):
+        needed = f"token ids from 0 to {vocabulary - 1} are needed"
+    else:
+        return [int(token) for token in tokens]
+    raise InputError(f"the function returned {_short(returned)}; {needed}")
+
+
+def _short(value: object) -> str:
+    return " ".join(reprlib.repr(value).split())
 
 
 def _depth(parents: Sequence[int], node: int) -> int:

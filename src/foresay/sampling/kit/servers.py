@@ -8,7 +8,7 @@ For two OpenAI-compatible servers of one model, say one with speculation and one
 
 Greedy answers are compared letter by letter, sampled ones by their law, from nothing but the texts;
 log-probabilities are used where a server gives them. A server compared with itself shows what noise
-of its own it has.
+of its own it has, and nothing else; `two_servers` refuses that.
 
 Functions mutate nothing, results are valid for ever, and the GIL is released while servers are
 waited for. All raise ServerError, whose sentence names the server, the status and the beginning of
@@ -19,7 +19,9 @@ questions that have been answered since it was called last.
 from __future__ import annotations
 
 import json
+import math
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -27,14 +29,21 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 from itertools import count
 from typing import Any, TypeAlias, TypeVar
-from urllib.error import HTTPError
-from urllib.parse import urlsplit
+from urllib.error import HTTPError, URLError
+from urllib.parse import SplitResult, urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
 import numpy as np
 from scipy.stats import chi2  # type: ignore[import-untyped]
 
 from foresay.errors import InputError, ServerError
+from foresay.sampling.kit.check import (
+    POWER,
+    Comparison,
+    Difference,
+    GreedyResult,
+    SampledResult,
+)
 from foresay.sampling.kit.gtest import FILLED, RERUN, detectable, permutation, two_sample
 
 # Code, data, lists, translations, stories, sums.
@@ -49,8 +58,9 @@ _PROMPTS = (
     "Question: What is 17 times 23?\nAnswer:|1, 1, 2, 3, 5, 8, 13,|Water boils at"
 )
 PROMPTS = tuple(_PROMPTS.split("|"))
-POWER = 0.99
+RETRIES = 2  # of a connection that is reset
 _PERMUTATIONS = 10_000
+_RESET = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
 
 Progress: TypeAlias = Callable[[int], None]
 _T = TypeVar("_T")
@@ -63,6 +73,8 @@ class Answer:
     text: str
     tokens: tuple[object, ...] = ()  # ids or strings, whichever the server gives
     margins: tuple[float | None, ...] = ()  # between the two likeliest tokens, in nats
+    pieces: tuple[str, ...] = ()  # the tokens as strings, where the server gives them
+    likeliest: tuple[tuple[str, ...], ...] = ()  # the two likeliest at each step, or more if equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +82,8 @@ class Server:
     """An OpenAI-compatible server, by its URL with or without /v1; the first model it names.
 
     `extra` is sent with every request, for servers whose defaults differ: {"top_k": -1}. A timeout
-    is the time without a byte. Raises: InputError for what is no URL of a server; ServerError if
-    the server must be asked for its model and does not say.
+    is the time without a byte. Raises: InputError for what is no URL of a server or no key for a
+    header; ServerError if the server must be asked for its model and does not say.
     """
 
     url: str
@@ -81,11 +93,11 @@ class Server:
     extra: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InputError(f"{self.url!r} is no server; a URL like http://127.0.0.1:8000/v1 is")
-        versioned = re.search(r"/v\d", parts.path)
-        object.__setattr__(self, "url", self.url.rstrip("/") + ("" if versioned else "/v1"))
+        object.__setattr__(self, "url", _base(self.url))
+        if self.api_key and not re.fullmatch(r"[\x20-\x7e\xa0-\xff]+", self.api_key):
+            raise InputError(
+                "the API key cannot be sent in a header; printable latin-1 characters can"
+            )
         if self.model is None:
             model = self._ask("/models", None, _first_model, "the name of a model")
             object.__setattr__(self, "model", model)
@@ -104,17 +116,22 @@ class Server:
         # A proxy that the environment names leads outside, where our own machine is not.
         local = urlsplit(where).hostname in ("localhost", "127.0.0.1", "::1")
         opener = build_opener(ProxyHandler({})) if local else build_opener()
-        try:
-            with opener.open(request, timeout=self.timeout) as response:
-                status, reply = response.status, response.read()
-        except HTTPError as error:
-            with error:
-                said = f"{where} answered with status {error.code}: {_beginning(error.read())}"
-            raise ServerError(said) from error
-        except (OSError, HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            said = f"{where} gave no answer, with a timeout of {self.timeout:g} s: {reason!r}"
-            raise ServerError(said) from error
+        for attempt in count():
+            try:
+                with opener.open(request, timeout=self.timeout) as response:
+                    status, reply = response.status, response.read()
+                break
+            except HTTPError as error:
+                with error:
+                    said = f"{where} answered with status {error.code}: {_beginning(error.read())}"
+                raise ServerError(said) from error
+            except (OSError, HTTPException, UnicodeError) as error:
+                reason = error.reason if isinstance(error, URLError) else error
+                if attempt < RETRIES and isinstance(reason, _RESET):
+                    time.sleep(0.1 * 2**attempt)
+                    continue
+                said = f"{where} gave no answer, with a timeout of {self.timeout:g} s: {reason!r}"
+                raise ServerError(said) from error
         try:
             return read(json.loads(reply))
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -122,81 +139,15 @@ class Server:
             raise ServerError(said + _beginning(reply)) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A prompt to which the servers give different greedy answers."""
-
-    prompt: int
-    at: int  # the first character that differs
-    a: str  # what is around it in the answer of each
-    b: str
-    margin: float | None  # between the two likeliest tokens at the first that differs, in nats
-
-
-@dataclass(frozen=True, slots=True)
-class GreedyResult:
-    """All differences between greedy answers."""
-
-    prompts: int
-    differences: tuple[Difference, ...]
-
-    @property
-    def equal(self) -> bool:
-        return not self.differences
-
-    def faults(self, tie: float = 0.01) -> tuple[Difference, ...]:
-        """The differences that are no ties, which floating point breaks one way or the other.
-
-        One of unknown margin counts. Half precision needs a larger tie, up to 0.25 for bfloat16.
-        """
-        return tuple(d for d in self.differences if d.margin is None or d.margin > tie)
-
-    def __str__(self) -> str:
-        found = f"different in {len(self.differences)}" if self.differences else "equal in all"
-        return "\n".join(
-            [f"greedy: {found} of {self.prompts} prompts", *map(str, self.differences)]
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One test of the answers of A and B to all prompts."""
-
-    p_value: float  # by permutation: exact, at least 1e-4; it decides
-    chi_square: float  # the p-value by approximation, which can be smaller
-    df: int
-    filled: int  # prompts with more than one answer that is frequent enough to count
-    shift: tuple[int, str, int, int]  # what moved most: prompt, answer, how often by A and by B
-
-
-@dataclass(frozen=True, slots=True)
-class SampledResult:
-    """Whether sampled answers have one law, and how small a difference would have been found."""
-
-    equal: bool
-    prompts: int
-    n: int  # answers per prompt and server in the first test
-    tests: tuple[Comparison, ...]  # the first, and its confirmation with 4 n if it rejected
-    false_alarm: float
-    each: float | None  # the total variation found with 99 % if all prompts have it; None: not one
-    alone: float | None  # and if a single prompt has it
-
-    def __str__(self) -> str:
-        prompt, text, a, b = self.tests[-1].shift
-        if not self.equal:
-            end = f"most of all, A answers {text!r} to prompt {prompt} {a} times and B {b} times"
-        elif self.each is None:
-            end = "which says nothing: answers are all one, or hardly two alike, or too few"
-        else:
-            end = f"a total variation of {self.each:.2g} in all prompts"
-            end += f" or {self.alone:.2g} in one" if self.alone else ""
-            end += f" would have been found with chance {POWER:g}"
-        return (
-            f"sampled: {'equal' if self.equal else 'different'} with p = "
-            f"{', '.join(f'{test.p_value:.2g}' for test in self.tests)} from {self.n} answers of "
-            f"each server to each of {self.prompts} prompts; {end}; a false alarm has chance "
-            f"{self.false_alarm:.2g}"
-        )
+def two_servers(
+    urls: tuple[str, str], model: str | None = None, api_key: str | None = None
+) -> tuple[Server, Server]:
+    """Two servers of one model, which are not the same one. Raises: InputError, ServerError."""
+    one, other = map(_place, urls)
+    if one == other:
+        raise InputError(f"both servers are {_base(urls[0])}; two different URLs are needed")
+    a, b = (Server(url, model, api_key) for url in urls)
+    return a, b
 
 
 def greedy_equality(
@@ -211,7 +162,10 @@ def greedy_equality(
     """Do both servers give the same answers at temperature 0?
 
     One question at a time unless `workers` says more: what shares a batch can break ties.
+
+    Raises: InputError.
     """
+    _refuse_lengths(max_tokens)
 
     def ask(server: Server, prompt: str) -> Answer:
         fields = {"max_tokens": max_tokens, "temperature": 0}
@@ -224,7 +178,7 @@ def greedy_equality(
 
     answers = _all(ask, [(s, prompt) for prompt in prompts for s in (a, b)], workers, progress)
     pairs = enumerate(zip(answers[::2], answers[1::2], strict=True))
-    different = tuple(_difference(i, x, y) for i, (x, y) in pairs if x.text != y.text)
+    different = tuple(_difference(i, prompts[i], x, y) for i, (x, y) in pairs if x.text != y.text)
     return GreedyResult(len(prompts), different)
 
 
@@ -249,6 +203,7 @@ def sampled_equality(
 
     Raises: InputError.
     """
+    _refuse_lengths(max_tokens)
     if min(n, per_request, len(prompts)) < 1 or temperature <= 0 or alpha * _PERMUTATIONS < 1:
         raise InputError(
             f"n {n}, per_request {per_request}, temperature {temperature}, alpha {alpha} and "
@@ -287,6 +242,35 @@ def sampled_equality(
         for many in (first.filled, 1)
     )
     return SampledResult(equal, len(prompts), n, tuple(tests), alpha**2, each, alone)
+
+
+def _base(url: str) -> str:
+    """The URL that all paths of the interface are below."""
+    versioned = re.search(r"/v\d", _parts(url).path)
+    return url.rstrip("/") + ("" if versioned else "/v1")
+
+
+def _place(url: str) -> tuple[object, ...]:
+    """The same for all ways to write one URL."""
+    parts = _parts(_base(url))
+    port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    return parts.scheme, parts.hostname, port, parts.path, parts.query
+
+
+def _parts(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that are not closed, a port that is no number
+        valid = False
+    if not valid:
+        raise InputError(f"{url!r} is no server; a URL like http://127.0.0.1:8000/v1 is")
+    return parts
+
+
+def _refuse_lengths(max_tokens: int) -> None:
+    if max_tokens < 1:
+        raise InputError(f"max_tokens {max_tokens} is not valid; at least 1 is")
 
 
 def _compared(prompts: list[list[list[str]]]) -> Comparison:
@@ -338,14 +322,23 @@ def _all(
     return [future.result() for future in futures]
 
 
-def _difference(prompt: int, a: Answer, b: Answer) -> Difference:
-    at, margins = _first_unlike(a.text, b.text), []
+def _difference(number: int, prompt: str, a: Answer, b: Answer) -> Difference:
+    at, margin = _first_unlike(a.text, b.text), None
     if list(map(type, a.tokens[:1])) == list(map(type, b.tokens[:1])):  # both ids, or both strings
-        step = _first_unlike(a.tokens, b.tokens)
-        margins = [m for s in (a, b) for m in s.margins[step : step + 1] if m is not None]
-    around = slice(max(0, at - 20), at + 40)
+        margin = _tie_margin(a, b, _first_unlike(a.tokens, b.tokens))
+    around, asked = slice(max(0, at - 20), at + 40), prompt[:30] + "…" * (len(prompt) > 30)
+    return Difference(number, at, a.text[around], b.text[around], margin, asked)
+
+
+def _tie_margin(a: Answer, b: Answer, step: int) -> float | None:
+    """The margin, if the two likeliest tokens are what the servers wrote, by all that they say."""
+    told = [s for s in (a, b) if s.margins[step : step + 1] not in ((), (None,))]
+    wrote = {piece for s in (a, b) for piece in s.pieces[step : step + 1]}
+    if not told or len(wrote) < 2 or not all(wrote <= set(s.likeliest[step]) for s in told):
+        return None
+    margins = [s.margins[step] or 0.0 for s in told]
     # One context, so one margin but for rounding; if the servers disagree, the larger is the news.
-    return Difference(prompt, at, a.text[around], b.text[around], max(margins, default=None))
+    return math.nan if any(map(math.isnan, margins)) else max(margins)
 
 
 def _first_unlike(a: Sequence[object], b: Sequence[object]) -> int:
@@ -367,13 +360,25 @@ def _answers(reply: Any) -> list[Answer]:
 def _answer(choice: Any) -> Answer:
     given = choice.get("logprobs")
     given = given if isinstance(given, dict) else {}
-    rows = [top if isinstance(top, dict) else {} for top in given.get("top_logprobs") or ()]
-    tops = [sorted(row.values(), reverse=True) for row in rows]
+    rows = [_ranked(top) for top in given.get("top_logprobs") or ()]
+    pieces = tuple(map(str, given.get("tokens") or ()))
     return Answer(
         text=choice["text"],
-        tokens=tuple(choice.get("token_ids") or given.get("tokens") or ()),
-        margins=tuple(top[0] - top[1] if len(top) > 1 else None for top in tops),
+        tokens=tuple(choice.get("token_ids") or pieces),
+        margins=tuple(row[0][1] - row[1][1] if len(row) > 1 else None for row in rows),
+        pieces=pieces,
+        likeliest=tuple(tuple(token for token, _ in row) for row in rows),
     )
+
+
+def _ranked(top: object) -> list[tuple[str, float]]:
+    """The two likeliest tokens, the likeliest first, and those that are as likely as the second."""
+    if not isinstance(top, dict):
+        return []
+    found = [(token, x) for token, x in top.items() if type(x) in (int, float)]
+    # What is no number comes first: its margin is none either, and is not to be overlooked.
+    found.sort(key=lambda item: -math.inf if math.isnan(item[1]) else -item[1])
+    return [item for i, item in enumerate(found) if i < 2 or item[1] == found[1][1]]
 
 
 def _beginning(reply: bytes) -> str:

@@ -15,18 +15,21 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from foresay.errors import InputError
 from foresay.sampling.kit import exact
-from foresay.sampling.kit.chance import Dice
+from foresay.sampling.kit.chance import Dice, outcomes
+from foresay.sampling.kit.check import Check
 from foresay.sampling.kit.gtest import confirmed
-from foresay.sampling.kit.prove import Check
 from foresay.sampling.kit.schemes import Scheme, UserVerify, step_of, user_scheme
 from foresay.sampling.kit.worlds import World, world_of
 
@@ -34,10 +37,13 @@ __all__ = ["load", "prove_function"]
 
 Function: TypeAlias = Callable[..., Any]
 TRIED_WORLDS = 4
+_NEEDED = "p, q, tokens, parents and then coins (to be proved) or rng (to be tested) are needed"
 
 
 def load(name: str) -> Function:
     """The function `module:function` or `path/to/file.py:function`.
+
+    A file's folder, for a module the current one, comes first on sys.path while it is imported.
 
     Mutates: imports the module. Raises: InputError.
     """
@@ -45,18 +51,18 @@ def load(name: str) -> Function:
     if not home or not function:
         raise InputError(f"{name!r} is no function; module:function or file.py:function is one")
     try:
-        if home.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(Path(home).stem, home)
-            assert spec is not None and spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-        else:
-            module = importlib.import_module(home)
-    except Exception as error:  # whatever a user's module raises while it is imported
-        raise InputError(f"{home!r} cannot be imported: {type(error).__name__}: {error}") from error
-    found = getattr(module, function, None)
-    if not callable(found):
+        module = _file(Path(home)) if home.endswith(".py") else _module(home)
+        there = hasattr(module, function)
+        found = getattr(module, function, None)
+    except (Exception, SystemExit) as error:  # whatever a user's module raises, or that it exits
+        raise InputError(f"{home!r} cannot be imported: {exact.said_by(error)}") from error
+    if not there:
         raise InputError(f"{home!r} has no function {function!r}")
+    if not callable(found):
+        raise InputError(
+            f"{function!r} in {home!r} is a value of type {type(found).__name__}; "
+            "a function is needed"
+        )
     return found  # type: ignore[no-any-return]
 
 
@@ -65,25 +71,81 @@ def prove_function(
 ) -> Iterator[Check]:
     """The checks of a user's function: with drafts that were all drawn, and with chosen ones too.
 
-    Raises: InputError if its last parameter is neither `coins` nor `rng`.
+    Raises: InputError if its fifth parameter is neither `coins` nor `rng`.
     """
-    parameters = list(inspect.signature(verify).parameters)
-    if len(parameters) != 5 or parameters[-1] not in ("coins", "rng"):
-        raise InputError(
-            f"the function has the parameters {', '.join(parameters)}; p, q, tokens, parents and "
-            "then coins (to be proved) or rng (to be tested) are needed"
-        )
+    proves = _fifth(verify) == "coins"
     shape = "trees" if trees else "chains"
     for chosen in (False, True):
         name = f"{shape}, drawn and chosen" if chosen else f"{shape}, drawn"
-        scheme = user_scheme(verify, trees, chosen)
-        check = _prove(scheme, cases, seed) if parameters[-1] == "coins" else None
-        yield Check("user", name, *(check or _test(verify, trees, chosen, seed)))
+        if proves:
+            found = _prove(user_scheme(verify, trees, chosen), cases, seed)
+        else:
+            found = _test(verify, trees, chosen, seed)
+        yield Check("user", name, *found, kind="proof" if proves else "test")
+
+
+def _file(path: Path) -> ModuleType:
+    """The module in a file, by its stem, unless another module has that name already."""
+    path, name = path.resolve(), path.stem
+    if name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(path):
+        name = f"{name}_to_be_proved"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError("it is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look there for the module that they are in
+    try:
+        with _first_on_path(path.parent):
+            spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return module
+
+
+def _module(name: str) -> ModuleType:
+    with _first_on_path(Path.cwd()):
+        return importlib.import_module(name)
+
+
+@contextmanager
+def _first_on_path(folder: Path) -> Iterator[None]:
+    importlib.invalidate_caches()
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # a module may change the path itself
+            sys.path.remove(str(folder))
+
+
+def _fifth(verify: Function) -> str:
+    """The name of the parameter that chance comes in."""
+    try:
+        parameters = list(inspect.signature(verify).parameters.values())
+    except Exception as error:  # of builtins, and of objects that claim a signature
+        raise InputError(f"the function's parameters cannot be read; {_NEEDED}") from error
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    five, more = parameters[:5], parameters[5:]
+    valid = (
+        len(five) == 5
+        and all(one.kind in places for one in five)
+        and five[-1].name in ("coins", "rng")
+        and all(one.kind in optional or one.default is not one.empty for one in more)
+    )
+    if not valid:
+        listed = ", ".join(map(str, parameters)) or "none"
+        raise InputError(
+            f"the function has the parameters {listed}; {_NEEDED}, and more only with defaults"
+        )
+    return five[-1].name
 
 
 def _prove(scheme: Scheme, cases: int, seed: int) -> tuple[bool, str]:
     result = exact.run(scheme, cases, seed)
     said = f"{result.differences} differences in {result.cases} cases"
+    said += f" ({_limits(scheme, [world_of(seed, index) for index in range(cases)])})"
     if result.first_error is not None:
         said += f", {result.errors} errors, the first in {result.first_error}"
     elif result.worst is not None:
@@ -111,11 +173,34 @@ def _test(verify: Function, trees: bool, chosen: bool, seed: int) -> tuple[bool,
                 family=2 * TRIED_WORLDS,
                 seed=seed,
             )
-        except Exception as error:  # the function is a user's: whatever it raises is a result
-            return False, f"case {world.name}: {type(error).__name__}: {error}"
+        except (Exception, SystemExit) as error:  # a user's: whatever it raises is a result
+            return False, f"case {world.name}: {exact.said_by(error)}"
         if not outcome.equal:
             return False, f"case {world.name}: {outcome}"
-    return True, f"{len(tried)} worlds, the last: {outcome}"
+    limits = _limits(user_scheme(verify, trees, chosen), tried)
+    return True, f"{len(tried)} worlds ({limits}), the last: {outcome}"
+
+
+def _limits(scheme: Scheme, worlds: list[World]) -> str:
+    """How large the cases were: what is larger was not looked at."""
+    drafts = [tree for world in worlds for tree, _ in outcomes(partial(scheme.draft, world, ()))]
+    vocabulary, length = (
+        max((getattr(world, name) for world in worlds), default=0)
+        for name in ("vocabulary", "length")
+    )
+    nodes = max((len(tree.tokens) for tree in drafts), default=0)
+    deep = max((_deep(tree.parents) for tree in drafts), default=0)
+    return (
+        f"worlds of up to {vocabulary} tokens, drafts of up to {nodes} nodes and {deep} deep, "
+        f"texts of up to {length} tokens"
+    )
+
+
+def _deep(parents: Sequence[int]) -> int:
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(1 + (depths[parent] if parent >= 0 else 0))
+    return max(depths, default=0)
 
 
 def _counts(
@@ -142,10 +227,7 @@ def _counts(
         text: tuple[int, ...] = ()
         while len(text) < world.length:
             step = step_of(world, text, scheme.draft(world, text, dice))
-            emitted = scheme.verify(step, dice)
-            if not len(emitted):
-                raise InputError("a step emitted no token; it emits at least one")
-            text = (*text, *(int(token) for token in emitted))[: world.length]
+            text = (*text, *scheme.verify(step, dice))[: world.length]
         counts[place.get(text, -1)] += 1
     if counts[-1]:
         raise InputError(f"{counts[-1]} texts of {n} cannot be written by the target at all")

@@ -126,7 +126,7 @@ def measure(dtype: torch.dtype, arguments: Arguments, sweep: bool) -> dict[str, 
         "reader": reader["best"],
     }
     if sweep:
-        swept = fastest(CHOOSERS, lambda at: kernels.choose_with(plain, *arguments, 0, at))
+        swept = fastest(CHOOSERS, lambda at: kernels.choose(plain, *arguments, 0, at))
         result["sweep"] = swept["table"]
     result["layout"] = LAYOUT._asdict()
     for name, (logits, temperatures) in variants.items():

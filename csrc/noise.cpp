@@ -193,7 +193,7 @@ void choose_row(const LogitRows& rows, size_t row, Choices& out) {
     if (rows.gates[row] >= 0) {
         const auto gate = static_cast<size_t>(rows.gates[row]);
         // The status is asked as well: a row without a choice has token -1, and so may whoever asks for it.
-        if (out.statuses[gate] != Choices::kChosen || out.tokens[gate] != rows.tokens[row]) return;
+        if (out.statuses[gate] != RowStatus::kGood || out.tokens[gate] != rows.tokens[row]) return;
     }
     const std::span<const float> logits(rows.logits + row * rows.width, rows.width);
     Best best;
@@ -202,10 +202,10 @@ void choose_row(const LogitRows& rows, size_t row, Choices& out) {
     else
         choose_with_noise(logits, rows.temperatures[row], {rows.seeds[row], rows.positions[row], rows.stream}, best);
     uint8_t& status = out.statuses[row];
-    if (std::isnan(best.value)) status = Choices::kNan;
-    else if (best.value == INFINITY) status = Choices::kInfinity;
-    else if (best.token < 0) status = Choices::kNothingLeft;
-    else status = Choices::kChosen, out.tokens[row] = best.token, out.values[row] = best.value;
+    if (std::isnan(best.value)) status = RowStatus::kNan;
+    else if (best.value == INFINITY) status = RowStatus::kInfinite;
+    else if (best.token < 0) status = RowStatus::kEmpty;
+    else status = RowStatus::kGood, out.tokens[row] = best.token, out.values[row] = best.value;
 }
 
 }  // namespace
@@ -222,7 +222,7 @@ Choices choose(const LogitRows& rows, uint32_t threads) {
     check(rows, threads);
     const size_t count = rows.count, requests = rows.offsets.size() - 1;
     Choices out{std::vector<int32_t>(count, -1), std::vector<double>(count, NAN),
-                std::vector<uint8_t>(count, Choices::kNotReached)};
+                std::vector<uint8_t>(count, RowStatus::kNotReached)};
     std::atomic<bool> stop = false;
     std::atomic<size_t> next = 0;
     in_parallel(static_cast<uint32_t>(std::clamp<size_t>(requests, 1, threads)), stop, [&](uint32_t) {

@@ -8,6 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "row_status.hpp"
+
 namespace foresay {
 
 /// Whose noise: all of the generator's key and counter but the token id.
@@ -35,13 +37,11 @@ struct LogitRows {
     std::span<const int32_t> tokens;       // [count] the row is reached only if that one's choice is this token
 };
 
-/// Of each row. The token is -1 and its value NaN unless the status is kChosen.
+/// Of each row. The token is -1 and its value NaN unless the status is kGood.
 struct Choices {
-    enum Status : uint8_t { kChosen, kNotReached, kNan, kInfinity, kNothingLeft };
-
     std::vector<int32_t> tokens;
     std::vector<double> values;     // of the chosen token: logit / temperature + noise
-    std::vector<uint8_t> statuses;
+    std::vector<uint8_t> statuses;  // RowStatus
 };
 
 /// Chooses from each row that is reached; of equals, the lowest token. Logits are judged after the division, which is in

@@ -127,18 +127,18 @@ FORESAY_EACH_LEVEL double sum_of(const double* weights, size_t width) {
     return folded(lanes);
 }
 
-Weighed::Status weigh_row(const float* row, size_t width, float temperature, double* weights, double& total) {
+RowStatus::Value weigh_row(const float* row, size_t width, float temperature, double* weights, double& total) {
     const bool greedy = temperature == 0;
     const float top = highest(row, width), scaled = greedy ? top : top / temperature;  // a division keeps the order
     if (!std::isfinite(scaled)) {
         std::fill_n(weights, width, 1.0), total = static_cast<double>(width);
-        return std::isnan(scaled) ? Weighed::kNan : scaled > 0 ? Weighed::kInfinite : Weighed::kEmpty;
+        return std::isnan(scaled) ? RowStatus::kNan : scaled > 0 ? RowStatus::kInfinite : RowStatus::kEmpty;
     }
     if (greedy)
         std::fill_n(weights, width, 0.0), *(weights + (std::find(row, row + width, top) - row)) = total = 1;
     else
         total = exponentials(row, width, temperature, scaled, weights);
-    return Weighed::kGood;
+    return RowStatus::kGood;
 }
 
 /// In place and in one pass: tokens are looked at alone only up to the first block that leaves something.

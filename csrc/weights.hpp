@@ -13,6 +13,8 @@
 #include <span>
 #include <vector>
 
+#include "row_status.hpp"
+
 namespace foresay {
 
 /// Scores or probs, [count, width]. Borrowed; valid during one call.
@@ -28,10 +30,8 @@ struct WeightRows {
 };
 
 struct Weighed {
-    enum Status : uint8_t { kGood = 0, kNan = 2, kInfinite = 3, kEmpty = 4 };  // RowStatus of sampling/law.py
-
     std::vector<double> totals;
-    std::vector<uint8_t> statuses;
+    std::vector<uint8_t> statuses;  // RowStatus
 };
 
 /// The laws of `rows` of the scores, into `walks` of the weights: shares of the likeliest token's chance,

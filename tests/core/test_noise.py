@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from core.brute import int32s
 from foresay import _core
 from foresay.errors import InputError
+from foresay.sampling.law import RowStatus
 from foresay.sampling.noise import MAX_GUMBEL, gumbel, philox, uniform
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Chosen = tuple[NDArray[np.int32], Doubles, NDArray[np.uint8]]
 
-CHOSEN, NOT_REACHED, NAN, INFINITY, NOTHING_LEFT = range(5)
+GOOD, NOT_REACHED, NAN, INFINITE, EMPTY = RowStatus
 WIDE = 152_064
 WIDTHS = (1, 2, 15, 16, 17, 127, 128, 129, 1000)
 SHAPES = (  # scale and shift of normal logits; where floats are coarse, so is the kernel's bound
@@ -90,7 +91,7 @@ def naive(
 
 def check(row: Floats, temperature: float, seed: int, position: int = 0, stream: int = 0) -> int:
     chosen, values, statuses = choose(row[None], temperature, seed, position, stream=stream)
-    assert statuses.tolist() == [CHOSEN]
+    assert statuses.tolist() == [GOOD]
     assert (chosen[0], values[0]) == naive(row, temperature, seed, position, stream)
     return int(chosen[0])
 
@@ -254,7 +255,7 @@ def test_bad_rows_are_told_apart(width: int, temperature: float) -> None:
         rows[1, place] = np.inf
         rows[2] = -np.inf
         chosen, values, statuses = choose(rows, temperature)
-        assert statuses.tolist() == [NAN, INFINITY, NOTHING_LEFT, CHOSEN]
+        assert statuses.tolist() == [NAN, INFINITE, EMPTY, GOOD]
         assert (chosen[:3] == -1).all() and np.isnan(values[:3]).all()
         assert chosen[3] >= 0 and np.isfinite(values[3])
 
@@ -269,9 +270,9 @@ def test_nan_counts_more_than_infinity(temperature: float) -> None:
 
 def test_logits_are_judged_after_the_division() -> None:
     row = np.array([[3e38, 0, -3e38]], np.float32)
-    assert choose(row, 1e-3)[2].tolist() == [INFINITY]
-    assert choose(-row[:, 2:], 1e-3)[2].tolist() == [INFINITY]
-    assert choose(row[:, 2:].copy(), 1e-3)[2].tolist() == [NOTHING_LEFT]
+    assert choose(row, 1e-3)[2].tolist() == [INFINITE]
+    assert choose(-row[:, 2:], 1e-3)[2].tolist() == [INFINITE]
+    assert choose(row[:, 2:].copy(), 1e-3)[2].tolist() == [EMPTY]
 
 
 # ---- requests and their trees --------------------------------------------------------------------
@@ -287,7 +288,7 @@ def test_only_reached_rows_are_chosen_from() -> None:
     tokens = [-1, 4, 3, 9, 9, -1, -1, 5]
     #        root hit miss hit hit(bad) after the bad one | root hit
     expected = [4, 9, -1, 2, -1, -1, 5, 5]
-    statuses = [CHOSEN, CHOSEN, NOT_REACHED, CHOSEN, NAN, NOT_REACHED, CHOSEN, CHOSEN]
+    statuses = [GOOD, GOOD, NOT_REACHED, GOOD, NAN, NOT_REACHED, GOOD, GOOD]
     for threads in (1, 2, 5):
         chosen, values, found = choose(
             rows, 0.0, offsets=[0, 6, 6, 8], gates=gates, tokens=tokens, threads=threads

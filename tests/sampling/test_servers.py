@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from foresay.errors import InputError, ServerError
-from foresay.sampling.kit.check import Difference, GreedyResult, SampledResult
+from foresay.sampling.kit.answers import Difference, GreedyResult, SampledResult
 from foresay.sampling.kit.servers import (
     PROMPTS,
     Answer,

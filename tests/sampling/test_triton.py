@@ -49,7 +49,7 @@ def run(
     kernels: ModuleType, case: Case, splits: int = 2, block: int = 64, dtype: str = "float32"
 ) -> Expected:
     with np.errstate(all="ignore"):  # inf - inf is NaN without a word on a GPU
-        choice = kernels.choose_with(
+        choice = kernels.choose(
             torch.from_numpy(case.logits).to(DEVICE, getattr(torch, dtype)),
             torch.from_numpy(case.temperatures).to(DEVICE),
             torch.from_numpy(as_int64(case.seeds)).to(DEVICE),

@@ -6,7 +6,7 @@ no walk reaches, by the Triton kernel on a GPU, by torch elsewhere. All have the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from typing import Literal
@@ -19,8 +19,9 @@ from torch import Tensor
 from foresay import _core
 from foresay.draft import Draft
 from foresay.sampling.ask import Ask, AskBatch
-from foresay.sampling.batched import law
+from foresay.sampling.batched import law, noise
 from foresay.sampling.batched.inputs import checked, known_kernel, refused, threads_of
+from foresay.sampling.batched.noise import Choice
 from foresay.sampling.batched.rows import Longs, Rows
 from foresay.sampling.batched.verdicts import Verified, failures_of, verdicts, without
 from foresay.sampling.law import RowStatus
@@ -97,10 +98,11 @@ def _choose(
             threads=threads_of(threads),
         )
         return chosen.astype(np.int64), status
-    if kernel == "triton":
-        from foresay.sampling.batched.triton import choose
-    else:
-        from foresay.sampling.batched.noise import choose
+    choose: Callable[..., Choice] = noise.choose
+    if kernel == "triton":  # imported only where it is used: not everybody has it
+        from foresay.sampling.batched import triton
+
+        choose = triton.choose
     device = given.values.device
     if given.values.dtype == torch.float64:  # the kernels know float32 and shorter ones
         given = given._replace(values=given.values.float())

@@ -70,23 +70,9 @@ def choose(
     seeds: Tensor,
     positions: Tensor,
     stream: int = Stream.TARGET,
+    layout: Layout = LAYOUT,
 ) -> Choice:
     """The token of each row with the largest logit / temperature + noise: `batched.noise.choose`.
-
-    Mutates: nothing. Valid until: for ever. Raises: TokenTypeError, InputError.
-    """
-    return choose_with(logits, temperatures, seeds, positions, stream, LAYOUT)
-
-
-def choose_with(
-    logits: Tensor,
-    temperatures: Tensor,
-    seeds: Tensor,
-    positions: Tensor,
-    stream: int,
-    layout: Layout,
-) -> Choice:
-    """`choose` with another layout, for the benchmark and the tests.
 
     Mutates: nothing. Valid until: for ever. Raises: TokenTypeError, InputError.
     """

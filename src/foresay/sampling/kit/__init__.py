@@ -1,7 +1,7 @@
 """The proof that speculation changes no answer; the command is `foresay lossless`.
 
 prove            all of it, as a list of checks
-  check            one line of it, and what a comparison of servers finds
+  check            one line of it
 exact            laws of whole texts with rational numbers, compared with ==
   chance           every outcome of a function of coins, or one at random
   worlds           small random targets and drafters
@@ -15,4 +15,5 @@ noise_quality    the keyed noise against a known law
   gtest            the statistics of both, with their power
 user             your own verify function
 servers          two OpenAI-compatible servers
+  answers          how their answers differ
 """

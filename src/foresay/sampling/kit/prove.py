@@ -122,7 +122,7 @@ def _laws(effort: Effort, seed: int, progress: Progress | None) -> Iterator[Chec
         if progress is not None:
             progress("law", done / family)
         outcome = sampled.test(subject, effort.total_variation, seed, family)
-        yield Check("law", name, outcome.equal, str(outcome))
+        yield Check("law", name, outcome.equal, str(outcome), kind="test")
     for name, subject in sampled.WRONG_SUBJECTS.items():
         outcome = sampled.test(subject, 0.02, seed)
         yield Check("wrong", name, not outcome.equal, str(outcome))
@@ -131,7 +131,7 @@ def _laws(effort: Effort, seed: int, progress: Progress | None) -> Iterator[Chec
 def _noise(effort: Effort, seed: int) -> Iterator[Check]:
     for check in noise_quality.noise_quality(_core_sampler, effort=effort.noise, seed=seed):
         said = f"p = {check.p_value:.2g} from {check.n} draws"
-        yield Check("law", f"noise: {check.name}", check.ok, said)
+        yield Check("law", f"noise: {check.name}", check.ok, said, kind="test")
     for name, (sampler, finder, says) in noise_quality.NOISE_CONTROLS.items():
         found = noise_quality.choices(sampler, effort=1.0, seed=seed, only=finder)
         ok = any(not check.ok for check in found)

@@ -37,7 +37,7 @@ import numpy as np
 from scipy.stats import chi2  # type: ignore[import-untyped]
 
 from foresay.errors import InputError, ServerError
-from foresay.sampling.kit.check import (
+from foresay.sampling.kit.answers import (
     POWER,
     Comparison,
     Difference,

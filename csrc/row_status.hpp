@@ -1,0 +1,12 @@
+// What became of a row of logits; RowStatus of src/foresay/sampling/law.py says what each means.
+#pragma once
+
+#include <cstdint>
+
+namespace foresay {
+
+struct RowStatus {
+    enum Value : uint8_t { kGood, kNotReached, kNan, kInfinite, kEmpty };
+};
+
+}  // namespace foresay

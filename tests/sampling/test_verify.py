@@ -233,3 +233,13 @@ def test_logits_with_gradients_and_what_is_no_tensor() -> None:
             rule(drafts, torch.zeros(2, 5), asks, threads=-1)
     with pytest.raises(InputError, match="kernel 'triton' reads those on cuda"):
         match(drafts, torch.zeros(2, 5), asks, kernel="triton")
+
+
+@pytest.mark.parametrize("kernel", ["core", "torch"])
+def test_logits_in_float64_are_those_of_float32(kernel: Any) -> None:
+    rng = np.random.default_rng(0)
+    wide = torch.from_numpy(rng.normal(size=(30, 40)) * 1e6)  # the difference is in whole units
+    drafts, asks = [Draft.chain([1, 2])] * 10, [ask(seed, top_k=30) for seed in range(10)]
+    for rule in (match, rejection):
+        short = rule(drafts, wide.float(), asks, kernel=kernel)
+        assert rule(drafts, wide, asks, kernel=kernel).verdicts == short.verdicts

@@ -93,8 +93,8 @@ def follow_match(
     """Walks down the tree along the target's own choices; `choose(node)` is the one after a node.
 
     Of siblings with the same token the one whose subtree goes on longest is followed, and of equals
-    the one that ends in the first node. Logits that
-    are no law end the walk before them: the next step meets them first, as plain decoding would.
+    the one that ends in the first node. Logits that are no law end the walk before them: the next
+    step meets them first, as plain decoding would.
     """
     found: list[Found] = []
     alive: list[Found] = [([], [])]

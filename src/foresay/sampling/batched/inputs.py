@@ -24,7 +24,7 @@ MAX_THREADS = 256
 def checked(
     drafts: Sequence[Draft], logits: Tensor, asks: Sequence[Ask]
 ) -> tuple[DraftBatch, Tensor, AskBatch, Rows]:
-    """The arguments packed, and their rows; the logits without their history of gradients.
+    """The arguments packed, and their rows; the logits without gradients, in float32 or shorter.
 
     Mutates: nothing. Valid until: for ever. Raises: InputError if they do not fit each other.
     GIL: held.
@@ -49,7 +49,9 @@ def checked(
         raise InputError(
             f"probs have shape {drafts.probs.shape}; {(len(drafts.tokens), vocabulary)} is needed"
         )
-    return drafts, logits.detach(), asks, rows
+    # Longer floats are shortened, as the readable twins do; shorter ones stay as they are.
+    logits = logits.detach()
+    return drafts, logits.float() if logits.dtype == torch.float64 else logits, asks, rows
 
 
 def refused(drafts: DraftBatch, asks: AskBatch, vocabulary: int) -> dict[int, ForesayError]:

@@ -104,8 +104,6 @@ def _choose(
 
         choose = triton.choose
     device = given.values.device
-    if given.values.dtype == torch.float64:  # the kernels know float32 and shorter ones
-        given = given._replace(values=given.values.float())
     choice = choose(
         given.values,
         given.temperatures,

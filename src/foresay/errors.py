@@ -9,6 +9,8 @@
     │   └── TokenizerMismatch            the corpus was built with another tokenizer
     ├── TraceError                       a trace file cannot be read
     ├── LogitsError                      the target's logits are no law (NaN, +inf, nothing left)
+    ├── ModelError                       weights cannot be had, or are damaged
+    │   └── UnsupportedModel             a model that cannot be run exactly, or not at all
     └── ServerError                      another server did not answer as it should
 
 Misuse raises. A condition of the data does not: no match is an empty draft, the end of a request
@@ -55,6 +57,14 @@ class TraceError(ForesayError):
 
 class LogitsError(ForesayError):
     """A row of logits holds NaN or +inf, or leaves no token to choose; names the request."""
+
+
+class ModelError(ForesayError):
+    """A model's files are missing, damaged or foreign, or cannot be fetched or kept."""
+
+
+class UnsupportedModel(ModelError):
+    """A model whose answers would differ if it were run here; the message says what differs."""
 
 
 class ServerError(ForesayError):

@@ -10,7 +10,7 @@ import pytest
 from conformance import corpus_file
 from core.brute import int32s
 from core.frozen_files import corpus_of
-from foresay.bench.lineup import NAMES, make_drafter
+from foresay.drafters.lineup import NAMES, make_drafter
 from foresay.errors import InputError
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from foresay.bench.lineup import make_drafter
-from foresay.bench.replay import ReplayResult, Share, replay
+from foresay.bench.replay import ReplayResult, replay
+from foresay.drafters.lineup import Share, make_drafter
 from foresay.traces import read_traces
 
 __all__ = ["DemoLine", "run_demo"]

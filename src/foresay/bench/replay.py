@@ -22,12 +22,12 @@ import numpy as np
 
 from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch
 from foresay.drafter import Drafter
+from foresay.drafters.lineup import Share
 from foresay.errors import InputError, UnknownGroup
 from foresay.traces import Trace, staggered
 
-__all__ = ["BUCKET", "ReplayResult", "Share", "chain_nodes", "replay", "walk"]
+__all__ = ["BUCKET", "ReplayResult", "chain_nodes", "replay", "walk"]
 
-Share = Literal["none", "group", "all"]
 Order = Literal["file", "stagger"]
 
 BUCKET = 1000

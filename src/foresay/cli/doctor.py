@@ -19,7 +19,7 @@ def doctor(as_json: AsJson = False) -> None:
       foresay doctor
       foresay doctor --json
     """
-    from foresay.bench.lineup import NAMES
+    from foresay.drafters.lineup import NAMES
     from foresay.doctor import examine
 
     report = examine()

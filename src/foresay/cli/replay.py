@@ -71,7 +71,7 @@ def replay(
       foresay replay traces.jsonl --corpus answers.foresay --plot curve.svg
     """
     from foresay.bench import curve as curves
-    from foresay.bench.lineup import make_drafter
+    from foresay.drafters.lineup import make_drafter
     from foresay.bench.replay import replay as run_replay
     from foresay.corpus import tokenizer_hash_of
     from foresay.traces import read_traces

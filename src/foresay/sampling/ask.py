@@ -63,6 +63,18 @@ class Ask:
                 f"{self.params.max_tokens}; there is no room for another"
             )
 
+    def along(self, output: Int32s) -> Ask:
+        """The same request when its answer is `output`, which is taken as it is: tokens that were
+        committed need no second check.
+
+        Mutates: nothing. Valid until: the array is written to. Raises: nothing. GIL: held.
+        """
+        ask = object.__new__(Ask)
+        for name in ("params", "seed", "prompt", "stops"):
+            object.__setattr__(ask, name, getattr(self, name))
+        object.__setattr__(ask, "output", output)
+        return ask
+
     @property
     def position(self) -> int:
         """The place in the text of the next token."""

@@ -1,17 +1,19 @@
-"""The drafters of the lab, by name."""
+"""The drafters by name, for command lines and for `LLM`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from foresay.bench.replay import Share
 from foresay.drafter import Drafter
 from foresay.errors import InputError
 
-__all__ = ["NAMES", "make_drafter"]
+__all__ = ["NAMES", "Share", "make_drafter"]
+
+Share = Literal["none", "group", "all"]
+"""What requests see of each other: nothing, their group, or that and all finished answers."""
 
 NAMES = {
     "suffix": "our default: all sources, scored and calibrated",

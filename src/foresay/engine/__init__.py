@@ -1,0 +1,1 @@
+"""The engine: schedule, draft, forward, verify, commit."""

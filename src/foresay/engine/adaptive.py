@@ -1,0 +1,214 @@
+"""The default policy: verify what pays, on this machine, for this load, by what scores are worth.
+
+A step commits one token per request and, of the nodes it verifies, those that the target would have
+written. Taken best first over the whole batch, n nodes are expected to make B + (sum of n chances)
+tokens in a time that the measured cost model knows. The n with the most tokens per second is taken;
+since costs are stairs, every n is looked at, and 0 is one of them.
+
+What is never tried is never learned. A small share of the time (0.4 %) may be lost on verifying, or
+drafting, more than seems to pay. What such a trial loses is charged to an account, what it wins is
+paid into it: where trials begin to succeed, they follow each other at once.
+
+One step is `budgets`, `choose`, `observe`, in this order; a step without drafts may leave out
+`choose`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foresay.draft import DraftBatch
+from foresay.engine.asking import Asking
+from foresay.engine.calibration import DepthShares, ScoreCalibration
+from foresay.engine.cost import StepCost
+from foresay.engine.load import Chosen, Load, StepFacts, depths_of, keep, within_room
+from foresay.errors import InputError
+
+__all__ = ["Adaptive"]
+
+_MOST_ACCOUNT = 0.5  # of a plain step's time
+_MOST_TRIAL = 0.25
+
+
+class Adaptive:
+    """Nodes by chance over the whole batch, as many as raise tokens per second.
+
+    cost    how long a step takes; this policy keeps it current
+    most    nodes that one request may draft
+    total   nodes that all requests together may draft; each may always draft 4
+    share   of the time, which trials may lose
+
+    Mutates: only through its methods. Valid until: for ever. Raises: InputError when constructed.
+    GIL: held.
+    """
+
+    name = "adaptive"
+
+    def __init__(
+        self, cost: StepCost, *, most: int = 32, total: int = 512, share: float = 0.004
+    ) -> None:
+        for name, value in (("most", most), ("total", total)):
+            if type(value) is not int or not 1 <= value <= 4096:
+                raise InputError(f"{name} is {value!r}; it is a whole number from 1 to 4096")
+        if not 0 <= share < 1:
+            raise InputError(f"share is {share!r}; it is a number from 0 to less than 1")
+        self.cost = cost
+        self._most = most
+        self._total = total
+        self._share = share
+        self._scores = ScoreCalibration()
+        self._depths = DepthShares()
+        self._asking = Asking(most)
+        self._account = 0.0
+        self._asked = 0
+        self._plain = 0.0  # expected seconds of this step without drafts and other rows
+        self._trial: tuple[NDArray[np.int64] | None, float, float] | None = None
+
+    def budgets(self, load: Load) -> list[int]:
+        """Nodes each request may draft: as many as drafting them has proved worth its time.
+
+        Mutates: what the policy remembers of this step. Valid until: for ever. Raises: nothing.
+        GIL: held.
+        """
+        self._trial = None
+        self._asked = 0
+        room = load.room.tolist()
+        if not room or max(room) < 2:
+            self._plain = 0.0
+            return [0] * len(room)
+        cap = min(self._most, max(4, self._total // len(room)))
+        keys = float(load.contexts.sum())
+        self._plain = float(self.cost.seconds(len(room), keys, keys, len(room)))
+        plan = self._asking.plan(self.cost, cap, len(room), keys, self._plain)
+        self._asked = plan.best
+        if plan.trial and self._account >= plan.loss:
+            # Its price: the draft, and verification beyond a plain step. See `observe`.
+            self._asked = plan.trial
+            self._trial = (None, plan.seconds_per_token, 0.0)
+        return [self._asked if left > 1 else 0 for left in room]
+
+    def choose(self, drafts: DraftBatch, load: Load) -> Chosen:
+        """The nodes worth verifying.
+
+        Mutates: what the policy remembers of this step. Valid until: for ever. Raises: InputError
+        for a number of drafts that does not fit the load. GIL: held.
+        """
+        drafts = DraftBatch.of(drafts)
+        nodes = within_room(drafts, load.room)
+        if not len(drafts.tokens) or (nodes is not None and not len(nodes)):
+            return keep(drafts, np.empty(0, np.int64))
+        order, chances = self._ranked(drafts, nodes)
+        tokens, times = self._tokens_and_times(drafts, load, order, chances)
+        best = taken = int((tokens / times).argmax())
+        if best < len(order):
+            taken = self._tried(best, tokens, times)
+        chosen = np.sort(order[:taken])
+        if taken > best and self._trial is None:
+            extra = chosen.searchsorted(order[best:taken])
+            spare = float(times[taken] - times[best])
+            self._trial = (extra, float(times[best] / tokens[best]), spare)
+        return keep(drafts, chosen)
+
+    def _ranked(
+        self, drafts: DraftBatch, nodes: NDArray[np.int64] | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Flat indices by falling chance, parents first, and the chances."""
+        if _judged_by_depth(drafts):
+            chances = self._depths(depths_of(drafts))
+        else:
+            chances = self._scores(drafts)
+        # Equal chances go round the requests: first the first nodes of all drafts. Parents come
+        # before children in every draft, so a stable sort keeps them in front.
+        counts = drafts.offsets[1:] - drafts.offsets[:-1]
+        place = np.arange(len(chances)) - drafts.offsets[:-1].repeat(counts)
+        order = place.astype(np.int16).argsort(kind="stable")
+        if nodes is not None:
+            usable = np.zeros(len(chances), bool)
+            usable[nodes] = True
+            order = order[usable[order]]
+        order = order[(-chances[order]).argsort(kind="stable")]
+        return order, chances[order]
+
+    def _tokens_and_times(
+        self,
+        drafts: DraftBatch,
+        load: Load,
+        order: NDArray[np.int64],
+        chances: NDArray[np.float64],
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """[n]: expected tokens and seconds of the step if the first n of `order` are verified."""
+        requests = len(load)
+        tokens = np.empty(len(order) + 1)
+        tokens[0] = requests
+        np.cumsum(chances, out=tokens[1:])
+        tokens[1:] += requests
+        keys = float(load.contexts.sum())
+        reads = np.empty(len(order) + 1)
+        reads[0] = keys + load.other_reads
+        owner = drafts.offsets.searchsorted(order, side="right") - 1
+        np.cumsum(load.contexts[owner] + 1, out=reads[1:])
+        reads[1:] += reads[0]
+        rows = np.arange(requests + load.other_rows, requests + load.other_rows + len(reads))
+        times = self.cost.seconds(rows, reads, keys, requests)
+        # The other rows are computed in any case, and make no token: their time is not the
+        # nodes' to share, or a long prefill would make every node look cheap.
+        if load.other_rows:
+            times = times - (times[0] - self.cost.seconds(requests, keys, keys, requests))
+        return tokens, times + self._asking.seconds(self._asked)
+
+    def _tried(self, best: int, tokens: NDArray[np.float64], times: NDArray[np.float64]) -> int:
+        """`best`, or more if the account covers what seems to be lost by it."""
+        loss = times - tokens * (times[best] / tokens[best])
+        bearable = np.flatnonzero(loss <= _MOST_TRIAL * times[0])
+        taken = int(bearable[-1])
+        return taken if taken > best and loss[taken] <= self._account else best
+
+    def observe(self, step: StepFacts) -> None:
+        """Learn what the step took and what its nodes were worth.
+
+        Mutates: the cost model, the calibration, the account. Valid until: outweighed by later
+        steps. Raises: nothing. GIL: held.
+        """
+        load, drafts = step.load, step.chosen.drafts
+        requests, nodes = len(load), len(drafts.tokens)
+        keys = int(load.contexts.sum())
+        rows, reads = requests + load.other_rows, keys + load.other_reads
+        if nodes:
+            counts = drafts.offsets[1:] - drafts.offsets[:-1]
+            reads += int(counts @ (load.contexts + 1))
+            if _judged_by_depth(drafts):
+                self._depths.observe(depths_of(drafts), step.accepted)
+            else:
+                self._scores.observe(drafts, step.accepted)
+        self.cost.observe(rows + nodes, reads, step.seconds, keys, requests)
+        self._asking.observe(
+            self._asked, step.draft_seconds, requests, step.chosen.kept, step.accepted
+        )
+        self._settle(step, rows + nodes, reads, keys)
+
+    def _settle(self, step: StepFacts, rows: int, reads: int, keys: int) -> None:
+        """Pay the trial of this step from the account, or its gain into it."""
+        self._account += self._share * (step.seconds + step.draft_seconds)
+        if self._trial is not None:
+            extra, seconds_per_token, spare = self._trial
+            if extra is not None:  # more was verified
+                self._account += int(step.accepted[extra].sum()) * seconds_per_token - spare
+            else:  # more was drafted
+                load = step.load
+                rows, reads = rows - load.other_rows, reads - load.other_reads
+                took = float(self.cost.seconds(rows, reads, keys, len(load)))
+                took += self._asking.seconds(self._asked)
+                self._account += step.committed * seconds_per_token - took
+        limit = _MOST_ACCOUNT * max(self._plain, self._asking.least_loss)
+        self._account = min(self._account, limit)
+        self._trial = None
+
+
+def _judged_by_depth(drafts: DraftBatch) -> bool:
+    """Whether scores are missing, or must not be used.
+
+    Drawn tokens are judged by depth alone: to drop one for what it is would change the law of what
+    is committed under the rule `rejection`.
+    """
+    return drafts.scores is None or drafts.probs is not None

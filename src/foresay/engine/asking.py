@@ -1,0 +1,117 @@
+"""How many nodes to ask a drafter for, where asking itself takes time.
+
+Looking guesses up takes microseconds, and then as much is asked for as may be of use. A small model
+takes a forward pass per token. What the first k nodes of a draft cost to make, how many of them are
+verified and how many accepted is remembered, and the k with the most tokens per second is taken.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foresay.arrays import Int32s
+from foresay.engine.cost import StepCost
+
+__all__ = ["Asking", "Plan"]
+
+_LEVELS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096)
+_CHEAP = 0.005  # of a plain step: drafting that takes less is not worth a thought
+_LEARNING = 8  # steps in which everything is asked for
+_MEMORY = 64  # steps
+
+
+class Plan(NamedTuple):
+    """How many nodes to ask for, and how many for a trial (0: none), at what loss.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    best: int
+    trial: int
+    loss: float
+    seconds_per_token: float
+
+
+class Asking:
+    """What drafting costs and brings, by the number of nodes asked for.
+
+    Mutates: only through `observe`. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    def __init__(self, most: int) -> None:
+        # Seconds of the last drafts and their median, by nodes asked for: the first draft of all
+        # may load a library, and must not count for ever.
+        self._drafts: dict[int, deque[float]] = {}
+        self._took: dict[int, float] = {}
+        self._tried = np.zeros(most)  # verified per request and step, by place in the draft
+        self._won = np.zeros(most)  # accepted
+        self._steps = 0
+        self.least_loss = 0.0
+        """What the cheapest trial loses, so that an account can be allowed to hold as much."""
+
+    def seconds(self, asked: int) -> float:
+        """The expected time of drafting; proportional to the nodes where nothing better is known.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        took = self._took
+        known = took.get(asked)
+        if known is not None or not asked or not took:
+            return known or 0.0
+        nearest = min(took, key=lambda level: abs(level - asked))
+        return took[nearest] * asked / nearest
+
+    def plan(self, cost: StepCost, cap: int, requests: int, keys: float, plain: float) -> Plan:
+        """What to ask each of `requests` for, at most `cap`; `plain` is the time without drafts.
+
+        Mutates: `least_loss`. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        self.least_loss = 0.0
+        if self._steps < _LEARNING or self.seconds(cap) < _CHEAP * plain:
+            return Plan(cap, 0, 0.0, 0.0)
+        levels = [0, *(level for level in _LEVELS if level < cap), cap]
+        tried = np.append(0.0, self._tried.cumsum())[levels] * requests
+        won = np.append(0.0, self._won.cumsum())[levels] * requests
+        reads = keys + tried * (keys / requests + 1)
+        times = cost.seconds(requests + tried, reads, keys, requests)
+        times = times + np.array([self.seconds(level) for level in levels])
+        tokens = requests + won
+        best = int((tokens / times).argmax())
+        per_token = float(times[best] / tokens[best])
+        loss: NDArray[np.float64] = times - tokens * per_token
+        more = np.flatnonzero(loss[best + 1 :] <= 0.25 * plain)
+        if best + 1 == len(levels):
+            return Plan(levels[best], 0, 0.0, per_token)
+        trial = best + 1 + (int(more[-1]) if len(more) else 0)
+        self.least_loss = 2 * float(loss[trial])
+        return Plan(levels[best], levels[trial], float(loss[trial]), per_token)
+
+    def observe(
+        self,
+        asked: int,
+        seconds: float,
+        requests: int,
+        kept: Int32s,
+        accepted: NDArray[np.bool_],
+    ) -> None:
+        """Learn what a draft of `asked` nodes per request took and brought; 0 teaches nothing.
+
+        Mutates: what is remembered. Valid until: outweighed by later steps. Raises: nothing.
+        GIL: held.
+        """
+        if not asked:
+            return
+        last = self._drafts.setdefault(asked, deque(maxlen=5))
+        last.append(seconds)
+        self._took[asked] = sorted(last)[len(last) // 2]
+        self._steps += 1
+        rate = 1 / min(self._steps, _MEMORY)
+        size = len(self._tried)
+        for mean, found in ((self._tried, None), (self._won, accepted)):
+            places = kept if found is None else kept[found]
+            count = np.bincount(places, minlength=size)[:asked]
+            mean[:asked] += (count / requests - mean[:asked]) * rate

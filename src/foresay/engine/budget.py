@@ -1,0 +1,252 @@
+"""How many drafted nodes a step verifies, and whose: the policies by name.
+
+    none        nothing is drafted
+    fixed       k nodes for every request
+    threshold   k nodes while at most `batch` requests run, none above: the switch of rollouts
+    dynamic-k   k goes up by 1 after a draft of which 80 % came true, down by 1 after one of which
+                at most 40 % did; one k per request
+    adaptive    what pays on this machine (foresay.engine.adaptive), the default
+
+A step asks `budgets` before it drafts, `choose` with the drafts, and tells `observe` what came of
+it. No policy changes a text; every one leaves out nodes that the answer has no room for.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from foresay.draft import DraftBatch
+from foresay.drafter import MAX_BUDGET
+from foresay.engine.adaptive import Adaptive
+from foresay.engine.cost import StepCost
+from foresay.engine.load import Chosen, Load, StepFacts, depths_of, keep, within_room
+from foresay.errors import InputError
+
+__all__ = [
+    "POLICIES",
+    "Adaptive",
+    "Chosen",
+    "DynamicK",
+    "Fixed",
+    "Load",
+    "NoDrafts",
+    "Policy",
+    "StepFacts",
+    "Threshold",
+    "make_policy",
+]
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Decides, step by step, how many nodes are drafted and which of them are verified."""
+
+    name: str
+
+    def budgets(self, load: Load) -> list[int]:
+        """Nodes each request may draft; 0 where the answer has room for 1 token only.
+
+        Mutates: what the policy remembers of this step. Valid until: for ever. Raises: nothing.
+        GIL: held.
+        """
+        ...
+
+    def choose(self, drafts: DraftBatch, load: Load) -> Chosen:
+        """Which of the drafted nodes are verified: with a node always its parent.
+
+        Mutates: what the policy remembers of this step. Valid until: for ever. Raises: InputError
+        for a number of drafts that does not fit the load. GIL: held.
+        """
+        ...
+
+    def observe(self, step: StepFacts) -> None:
+        """Learn what came of the step: once per step, also of one without drafts.
+
+        Mutates: the policy. Valid until: outweighed by later steps. Raises: nothing. GIL: held.
+        """
+        ...
+
+
+class Fixed:
+    """`k` nodes for every request, always.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError when constructed. GIL: held.
+    """
+
+    name = "fixed"
+
+    def __init__(self, *, k: int = 8) -> None:
+        self.k = _whole("k", k, 0, MAX_BUDGET)
+
+    def budgets(self, load: Load) -> list[int]:
+        """`k` nodes where the answer has room for them.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        return [self.k if room > 1 else 0 for room in load.room.tolist()]
+
+    def choose(self, drafts: DraftBatch, load: Load) -> Chosen:
+        """All nodes that the answers have room for.
+
+        Mutates: nothing. Valid until: for ever. Raises: InputError for a number of drafts that does
+        not fit the load. GIL: held.
+        """
+        drafts = DraftBatch.of(drafts)
+        return keep(drafts, within_room(drafts, load.room))
+
+    def observe(self, step: StepFacts) -> None:
+        """Nothing is learned. Mutates: nothing. Valid until: -. Raises: nothing. GIL: held."""
+
+
+class NoDrafts(Fixed):
+    """Nothing is drafted: the plain loop.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    name = "none"
+
+    def __init__(self) -> None:
+        super().__init__(k=0)
+
+
+class Threshold(Fixed):
+    """`k` nodes while at most `batch` requests decode, none above.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError when constructed. GIL: held.
+    """
+
+    name = "threshold"
+
+    def __init__(self, *, k: int = 8, batch: int = 8) -> None:
+        super().__init__(k=k)
+        self.batch = _whole("batch", batch, 0, 2**31)
+
+    def budgets(self, load: Load) -> list[int]:
+        """As `Fixed`, or nothing if the batch is too large.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        return super().budgets(load) if len(load) <= self.batch else [0] * len(load)
+
+
+class DynamicK(Fixed):
+    """A `k` for each request that follows how much of its last draft came true.
+
+    Accepted / drafted of `up` or more: k + 1, at most `most`; of `down` or less: k - 1, at least
+    `least`. Of a tree, the longest path counts as what was drafted. A step without a draft changes
+    nothing. The last `remembered` requests are told apart by `Load.ids`; without ids there is one
+    k, which follows the sums over the batch.
+
+    Mutates: only through `observe`. Valid until: for ever. Raises: InputError when constructed.
+    GIL: held.
+    """
+
+    name = "dynamic-k"
+
+    def __init__(
+        self,
+        *,
+        k: int = 6,
+        least: int = 3,
+        most: int = 12,
+        up: float = 0.8,
+        down: float = 0.4,
+        remembered: int = 4096,
+    ) -> None:
+        super().__init__(k=k)
+        self.least = _whole("least", least, 1, k)
+        self.most = _whole("most", most, k, MAX_BUDGET)
+        if not 0 <= down < up <= 1:
+            raise InputError(f"down is {down!r} and up {up!r}; 0 <= down < up <= 1 is needed")
+        self.up, self.down = up, down
+        self._remembered = _whole("remembered", remembered, 1, 2**31)
+        self._of: dict[int, int] = {}  # the k of each request, least recently changed first
+
+    def budgets(self, load: Load) -> list[int]:
+        """Each request's own k.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        if load.ids is None:
+            return super().budgets(load)
+        pairs = zip(load.ids.tolist(), load.room.tolist(), strict=True)
+        return [self._of.get(request, self.k) if room > 1 else 0 for request, room in pairs]
+
+    def observe(self, step: StepFacts) -> None:
+        """Let each k follow its last draft.
+
+        Mutates: the k of the requests that drafted. Valid until: their next draft. Raises: nothing.
+        GIL: held.
+        """
+        drafts, ids = step.chosen.drafts, step.load.ids
+        if not len(drafts.tokens):
+            return
+        owner = np.repeat(np.arange(len(drafts)), np.diff(drafts.offsets))
+        drafted = np.zeros(len(drafts), np.int64)
+        np.maximum.at(drafted, owner, depths_of(drafts))
+        accepted = np.bincount(owner[step.accepted], minlength=len(drafts))
+        if ids is None:
+            self.k = self._next(self.k, int(accepted.sum()), int(drafted.sum()))
+            return
+        for request, won, of in zip(ids.tolist(), accepted.tolist(), drafted.tolist(), strict=True):
+            if of:
+                self._of[request] = self._next(self._of.pop(request, self.k), won, of)
+        while len(self._of) > self._remembered:
+            del self._of[next(iter(self._of))]
+
+    def _next(self, k: int, accepted: int, drafted: int) -> int:
+        ratio = accepted / drafted
+        if ratio >= self.up:
+            return min(k + 1, self.most)
+        return max(k - 1, self.least) if ratio <= self.down else k
+
+
+POLICIES: dict[str, Callable[..., Policy]] = {
+    kind.name: kind for kind in (NoDrafts, Fixed, Threshold, DynamicK, Adaptive)
+}
+"""The policies by name."""
+
+
+def make_policy(
+    policy: str | Policy = "adaptive", cost: StepCost | None = None, **settings: Any
+) -> Policy:
+    """The policy of that name with these settings, or the given policy itself.
+
+    `cost` is for `adaptive`, which without one begins with a guess and learns.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError for a name or a setting that does
+    not exist, a value out of range, or settings for a policy that is made already. GIL: held.
+    """
+    if not isinstance(policy, str):
+        if not isinstance(policy, Policy):
+            raise InputError(f"policy is {policy!r}; it is a name or has the methods of a Policy")
+        if settings:
+            raise InputError(
+                f"the settings {', '.join(settings)} came with a policy that is made already; give "
+                "them with a name"
+            )
+        return policy
+    kind = POLICIES.get(policy)
+    if kind is None:
+        raise InputError(f"policy is {policy!r}; it is one of {', '.join(POLICIES)}")
+    valid = [name for name in inspect.signature(kind).parameters if name != "cost"]
+    for name in settings:
+        if name not in valid:
+            raise InputError(
+                f"the policy {policy!r} has no setting {name!r}; it has "
+                f"{', '.join(valid) if valid else 'none'}"
+            )
+    if kind is Adaptive:
+        return Adaptive(StepCost() if cost is None else cost, **settings)
+    return kind(**settings)
+
+
+def _whole(name: str, value: object, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise InputError(f"{name} is {value!r}; it is a whole number from {least} to {most}")
+    return value

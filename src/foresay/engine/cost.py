@@ -1,0 +1,280 @@
+"""How long a step takes: measured on the machine, kept current, never read from a clock here.
+
+    seconds = level * (shape(rows) + per_read * reads + per_key * keys + per_request * requests)
+
+`shape` is the cost by rows, a rising curve through knots. `reads` counts the tokens that the rows
+attend to, summed over the rows; `keys` the tokens of the requests, each counted once: several rows
+of a request share one pass over its keys. `level` is how the machine feels right now: hosts
+have phases of minutes in which everything takes 1.5 times as long, and single steps that take three
+times as long. So the level is a median of the last steps, and the shape learns only from how a step
+differs from its neighbours in time, with bounded influence.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Sequence
+from math import exp, inf, isfinite, log
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foresay.engine.isotonic import isotonic
+from foresay.errors import InputError
+
+__all__ = ["KNOTS", "Sample", "StepCost"]
+
+Number = float | NDArray[Any]
+
+KNOTS = (
+    *(1, 2, 3, 4, 6, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 96, 128),
+    *(192, 256, 384, 512, 768, 1024, 2048),
+)
+"""Rows at which the shape is known. Matrix units work on tiles of 16 rows, so the costs may jump
+after 16, 32 and 64."""
+
+_LEVEL = 5  # steps whose median is the level
+_AROUND = 9  # steps whose median is the level for the one in their middle
+_MOST_SURPRISE = 0.2  # of one step, in logarithm
+_LEAST_RATE = 0.05  # of learning, by a knot with much experience
+
+
+class Sample(NamedTuple):
+    """A timed step; `keys` of -1: all rows belong to one request.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    rows: int
+    reads: int
+    seconds: float
+    keys: int = -1
+    requests: int = 1
+
+
+class StepCost:
+    """The time of a step on this machine.
+
+    Without measurements it begins with a cautious guess (9 rows cost twice as much as 1; a level
+    that the first steps set) and learns from `observe`.
+
+    Mutates: only through `observe`. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    def __init__(self) -> None:
+        self._set([float(k) for k in KNOTS], [1 + (k - 1) / 8 for k in KNOTS], [0.0] * len(KNOTS))
+        self._extras = [5e-6, 2e-5, 0.02]  # per read, key and request
+
+    def _set(self, knots: list[float], shape: list[float], trust: list[float]) -> None:
+        self._knots = knots
+        self._raw = shape  # as learned; what is used of it is made to rise
+        self._trust = trust  # how many steps' worth of experience each knot has
+        self._knots_array = np.array(knots)
+        self._rising: NDArray[np.float64] | None = None
+        self._level = 1.0
+        self._recent: deque[tuple[float, float, float, float, float]] = deque(maxlen=_AROUND)
+
+    @classmethod
+    def measured(cls, samples: Iterable[tuple[float, ...]]) -> StepCost:
+        """Fitted to timed steps: `Sample`s, or tuples in their order.
+
+        Repeat each kind of step a few times, one kind after the other, so that outliers and slow
+        phases of the machine cannot hide behind a kind; include two lengths of context.
+
+        Mutates: nothing. Valid until: for ever. Raises: InputError without samples, or for one with
+        rows below 1 or seconds that are not positive. GIL: held.
+        """
+        groups: dict[tuple[float, ...], list[float]] = {}
+        for given in samples:
+            s = Sample(*given)  # type: ignore[arg-type]
+            if not (s.rows >= 1 and isfinite(s.seconds) and s.seconds > 0):
+                raise InputError(
+                    f"a sample has {s.rows} rows and took {s.seconds} seconds; a timed step has 1 "
+                    "or more rows and took more than 0 seconds"
+                )
+            keys = s.reads / s.rows if s.keys < 0 else s.keys
+            kind = (float(s.rows), float(s.reads), float(keys), float(s.requests))
+            groups.setdefault(kind, []).append(s.seconds)
+        if not groups:
+            raise InputError("there are no samples; at least 1 timed step is needed")
+        kinds = np.array(list(groups))
+        times = np.array([float(np.median(times)) for times in groups.values()])
+        self = cls()
+        sampled, shape, self._extras = _fit(kinds, times)
+        knots = sorted({float(k) for k in KNOTS} | set(sampled))
+        trust = [20.0 if knot in sampled else 5.0 for knot in knots]
+        self._set(knots, _filled(knots, sampled, shape), trust)
+        return self
+
+    @property
+    def level(self) -> float:
+        """How long steps take now, relative to when the shape was fitted."""
+        return self._level
+
+    def seconds(
+        self, rows: Number, reads: Number, keys: Number = 0.0, requests: Number = 1.0
+    ) -> NDArray[np.float64]:
+        """The expected time of steps, elementwise.
+
+        Mutates: nothing that can be seen. Valid until: for ever; the next `observe` may change what
+        is expected. Raises: nothing. GIL: held.
+        """
+        if self._rising is None:
+            self._rising = np.array(isotonic(self._raw, [t + 1 for t in self._trust]))
+        shape: Any = np.interp(rows, self._knots_array, self._rising)
+        last = self._knots[-1]
+        if np.max(rows) > last:
+            shape = shape * np.maximum(1.0, np.asarray(rows) / last)
+        per_read, per_key, per_request = self._extras
+        rest = per_read * reads + (per_key * keys + per_request * requests)
+        total: NDArray[np.float64] = self._level * (shape + rest)
+        return total
+
+    def observe(
+        self, rows: int, reads: int, seconds: float, keys: int = 0, requests: int = 1
+    ) -> None:
+        """Learn from a step. A time that is no positive number is passed over: clocks have faults.
+
+        Mutates: the expectations. Valid until: outweighed by later steps. Raises: nothing.
+        GIL: held.
+        """
+        if not (0 < seconds < inf and rows >= 1):
+            return
+        ratio = seconds / sum(self._parts(rows, reads, keys, requests))
+        recent = self._recent
+        recent.append((ratio, rows, reads, keys, requests))
+        ratios = [step[0] for step in recent]
+        last = sorted(ratios[-_LEVEL:])
+        self._level = last[len(last) // 2]
+        if len(ratios) == _AROUND:
+            ratios.sort()
+            self._learn(recent[_AROUND // 2], ratios[_AROUND // 2])
+
+    def _parts(
+        self, rows: float, reads: float, keys: float, requests: float
+    ) -> tuple[float, float, float, float]:
+        knots, shape = self._knots, self._raw
+        at = bisect_right(knots, rows)
+        if at == len(knots):
+            own = shape[-1] * rows / knots[-1]
+        else:
+            share = (rows - knots[at - 1]) / (knots[at] - knots[at - 1])
+            own = shape[at - 1] * (1 - share) + shape[at] * share
+        per_read, per_key, per_request = self._extras
+        return own, per_read * reads, per_key * keys, per_request * requests
+
+    def _learn(self, step: tuple[float, float, float, float, float], level: float) -> None:
+        """Move what the step's time was made of, each part by its share, towards what it took."""
+        ratio, rows, reads, keys, requests = step
+        surprise = max(-_MOST_SURPRISE, min(_MOST_SURPRISE, log(ratio / level)))
+        parts = self._parts(rows, reads, keys, requests)
+        total = sum(parts)
+        knots, shape, trust = self._knots, self._raw, self._trust
+        at = bisect_right(knots, rows) - 1
+        share = (rows - knots[at]) / (knots[at + 1] - knots[at]) if at + 1 < len(knots) else 0.0
+        move = 1.0
+        for knot, weight in ((at, 1 - share), (at + 1, share)):
+            if weight <= 0:
+                continue
+            rate = max(_LEAST_RATE, 1 / (trust[knot] + 3)) * weight
+            move = exp(surprise * rate * parts[0] / total)
+            shape[knot] *= move
+            trust[knot] += weight
+            top = knot
+        # Rows that were never seen follow the largest ones that were.
+        for above in range(top + 1, len(knots)):
+            if trust[above] > 0:
+                break
+            shape[above] *= move
+        for i, part in enumerate(parts[1:]):
+            self._extras[i] *= exp(surprise * _LEAST_RATE * part / total)
+        self._rising = None
+
+    def grid(self, rows: Sequence[int], contexts: Sequence[int]) -> NDArray[np.float64]:
+        """The expected seconds of one request's step, [rows, contexts].
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        r, c = np.array(rows, float)[:, None], np.array(contexts, float)[None, :]
+        return self.seconds(np.broadcast_to(r, (len(rows), len(contexts))), r * c, c)
+
+    def flat_rows(self, context: int = 256, most: float = 1.25) -> int:
+        """The largest number of rows (up to 2048) whose step costs at most `most` times one row's.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        rows = np.arange(1, 2049)
+        times = self.seconds(rows, rows * float(context), float(context))
+        return int(rows[times <= most * times[0]][-1])
+
+    def table(
+        self,
+        rows: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128),
+        contexts: Sequence[int] = (256, 1024, 4096),
+    ) -> str:
+        """Milliseconds of a step by rows and context, and how far it is flat, for people.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        lines = ["  rows" + "".join(f"{f'context {c}':>14}" for c in contexts)]
+        for count, times in zip(rows, self.grid(rows, contexts), strict=True):
+            lines.append(f"{count:6d}" + "".join(f"{1e3 * t:11.2f} ms" for t in times))
+        ends = ", ".join(f"{self.flat_rows(c)} at context {c}" for c in contexts)
+        lines.append(f"Rows that cost at most 1.25 times one row: {ends}.")
+        return "\n".join(lines)
+
+
+def _fit(
+    kinds: NDArray[np.float64], times: NDArray[np.float64]
+) -> tuple[list[float], list[float], list[float]]:
+    """(sampled rows, their shape, cost per read, key and request) with small relative errors."""
+    sampled, which = np.unique(kinds[:, 0], return_inverse=True)
+    columns = np.zeros((len(kinds), len(sampled) + 3))
+    columns[np.arange(len(kinds)), which] = 1.0
+    columns[:, len(sampled) :] = kinds[:, 1:]
+    scale = np.maximum(columns.max(0), 1e-12)
+    used = np.ones(len(scale), bool)
+    weights = np.ones(len(times))
+    found = np.zeros(len(scale))
+    for _ in range(12):
+        # A little ridge on the extras: where rows and reads rise together, the rows are the cause.
+        system = columns / scale * (weights / times)[:, None]
+        ridge = np.diag(np.where(np.arange(len(scale)) < len(sampled), 1e-9, 1e-3))
+        solved = np.linalg.lstsq(
+            np.vstack([system[:, used], ridge[:, used]]),
+            np.concatenate([weights, np.zeros(len(scale))]),
+            rcond=None,
+        )[0]
+        found[:] = 0
+        found[used] = solved
+        negative = found < 0
+        negative[: len(sampled)] = False
+        if negative.any():
+            used &= ~negative
+            continue
+        error = np.abs(columns @ (found / scale) / times - 1)
+        spread = max(1e-3, 2 * float(np.median(error)))
+        weights = np.sqrt(np.minimum(1.0, spread / np.maximum(error, 1e-12)))
+    found = np.maximum(found / scale, 0.0)
+    floor = 1e-3 * float(times.min())  # a shape of nothing could never grow again
+    shape = [max(floor, value) for value in found[: len(sampled)].tolist()]
+    # As here: an extra that was not seen may still show itself later.
+    extras = np.maximum(found[len(sampled) :], times.min() * np.array([1e-8, 1e-8, 1e-4]))
+    counts = np.bincount(which).tolist()
+    return sampled.tolist(), isotonic(shape, counts), extras.tolist()
+
+
+def _filled(knots: list[float], sampled: list[float], shape: list[float]) -> list[float]:
+    """The shape at all knots: between samples on a line, beyond the last one on a steep one."""
+    out = np.interp(knots, sampled, shape)
+    first, last = sampled[0], sampled[-1]
+    slope = shape[-1] / last  # proportional, where one sample is all there is
+    if len(sampled) > 1:
+        slope = max(
+            (shape[-1] - shape[0]) / (last - first),
+            (shape[-1] - shape[-2]) / (last - sampled[-2]),
+        )
+    filled: list[float] = (out + slope * np.maximum(0.0, np.array(knots) - last)).tolist()
+    return filled

@@ -1,0 +1,390 @@
+"""The engine: many answers at once, each exactly as if it were written alone.
+
+    step:  schedule, draft, forward, verify, commit
+
+The engine knows no text and no tokenizer: tokens go in, tokens come out (`AnswerText` is given to
+it where texts end answers). It has no threads: whoever calls `step` drives it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from foresay.arrays import IntsLike, as_tokens
+from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch
+from foresay.drafter import Drafter
+from foresay.engine.budget import Chosen, Policy, make_policy
+from foresay.engine.load import Load, StepFacts
+from foresay.engine.logprobs import note_logprobs
+from foresay.engine.measure import measured_cost
+from foresay.engine.request import FinishReason, Request, check_prompt, fitted
+from foresay.engine.scheduler import Scheduler, Turn
+from foresay.engine.text import AnswerText
+from foresay.errors import ForesayError, InputError
+from foresay.models.pages import PAGE, Pages
+from foresay.models.target import Part, Target
+from foresay.sampling.ask import AskBatch
+from foresay.sampling.batched.match import match
+from foresay.sampling.batched.verdicts import Verified, cut
+from foresay.sampling.noise import new_seed
+from foresay.sampling.params import SamplingParams
+
+__all__ = ["Engine"]
+
+
+@dataclass(slots=True)
+class _Step:
+    """What one step is about, filled in as it goes."""
+
+    turns: list[Turn]
+    """Everybody's."""
+    writing: list[Request]
+    """Those at the end of whose text a token is chosen, in the order of the turns."""
+    load: Load
+    chosen: Chosen
+    """The guesses that are verified, one draft for each of those."""
+    parts: list[Part]
+    """What the model is given, one for each turn."""
+
+
+class Engine:
+    """Requests in, tokens out.
+
+    target        the model
+    drafter       who guesses; None: nobody
+    policy        how many guesses are verified: a name of `budget.POLICIES`, or a Policy
+    memory        bytes that keys and values may take
+    max_running   requests in one step
+    max_rows      tokens of prompts in one step
+    with_sources  note where each token was drafted from, for those who want to look
+
+    Mutates: only through its methods. Valid until: for ever. Raises: InputError when constructed.
+    GIL: released by torch and the core.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter[Any] | None = None,
+        *,
+        policy: str | Policy = "adaptive",
+        memory: int = 4 << 30,
+        max_running: int = 256,
+        max_rows: int = 512,
+        with_sources: bool = False,
+    ) -> None:
+        for name, value in (("max_running", max_running), ("max_rows", max_rows)):
+            if type(value) is not int or value < 1:
+                raise InputError(f"{name} is {value!r}; it is a whole number from 1")
+        tokens = memory // target.bytes_per_token
+        if tokens < PAGE:
+            raise InputError(
+                f"memory is {memory} bytes; the model needs {PAGE * target.bytes_per_token} for "
+                f"its smallest text of {PAGE} tokens"
+            )
+        self.target = target
+        self.drafter = drafter
+        cost = measured_cost(target) if drafter is not None and policy == "adaptive" else None
+        self.policy = make_policy(policy if drafter is not None else "none", cost)
+        pages = Pages(tokens // PAGE)
+        self.scheduler = Scheduler(target.open, pages, max_running=max_running, max_rows=max_rows)
+        self._with_sources = with_sources and hasattr(drafter, "sources")
+        self._added = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.scheduler.running or self.scheduler.waiting)
+
+    def add(
+        self,
+        prompt: IntsLike,
+        params: SamplingParams | None = None,
+        *,
+        seed: int | None = None,
+        stops: Sequence[int] = (),
+        group: str | None = None,
+        tenant: str | None = None,
+        text: AnswerText | None = None,
+    ) -> Request:
+        """A new request, which waits for its turn. `params.n` is not looked at: one request is one
+        answer.
+
+        seed    of its noise: by default that of the parameters, or a new one
+        stops   token ids that end the answer: the model's own, unless they are to be ignored
+        group   requests of one group draft from each other's answers
+        tenant  requests share nothing with those of other tenants
+        text    where texts among `params.stop` are to be found
+
+        Mutates: the queue. Valid until: the request has finished. Raises: InputError for what
+        cannot be answered; nothing has changed then. GIL: held.
+        """
+        params = SamplingParams() if params is None else params
+        tokens = as_tokens(prompt, "prompt")
+        context, memory = self.target.context, self.scheduler.pages.total * PAGE - 1
+        check_prompt(tokens, context, memory, self.target.vocabulary)
+        params = fitted(params, min(context, memory) - len(tokens), self.target.vocabulary)
+        if params.stop_texts and text is None:
+            raise InputError("stop has texts, and nobody to read the answer was given")
+        if seed is None:
+            seed = new_seed() if params.seed is None else params.seed
+        request = Request(self._added, tokens, params, seed, tuple(stops), group, tenant, text)
+        self._added += 1
+        self.scheduler.add(request)
+        return request
+
+    def cancel(self, request: Request) -> None:
+        """End a request now; nothing happens if it has ended.
+
+        Mutates: the request, and what it held is free. Valid until: for ever. Raises: nothing. GIL:
+        held.
+        """
+        if not request.finished:
+            self._finish(request, "cancelled")
+
+    def step(self) -> list[Request]:
+        """One pass of the model: the requests that got tokens or ended in it.
+
+        Mutates: the requests. Valid until: for ever. Raises: what the model raises; the requests
+        are as they were then. A request that fails ends with its error, and harms no other. GIL:
+        released by torch and the core.
+        """
+        laps = _Laps()
+        turns, failed = self._begun(self.scheduler.schedule())
+        laps.end("schedule")
+        if not turns:
+            return failed
+        step = self._draft(turns)
+        laps.end("draft")
+        logits = self.target.forward(step.parts)
+        laps.end("forward")
+        verified = self._verify(step, logits)
+        laps.end("verify")
+        changed = self._commit(step, verified)
+        laps.end("commit")
+        self._account(step, verified.verdicts, laps)
+        return failed + changed
+
+    def run(self) -> None:
+        """Step until nothing is left to do.
+
+        Mutates: the requests. Valid until: for ever. Raises: as `step`. GIL: as `step`.
+        """
+        while self.busy:
+            self.step()
+
+    def check_integrity(self) -> None:
+        """Check that memory is held by those who use it, and by nobody else.
+
+        Mutates: nothing. Valid until: the next call. Raises: RuntimeError that names the first
+        broken promise. GIL: held.
+        """
+        self.scheduler.check_integrity()
+        for request in self.scheduler.running:
+            if request.kv is None or not 0 <= request.stored < len(request):
+                raise RuntimeError(f"{request!r} has {request.stored} tokens stored")
+            request.kv.check_integrity()
+
+    def _begun(self, turns: list[Turn]) -> tuple[list[Turn], list[Request]]:
+        """The turns of those whom the drafter has accepted, and those whom it has refused."""
+        if self.drafter is None:
+            return turns, []
+        failed = []
+        for turn in turns:
+            request = turn.request
+            if turn.whole and request.state is None:
+                try:
+                    request.state = self.drafter.begin(
+                        request.tokens.copy(), group=request.group, tenant=request.tenant
+                    )
+                except ForesayError as error:
+                    self._finish(request, "error", error)
+                    failed.append(request)
+        return [turn for turn in turns if not turn.request.finished], failed
+
+    def _draft(self, turns: list[Turn]) -> _Step:
+        """Who guesses what, and what of it is verified."""
+        writing = [turn.request for turn in turns if turn.whole]
+        load = _load(turns, writing)
+        chosen = self.policy.choose(self._proposed(writing, self.policy.budgets(load)), load)
+        chosen = self._that_fits(writing, chosen)
+        drafts = iter(chosen.drafts)
+        parts = [
+            self.target.part(
+                r.kv,
+                r.pending[: turn.tokens],
+                next(drafts) if turn.whole else None,
+                wanted=turn.whole,
+            )
+            for turn in turns
+            if (r := turn.request).kv is not None
+        ]
+        return _Step(turns, writing, load, chosen, parts)
+
+    def _proposed(self, writing: list[Request], budgets: Sequence[int]) -> DraftBatch:
+        """What the drafter guesses; nothing outside the vocabulary, and nothing from a drafter
+        that fails, which is not asked again.
+        """
+        nothing = DraftBatch._trusted(*_NO_NODES, np.zeros(len(writing) + 1, np.int32))
+        if self.drafter is None or not any(budgets):
+            return nothing
+        try:
+            drafts = DraftBatch.of(
+                self.drafter.propose([request.state for request in writing], budgets)
+            )
+        except Exception as error:
+            self.policy = make_policy("none", None)
+            warnings.warn(f"the drafter failed, and is not asked again: {error}", stacklevel=3)
+            return nothing
+        if len(drafts.tokens) and drafts.tokens.max() >= self.target.vocabulary:
+            known = [
+                d if max(d.tokens, default=0) < self.target.vocabulary else Draft.empty()
+                for d in drafts
+            ]
+            return DraftBatch.of(known)
+        return drafts
+
+    def _that_fits(self, writing: list[Request], chosen: Chosen) -> Chosen:
+        """The guesses of those for whom there is memory."""
+        sizes = np.diff(chosen.drafts.offsets)
+        fits = [
+            not size or self.scheduler.room_for(request, int(size))
+            for request, size in zip(writing, sizes, strict=True)
+        ]
+        return chosen if all(fits) else chosen.only(fits)
+
+    def _verify(self, step: _Step, logits: Tensor) -> Verified:
+        """What is committed of the guesses, and the target's own tokens."""
+        if not step.writing:
+            return _NOTHING
+        asks = AskBatch.of([request.ask() for request in step.writing])
+        verified = match(step.chosen.drafts, logits, asks)
+        verified = self._until_a_text_ends_it(step, verified)
+        note_logprobs(step.writing, verified, step.chosen.drafts, logits, asks)
+        return verified
+
+    def _until_a_text_ends_it(self, step: _Step, verified: Verified) -> Verified:
+        sizes = np.diff(verified.verdicts.offsets).astype(np.int64)
+        for at, request in enumerate(step.writing):
+            if request.answer is None:
+                continue
+            for count, token in enumerate(verified.verdicts[at].tokens.tolist(), 1):
+                if token not in request.stops and request.answer.add(token):
+                    sizes[at] = count
+                    break
+        return cut(verified, sizes)
+
+    def _commit(self, step: _Step, verified: Verified) -> list[Request]:
+        """Store, tell the drafter, and end what has ended."""
+        verdicts = iter(verified.verdicts)
+        for turn, part in zip(step.turns, step.parts, strict=True):
+            part.keep(next(verdicts).path if turn.whole else ())
+        originals = step.chosen.original_paths(verified.verdicts)
+        for at, request in enumerate(step.writing):
+            if at not in verified.failures:
+                self._note_sources(request, originals[at])
+                request.append(verified.verdicts[at].tokens)
+        self._observe(step.writing, originals, verified)
+        for at, request in enumerate(step.writing):
+            if at in verified.failures:
+                self._finish(request, "error", verified.failures[at])
+            else:
+                reason = _reason(request)
+                if reason is not None:
+                    self._finish(request, reason)
+        return list(step.writing)
+
+    def _observe(self, writing: list[Request], verdicts: VerdictBatch, verified: Verified) -> None:
+        if self.drafter is None:
+            return
+        good = [at for at in range(len(writing)) if at not in verified.failures]
+        told = (
+            verdicts if len(good) == len(writing) else VerdictBatch.of([verdicts[i] for i in good])
+        )
+        if good:
+            self.drafter.observe([writing[at].state for at in good], told)
+
+    def _note_sources(self, request: Request, verdict: Verdict) -> None:
+        """Where the committed tokens were drafted from; the drafter forgets when it is told."""
+        if not self._with_sources:
+            return
+        kinds = self.drafter.sources(request.state)  # type: ignore[union-attr]
+        names = [kinds[node][0] if kinds[node] else "usual" for node in verdict.path.tolist()]
+        request.sources += names + [""] * (len(verdict.tokens) - len(names))
+
+    def _account(self, step: _Step, verdicts: VerdictBatch, laps: _Laps) -> None:
+        """Add the step to the requests' statistics, and let the policy learn from it."""
+        seconds = laps.seconds["forward"] + laps.seconds["verify"]
+        facts = StepFacts.of(step.load, step.chosen, verdicts, seconds, laps.seconds["draft"])
+        self.policy.observe(facts)
+        for turn in step.turns:
+            spent = turn.request.stats.seconds
+            for phase, lap in laps.seconds.items():
+                spent[phase] += lap / len(step.turns)
+        drafted, accepted = np.diff(step.chosen.drafts.offsets), np.diff(verdicts.path_offsets)
+        for at, request in enumerate(step.writing):
+            request.stats.steps += 1
+            request.stats.drafted += int(drafted[at])
+            request.stats.accepted += int(accepted[at])
+
+    def _finish(
+        self, request: Request, reason: FinishReason, error: ForesayError | None = None
+    ) -> None:
+        request.finish_reason, request.error = reason, error
+        if request.answer is not None:
+            request.answer.finish()
+        if request.state is not None and self.drafter is not None:
+            self.drafter.finish(request.state)
+            request.state = None
+        self.scheduler.release(request, keep=reason in ("stop", "length"))
+
+
+class _Laps:
+    """A watch: how long each phase took."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._begin = perf_counter()
+
+    def end(self, phase: str) -> None:
+        now = perf_counter()
+        self.seconds[phase] = now - self._begin
+        self._begin = now
+
+
+_NO_NODES = (np.empty(0, np.int32), np.empty(0, np.int32))
+_NOTHING = Verified(VerdictBatch.of([]), {}, np.empty(0, np.int64))
+
+
+def _load(turns: list[Turn], writing: list[Request]) -> Load:
+    """What the step has to do without guesses. Of a text's new tokens only the last one counts as
+    its own row; those before it are rows of a prompt.
+    """
+    rows = reads = 0
+    for turn in turns:
+        others = turn.tokens - turn.whole
+        rows += others
+        reads += others * (turn.request.stored + (others + 1) // 2)
+    return Load(
+        contexts=np.array([len(request) for request in writing], np.int64),
+        room=np.array([request.room for request in writing], np.int64),
+        other_rows=rows,
+        other_reads=reads,
+        ids=np.array([request.number for request in writing], np.int64),
+    )
+
+
+def _reason(request: Request) -> FinishReason | None:
+    """Why the answer ends here, if it does."""
+    if request.answer is not None and request.answer.stopped is not None:
+        return "stop"
+    if int(request.tokens[-1]) in request.stops:
+        return "stop"
+    return "length" if request.room == 0 else None

@@ -1,0 +1,303 @@
+"""A model to talk to: texts in, texts out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from foresay.arrays import Int32s, as_tokens
+from foresay.drafter import Drafter
+from foresay.drafters.lineup import make_drafter
+from foresay.engine.budget import Policy
+from foresay.engine.engine import Engine
+from foresay.engine.logprobs import TokenLogprob
+from foresay.engine.request import FinishReason, Request, Stats
+from foresay.engine.text import AnswerText
+from foresay.errors import ForesayError, InputError
+from foresay.models import weights
+from foresay.models.target import Dtype, Target
+from foresay.models.tokenizer import Message, Tokenizer
+from foresay.sampling.noise import new_seed, seed_of_sample
+from foresay.sampling.params import SamplingParams
+
+__all__ = ["LLM", "Chunk", "Prompt", "Result"]
+
+Prompt: TypeAlias = "str | Sequence[int] | Int32s | Sequence[Message]"
+Params: TypeAlias = "SamplingParams | Sequence[SamplingParams] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One answer.
+
+    prompt         as it was given
+    sample         which of the prompt's `n` answers it is
+    text           without the text that ended it
+    token_ids      all of the answer's tokens, the one that ended it included
+    finish_reason  "stop", "length", "cancelled" or "error"
+    error          why it failed, if it did
+    logprobs       one for each token, if they were asked for
+    sources        where each token was drafted from ("own", "group", "history", "corpus"), ""
+                   where it is the target's own; if they were asked for
+    stats          what it took
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    prompt: Any
+    prompt_token_ids: list[int]
+    sample: int
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    error: ForesayError | None
+    logprobs: list[TokenLogprob] | None
+    sources: list[str] | None
+    stats: Stats
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON. Mutates: nothing. Valid until: for ever. Raises: nothing."""
+        values: dict[str, Any] = {
+            "prompt": self.prompt if isinstance(self.prompt, (str, list)) else None,
+            "text": self.text,
+            "token_ids": self.token_ids,
+            "finish_reason": self.finish_reason,
+            "stats": self.stats.as_dict(),
+        }
+        if self.error is not None:
+            values["error"] = str(self.error)
+        if self.logprobs is not None:
+            values["logprobs"] = [
+                {"token": p.token, "logprob": p.logprob, "top": p.top} for p in self.logprobs
+            ]
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of an answer while it is written; the last one has the result.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    prompt_index: int
+    sample: int
+    text: str
+    token_ids: list[int]
+    result: Result | None
+
+
+@dataclass(slots=True)
+class _Answer:
+    """A request, and who asked it."""
+
+    prompt: Any
+    prompt_index: int
+    sample: int
+    request: Request
+    given: int = 0  # tokens that were streamed
+
+
+class LLM:
+    """A language model that answers faster and says the same.
+
+    model          "smollm2-135m" (the default), a folder, a .gguf file, or a name on the hub
+    drafter        who guesses: "suffix", "ngram", "none", or any Drafter
+    policy         how much: "adaptive", "fixed", "threshold", "dynamic-k", "none", or a Policy
+    dtype          "auto", "bfloat16" or "float32"
+    deterministic  the same text whatever else is asked at the same time, to the last bit
+    memory         bytes for keys and values; None: a quarter of what is free
+    progress       told of downloads: progress(what, done, total)
+
+    Mutates: through `generate` and `stream`: the drafter learns. Valid until: for ever. Raises:
+    ModelError, UnsupportedModel, InputError when constructed. GIL: released by torch and the core.
+    One thread at a time may use it.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] = weights.DEFAULT_MODEL,
+        drafter: str | Drafter[Any] | None = "suffix",
+        policy: str | Policy = "adaptive",
+        *,
+        dtype: Dtype = "auto",
+        deterministic: bool = True,
+        memory: int | None = None,
+        max_running: int = 256,
+        max_rows: int = 512,
+        with_sources: bool = False,
+        progress: Callable[[str, int, int | None], None] | None = None,
+    ) -> None:
+        guesser = _drafter(drafter)  # before the long work, not after it
+        folder = weights.find(model, progress=progress)
+        self.tokenizer = Tokenizer(folder)
+        self.target = Target.load(folder, dtype=dtype, deterministic=deterministic)
+        self.engine = Engine(
+            self.target,
+            guesser,
+            policy=policy,
+            memory=_free_memory() // 4 if memory is None else memory,
+            max_running=max_running,
+            max_rows=max_rows,
+            with_sources=with_sources,
+        )
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: Params = None,
+        *,
+        chat: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[Result]:
+        """The answers, in the order of the prompts, `params.n` for each.
+
+        prompts   a prompt, or a list of them: a text, token ids, or a list of messages
+        params    for all prompts, or one for each
+        chat      take texts as a user's message
+        progress  told of every token: progress(how many more)
+
+        A request that fails has its error in its result; the others are not harmed.
+
+        Mutates: the drafter learns. Valid until: for ever. Raises: InputError for a prompt that
+        cannot be answered; nothing was answered then. GIL: released by torch and the core.
+        """
+        answers = self._asked(prompts, params, chat)
+        try:
+            while any(not answer.request.finished for answer in answers):
+                for request in self.engine.step():
+                    if progress is not None:
+                        progress(len(request) - request.reported)
+                        request.reported = len(request)
+        finally:
+            self._end(answers)
+        return [self._result(answer) for answer in answers]
+
+    def stream(
+        self, prompts: Prompt | Sequence[Prompt], params: Params = None, *, chat: bool = False
+    ) -> Iterator[Chunk]:
+        """The answers piece by piece, as they are written. Whoever stops listening ends them.
+
+        Mutates: the drafter learns. Valid until: for ever. Raises: InputError for a prompt that
+        cannot be answered. GIL: released by torch and the core.
+        """
+        answers = self._asked(prompts, params, chat)
+        return self._streamed(answers)
+
+    def _streamed(self, answers: list[_Answer]) -> Iterator[Chunk]:
+        by_request = {id(answer.request): answer for answer in answers}
+        try:
+            while any(not answer.request.finished for answer in answers):
+                for request in self.engine.step():
+                    answer = by_request.get(id(request))
+                    if answer is not None:
+                        yield self._chunk(answer)
+        finally:
+            self._end(answers)
+
+    def _asked(
+        self, prompts: Prompt | Sequence[Prompt], params: Params, chat: bool
+    ) -> list[_Answer]:
+        """All requests, or none."""
+        listed = _as_list(prompts)
+        each = _one_each(params, len(listed))
+        tokens = [self.encode(prompt, chat=chat) for prompt in listed]
+        answers: list[_Answer] = []
+        try:
+            for index, (prompt, ids, wanted) in enumerate(zip(listed, tokens, each, strict=True)):
+                seed = new_seed() if wanted.seed is None else wanted.seed
+                group = f"prompt {seed} {index}" if wanted.n > 1 else None
+                for sample in range(wanted.n):
+                    request = self.engine.add(
+                        ids,
+                        wanted,
+                        seed=seed_of_sample(seed, sample),
+                        stops=() if wanted.ignore_eos else self.tokenizer.ends,
+                        group=group,
+                        text=AnswerText(self.tokenizer.decode, wanted.stop_texts),
+                    )
+                    answers.append(_Answer(prompt, index, sample, request))
+        except BaseException:
+            self._end(answers)
+            raise
+        return answers
+
+    def encode(self, prompt: Prompt, *, chat: bool = False) -> Int32s:
+        """A prompt's tokens.
+
+        Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+        """
+        if isinstance(prompt, str):
+            message = {"role": "user", "content": prompt}
+            return self.tokenizer.chat([message]) if chat else self.tokenizer.encode(prompt)
+        if _are_messages(prompt):
+            return self.tokenizer.chat(prompt)  # type: ignore[arg-type]
+        return as_tokens(prompt, "prompt")  # type: ignore[arg-type]
+
+    def _end(self, answers: Sequence[_Answer]) -> None:
+        for answer in answers:
+            self.engine.cancel(answer.request)
+
+    def _chunk(self, answer: _Answer) -> Chunk:
+        request = answer.request
+        ids = request.token_ids
+        text = request.answer.take(ended=request.finished) if request.answer else ""
+        new, answer.given = ids[answer.given :], len(ids)
+        result = self._result(answer) if request.finished else None
+        return Chunk(answer.prompt_index, answer.sample, text, new, result)
+
+    def _result(self, answer: _Answer) -> Result:
+        request = answer.request
+        assert request.finish_reason is not None and request.answer is not None
+        return Result(
+            answer.prompt,
+            request.prompt.tolist(),
+            answer.sample,
+            request.answer.text,
+            request.token_ids,
+            request.finish_reason,
+            request.error,
+            None if request.params.logprobs is None else request.logprobs,
+            request.sources or None,
+            request.stats,
+        )
+
+
+def _drafter(drafter: str | Drafter[Any] | None) -> Drafter[Any] | None:
+    if drafter in (None, "none"):
+        return None
+    return make_drafter(drafter, share="all") if isinstance(drafter, str) else drafter
+
+
+def _are_messages(prompt: object) -> bool:
+    listed = isinstance(prompt, Sequence) and not isinstance(prompt, str) and len(prompt) > 0
+    return listed and isinstance(prompt[0], Mapping)  # type: ignore[index]
+
+
+def _as_list(prompts: Any) -> list[Any]:
+    """One prompt or a list of prompts, as a list of prompts."""
+    if isinstance(prompts, (str, np.ndarray)) or _are_messages(prompts):
+        return [prompts]
+    if isinstance(prompts, Sequence) and prompts and isinstance(prompts[0], (int, np.integer)):
+        return [prompts]
+    if not isinstance(prompts, Sequence) or isinstance(prompts, (bytes, bytearray)):
+        raise InputError(f"prompts are {prompts!r}; a text, token ids, messages, or a list of them")
+    return list(prompts)
+
+
+def _one_each(params: Params, prompts: int) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [SamplingParams() if params is None else params] * prompts
+    each = list(params)
+    if len(each) != prompts or not all(isinstance(p, SamplingParams) for p in each):
+        raise InputError(f"there are {prompts} prompts and {len(each)} params; one each is needed")
+    return each
+
+
+def _free_memory() -> int:
+    """Bytes that the machine has left."""
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

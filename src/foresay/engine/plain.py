@@ -1,0 +1,60 @@
+"""The plain loop: one text, one token at a time. What the engine writes must be what this writes.
+
+It is slow and obvious: the model reads the whole text again for every token. It stands beside the
+engine as its documentation and as the oracle of its tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foresay.arrays import Int32s
+from foresay.draft import Draft
+from foresay.models.target import Target
+from foresay.sampling.ask import Ask
+from foresay.sampling.params import SamplingParams
+from foresay.sampling.reference import match
+
+__all__ = ["logits_of", "plain"]
+
+NextLogits = Callable[[Int32s], Tensor]
+
+
+def plain(
+    next_logits: NextLogits,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    seed: int,
+    stops: tuple[int, ...] = (),
+) -> list[int]:
+    """The answer's tokens. `next_logits` gives the row of logits after a text.
+
+    Mutates: nothing. Valid until: for ever. Raises: LogitsError. GIL: held but for torch's work.
+    """
+    output: list[int] = []
+    while len(output) < params.max_tokens:
+        ask = Ask(params, seed, prompt, output, stops)
+        row = next_logits(np.array([*prompt, *output], np.int32))
+        verdict = match(Draft.empty(), row[None].float().numpy(), ask)
+        output.append(int(verdict.tokens[0]))
+        if output[-1] in ask.stops:
+            break
+    return output
+
+
+def logits_of(target: Target) -> NextLogits:
+    """The target's logits after a text, computed afresh.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError for a text that the model cannot
+    read. GIL: released by torch and the core.
+    """
+
+    def next_logits(text: Int32s) -> Tensor:
+        with torch.inference_mode():
+            return target.forward([target.part(target.open(), text)])[0]
+
+    return next_logits

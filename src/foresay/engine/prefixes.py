@@ -1,0 +1,138 @@
+"""Texts that begin alike share what was computed of their beginning.
+
+A request that is being written offers its stored tokens to later ones; when it has finished, its
+keys and values stay as long as nobody needs the memory. Only texts of one tenant share, so that no
+tenant can learn from the speed what another has asked. On the CPU sharing is copying.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from foresay.arrays import Int32s
+from foresay.models.pages import Pages, pages_of
+
+if TYPE_CHECKING:
+    from foresay._core import Kv
+    from foresay.engine.request import Request
+
+__all__ = ["Prefixes"]
+
+Key = tuple[str | None, bytes]
+_KEY = 16  # tokens of the prompt by which texts are found
+
+
+class Kept:
+    """The keys and values of a text that has finished."""
+
+    __slots__ = ("key", "kv", "tokens")
+
+    def __init__(self, kv: Kv, tokens: Int32s, key: Key) -> None:
+        self.kv = kv
+        self.tokens = tokens
+        self.key = key
+
+
+class Prefixes:
+    """Who has stored which beginning.
+
+    pages  the memory that all texts share; a kept text holds its pages under its own name
+    most   pages that kept texts may hold; the least recently used goes first
+
+    Mutates: through its methods, also the pages. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    def __init__(self, pages: Pages, most: int) -> None:
+        self._pages = pages
+        self._most = most
+        self._running: dict[Key, list[Request]] = {}
+        self._kept: OrderedDict[Kept, None] = OrderedDict()
+        self._kept_by_key: dict[Key, list[Kept]] = {}
+
+    def begin(self, request: Request) -> None:
+        """From now on the request's stored tokens are offered."""
+        self._running.setdefault(_key(request), []).append(request)
+
+    def end(self, request: Request) -> None:
+        """From now on they are not."""
+        key = _key(request)
+        others = [r for r in self._running.get(key, ()) if r is not request]
+        if others:
+            self._running[key] = others
+        else:
+            self._running.pop(key, None)
+
+    def longest(self, request: Request) -> tuple[int, Kv | None, int]:
+        """The most tokens of the request's text that can be had, from whom, and how many there
+        will be when those that are being computed now are done. The last token is never shared:
+        its logits are needed.
+        """
+        key = _key(request)
+        best: tuple[int, Kv | None] = (0, None)
+        soon = 0
+        for other in self._running.get(key, ()):
+            if other.kv is None:
+                continue
+            common = _common(request.tokens[:-1], other.tokens)
+            soon = max(soon, common)
+            if min(common, other.kv.length) > best[0]:
+                best = min(common, other.kv.length), other.kv
+        for kept in self._kept_by_key.get(key, ()):
+            common = min(_common(request.tokens[:-1], kept.tokens), kept.kv.length)
+            if common > best[0]:
+                best = common, kept.kv
+                self._kept.move_to_end(kept)
+        return best[0], best[1], max(soon, best[0])
+
+    def keep(self, request: Request) -> None:
+        """Take over the keys and values of a request that has finished, if there is room. The
+        request's pages must have been released.
+        """
+        kv = request.kv
+        if kv is None or kv.length < _KEY:
+            return
+        key = _key(request)
+        kept = Kept(kv, request.tokens[: kv.length].copy(), key)
+        for other in self._kept_by_key.get(key, ()):
+            if len(other.tokens) >= kv.length and _common(kept.tokens, other.tokens) == kv.length:
+                return  # all of it is there
+        if not self._pages.hold(kept, kv.length):
+            return
+        self._kept[kept] = None
+        self._kept_by_key.setdefault(key, []).append(kept)
+        while self._held() > self._most and self._kept:
+            self.drop_oldest()
+
+    def drop_oldest(self) -> bool:
+        """Give up the kept text that was used least recently; False if there is none."""
+        if not self._kept:
+            return False
+        kept, _ = self._kept.popitem(last=False)
+        others = [k for k in self._kept_by_key[kept.key] if k is not kept]
+        if others:
+            self._kept_by_key[kept.key] = others
+        else:
+            del self._kept_by_key[kept.key]
+        self._pages.release(kept)
+        return True
+
+    def lengths(self) -> dict[Any, int]:
+        """The stored length of each kept text, for `Pages.check_integrity`."""
+        return {kept: kept.kv.length for kept in self._kept}
+
+    def _held(self) -> int:
+        return sum(pages_of(kept.kv.length) for kept in self._kept)
+
+
+def _key(request: Request) -> Key:
+    return request.tenant, request.prompt[:_KEY].tobytes()
+
+
+def _common(a: Int32s, b: Int32s) -> int:
+    """How many tokens two texts have in common from their beginnings."""
+    size = min(len(a), len(b))
+    differs = np.flatnonzero(a[:size] != b[:size])
+    return int(differs[0]) if len(differs) else size

@@ -1,0 +1,209 @@
+"""One answer being written: what was asked, the text so far, and what is held for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from foresay.arrays import Int32s
+from foresay.engine.logprobs import TokenLogprob
+from foresay.engine.text import AnswerText
+from foresay.errors import ForesayError, InputError
+from foresay.sampling.ask import Ask
+from foresay.sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from foresay._core import Kv
+
+__all__ = ["FinishReason", "Request", "Stats", "check_prompt", "fitted"]
+
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+PHASES = ("schedule", "draft", "forward", "verify", "commit")
+
+
+@dataclass(slots=True)
+class Stats:
+    """What an answer took. Seconds are the request's share of steps that it had with others.
+
+    Mutates: by the engine, until the request has finished. Valid until: for ever. Raises: nothing.
+    GIL: held.
+    """
+
+    steps: int = 0
+    """Passes of the model that gave at least one token of the answer."""
+    drafted: int = 0
+    accepted: int = 0
+    tokens: int = 0
+    prompt_tokens: int = 0
+    shared_tokens: int = 0
+    """Of the prompt, taken over from another request instead of computed."""
+    preemptions: int = 0
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+
+    @property
+    def tokens_per_step(self) -> float:
+        return self.tokens / self.steps if self.steps else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as plain values. Mutates: nothing. Valid until: for ever. Raises: nothing."""
+        return {
+            "steps": self.steps,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "tokens": self.tokens,
+            "prompt_tokens": self.prompt_tokens,
+            "shared_tokens": self.shared_tokens,
+            "preemptions": self.preemptions,
+            "tokens_per_step": round(self.tokens_per_step, 4),
+            "seconds": {phase: round(spent, 6) for phase, spent in self.seconds.items()},
+        }
+
+
+def check_prompt(tokens: Int32s, context: int, memory: int, vocabulary: int) -> None:
+    """Refuse a prompt that cannot be answered: `context` tokens is what the model takes, `memory`
+    what there is room for.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    """
+    if not len(tokens):
+        raise InputError("the prompt is empty; at least 1 token is needed to answer to")
+    if len(tokens) >= min(context, memory):
+        limit = (
+            f"the model takes {context}" if context <= memory else f"there is memory for {memory}"
+        )
+        raise InputError(
+            f"the prompt has {len(tokens)} tokens; with one more for an answer {limit} in all"
+        )
+    if tokens.max() >= vocabulary:
+        raise InputError(f"the prompt has token {tokens.max()}; valid are 0 to {vocabulary - 1}")
+
+
+def fitted(params: SamplingParams, room: int, vocabulary: int) -> SamplingParams:
+    """The parameters with no more tokens than there is room for.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError for a bias outside the vocabulary.
+    GIL: held.
+    """
+    for token in params.logit_bias:
+        if token >= vocabulary:
+            raise InputError(f"logit_bias names token {token}; valid are 0 to {vocabulary - 1}")
+    if params.max_tokens <= room:
+        return params
+    return replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
+
+
+class Request:
+    """An answer, from the question to its end. `Engine.add` makes one.
+
+    number         counts up in order of arrival
+    token_ids      the answer so far
+    sources        where each of its tokens was drafted from, "" where it is the target's own
+    finish_reason  None while it is being written
+    error          why it failed, if it did
+
+    Mutates: by the engine. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        prompt: Int32s,
+        params: SamplingParams,
+        seed: int,
+        stops: tuple[int, ...],
+        group: str | None,
+        tenant: str | None,
+        text: AnswerText | None,
+    ) -> None:
+        self.number = number
+        self.params = params
+        self.seed = seed
+        self.group = group
+        self.tenant = tenant
+        self.answer = text
+        self.finish_reason: FinishReason | None = None
+        self.error: ForesayError | None = None
+        self.logprobs: list[TokenLogprob] = []
+        self.sources: list[str] = []
+        self.stats = Stats(prompt_tokens=len(prompt))
+        self.kv: Kv | None = None
+        self.state: Any = None  # the drafter's
+        self.reported = len(prompt)  # tokens of which somebody was told
+        # Checked once, here; each step's ask is made of it without looking at the text again.
+        self._ask = Ask(params, seed, prompt, (), stops)
+        self._tokens = np.empty(len(prompt) + 64, np.int32)
+        self._tokens[: len(prompt)] = prompt
+        self._prompt = len(prompt)
+        self._length = len(prompt)
+
+    def __len__(self) -> int:
+        """Tokens of prompt and answer."""
+        return self._length
+
+    def __repr__(self) -> str:
+        answer = self._length - self._prompt
+        return f"Request({self.number}: {self._prompt} tokens, then {answer}, {self.status})"
+
+    @property
+    def status(self) -> str:
+        return self.finish_reason or ("waiting" if self.kv is None else "running")
+
+    @property
+    def stops(self) -> tuple[int, ...]:
+        """Token ids that end the answer."""
+        return self._ask.stops
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+    @property
+    def prompt(self) -> Int32s:
+        return self._tokens[: self._prompt]
+
+    @property
+    def tokens(self) -> Int32s:
+        """Prompt and answer; a view that is good until the next step."""
+        return self._tokens[: self._length]
+
+    @property
+    def token_ids(self) -> list[int]:
+        ids: list[int] = self._tokens[self._prompt : self._length].tolist()
+        return ids
+
+    @property
+    def pending(self) -> Int32s:
+        """The end of the text whose keys and values are not stored: never empty."""
+        return self._tokens[self.stored : self._length]
+
+    @property
+    def stored(self) -> int:
+        return 0 if self.kv is None else self.kv.length
+
+    @property
+    def room(self) -> int:
+        """How many tokens the answer may still get."""
+        return self.params.max_tokens - (self._length - self._prompt)
+
+    def ask(self) -> Ask:
+        """What it asks of its next verification; good until the text grows.
+
+        Mutates: nothing. Valid until: the next step. Raises: nothing. GIL: held.
+        """
+        return self._ask.along(self._tokens[self._prompt : self._length])
+
+    def append(self, tokens: Int32s) -> None:
+        """Add committed tokens to the text.
+
+        Mutates: the text. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        end = self._length + len(tokens)
+        if end > len(self._tokens):
+            grown = np.empty(max(end, 2 * len(self._tokens)), np.int32)
+            grown[: self._length] = self._tokens[: self._length]
+            self._tokens = grown
+        self._tokens[self._length : end] = tokens
+        self._length = end
+        self.stats.tokens += len(tokens)

@@ -1,0 +1,155 @@
+"""Who takes part in a step, with how many tokens; who has to wait, and who has to give way.
+
+Every text has tokens whose keys and values are not stored yet: the last one while it is being
+written, the whole prompt at first, all of it after it had to give way. So there is one queue and
+one rule, and a prompt is only a text that is far behind.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from foresay._core import Kv
+from foresay.engine.prefixes import Prefixes
+from foresay.engine.request import Request
+from foresay.models.pages import PAGE, Pages
+
+__all__ = ["Scheduler", "Turn"]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A request's share of a step: the next `tokens` tokens of its text. `whole`: then all of the
+    text is stored, so that the next token can be chosen.
+
+    Mutates: nothing. Valid until: the step ends. Raises: nothing. GIL: held.
+    """
+
+    request: Request
+    tokens: int
+
+    @property
+    def whole(self) -> bool:
+        return self.tokens == len(self.request.pending)
+
+
+class Scheduler:
+    """The waiting, the running, and the memory between them.
+
+    open         makes room for a new text
+    pages        the memory that texts may hold
+    max_running  requests that may be in one step
+    max_rows     tokens of prompts that one step takes in, so that nobody waits long
+
+    Mutates: through its methods, also the requests it admits and preempts. Valid until: for ever.
+    Raises: nothing. GIL: held.
+    """
+
+    def __init__(
+        self, open: Callable[[], Kv], pages: Pages, *, max_running: int, max_rows: int
+    ) -> None:
+        self._open = open
+        self.pages = pages
+        self.prefixes = Prefixes(pages, most=pages.total // 4)
+        self.max_running = max_running
+        self.max_rows = max_rows
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+
+    def add(self, request: Request) -> None:
+        """Let a request wait for its turn."""
+        self.waiting.append(request)
+
+    def schedule(self) -> list[Turn]:
+        """The turns of the next step: first those that write, then prompts in order of arrival.
+
+        Mutates: admits what fits, preempts the newest where memory is short. Valid until: the
+        step ends. Raises: nothing. GIL: held.
+        """
+        for request in list(self.running):
+            # Those that gave way for another are not running any more.
+            if request in self.running:
+                self._hold(request, len(request) + 1)
+        turns = [Turn(r, 1) for r in self.running if len(r.pending) == 1]
+        rows = self.max_rows - len(turns)
+        for request in self.running:
+            if rows > 0 and len(request.pending) > 1:
+                turns.append(Turn(request, min(len(request.pending), rows)))
+                rows -= turns[-1].tokens
+        while rows > 0 and len(self.running) < self.max_running:
+            admitted = self._admit()
+            if admitted is None:
+                break
+            turns.append(Turn(admitted, min(len(admitted.pending), rows)))
+            rows -= turns[-1].tokens
+        return turns
+
+    def room_for(self, request: Request, nodes: int) -> bool:
+        """Whether there is memory for so many guesses behind the request's text.
+
+        Mutates: the pages, which the request holds from now on; kept texts may go for it. Valid
+        until: the request is released. Raises: nothing. GIL: held.
+        """
+        while not self.pages.hold(request, len(request) + nodes):
+            if not self.prefixes.drop_oldest():
+                return False
+        return True
+
+    def release(self, request: Request, *, keep: bool) -> None:
+        """Take a request out, wherever it is; `keep` what was computed of it for later ones.
+
+        Mutates: the request, which holds nothing any more. Valid until: for ever. Raises: nothing.
+        GIL: held.
+        """
+        if request in self.running:
+            self.running.remove(request)
+            self.prefixes.end(request)
+        elif request in self.waiting:
+            self.waiting.remove(request)
+        self.pages.release(request)
+        if keep:
+            self.prefixes.keep(request)
+        request.kv = None
+
+    def check_integrity(self) -> None:
+        """Check that pages are held by the running and the kept texts, and by nobody else.
+
+        Mutates: nothing. Valid until: the next call. Raises: RuntimeError. GIL: held.
+        """
+        lengths = {request: request.stored for request in self.running} | self.prefixes.lengths()
+        self.pages.check_integrity(lengths)
+
+    def _admit(self) -> Request | None:
+        """The first of the waiting that can begin now."""
+        for request in self.waiting:
+            length, source, soon = self.prefixes.longest(request)
+            if soon - length >= PAGE // 4:
+                continue  # somebody computes its beginning just now: take it over when that is done
+            if not self.room_for(request, 1):
+                return None  # nobody overtakes for memory, or long texts would wait for ever
+            self.waiting.remove(request)
+            request.kv = self._open()
+            if source is not None:
+                request.kv.copy_from(source, length)
+                request.stats.shared_tokens += length
+            self.running.append(request)
+            self.prefixes.begin(request)
+            return request
+        return None
+
+    def _hold(self, request: Request, tokens: int) -> None:
+        """Hold memory for a running request; the newest give way, at last the request itself."""
+        while not self.pages.hold(request, tokens):
+            if not self.prefixes.drop_oldest():
+                newest = max(self.running, key=lambda r: r.number)
+                self._preempt(newest)
+                if newest is request:
+                    return
+
+    def _preempt(self, request: Request) -> None:
+        """Give up what is stored of a request; it is computed again when there is room."""
+        self.release(request, keep=False)
+        request.stats.preemptions += 1
+        self.waiting.appendleft(request)

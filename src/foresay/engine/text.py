@@ -1,0 +1,87 @@
+"""Tokens to text while they come, and the texts that end an answer.
+
+A character may need several tokens, and how a token reads may depend on the one before it. So each
+new token is decoded together with a few before it, and what is still incomplete waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+__all__ = ["AnswerText"]
+
+Decode = Callable[[Sequence[int]], str]
+_INCOMPLETE = "\ufffd"
+
+
+class AnswerText:
+    """The text of one answer, token by token, up to the first text that ends it.
+
+    decode  token ids to text
+    stops   texts that end the answer; the first to be complete counts, and is not part of the text
+
+    Mutates: only through `add` and `finish`. Valid until: for ever. Raises: what `decode` raises.
+    GIL: as `decode`.
+    """
+
+    def __init__(self, decode: Decode, stops: Sequence[str] = ()) -> None:
+        self._decode = decode
+        self._stops = tuple(stops)
+        self._longest = max(map(len, self._stops), default=0)
+        self._tokens: list[int] = []
+        self._from = 0  # tokens before this one are not decoded any more
+        self._read = 0  # tokens before this one are in the text
+        self._taken = 0  # characters that `take` has given out
+        self.text = ""
+        self.stopped: str | None = None
+
+    def add(self, token: int) -> bool:
+        """Append a token; whether the text now ends, because one of the stops is complete.
+
+        Mutates: the text, which loses the stop and all behind it. Valid until: the next call.
+        Raises: what `decode` raises. GIL: as `decode`.
+        """
+        self._tokens.append(token)
+        before = self._decode(self._tokens[self._from : self._read])
+        after = self._decode(self._tokens[self._from :])
+        if after.endswith(_INCOMPLETE) or len(after) <= len(before):
+            return False
+        return self._extend(after[len(before) :])
+
+    def finish(self) -> None:
+        """Add what was incomplete until now: no more tokens come.
+
+        Mutates: the text. Valid until: for ever. Raises: what `decode` raises. GIL: as `decode`.
+        """
+        if self.stopped is None:
+            before = self._decode(self._tokens[self._from : self._read])
+            self._extend(self._decode(self._tokens[self._from :])[len(before) :])
+
+    def take(self, *, ended: bool = False) -> str:
+        """The text since the last call that no stop can take back any more; all, once it `ended`.
+
+        Mutates: what counts as taken. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        end = len(self.text) if ended or self.stopped is not None else self._certain()
+        new = self.text[self._taken : end]
+        self._taken = max(self._taken, end)
+        return new
+
+    def _extend(self, new: str) -> bool:
+        begin = max(len(self.text) - self._longest + 1, 0)
+        self.text += new
+        self._from, self._read = self._read, len(self._tokens)
+        found = [(at, stop) for stop in self._stops if (at := self.text.find(stop, begin)) >= 0]
+        if not found:
+            return False
+        # The one that was complete first; of those that end together the longest.
+        at, self.stopped = min(found, key=lambda hit: (hit[0] + len(hit[1]), hit[0]))
+        self.text = self.text[:at]
+        return True
+
+    def _certain(self) -> int:
+        """Where the longest end of the text begins that may become a stop."""
+        for begin in range(max(len(self.text) - self._longest + 1, 0), len(self.text)):
+            if any(stop.startswith(self.text[begin:]) for stop in self._stops):
+                return begin
+        return len(self.text)

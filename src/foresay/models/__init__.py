@@ -1,0 +1,1 @@
+"""Models: getting weights, the pages of keys and values, the target that runs over them."""

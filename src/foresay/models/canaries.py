@@ -1,0 +1,174 @@
+"""Whether a model can be run exactly: refused by name what cannot, before the first answer.
+
+Several architectures ignore the attention function without a word, keep state beside keys and
+values, or compute positions by themselves. What they write is plausible and wrong, so nothing is
+believed: the configuration is read, the calls of one small pass are counted, and a ragged step with
+a tree is compared with the model's own plain passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from foresay.draft import Draft
+from foresay.errors import UnsupportedModel
+from foresay.models import attention
+from foresay.models.attention import LayerCall, Run, running
+
+if TYPE_CHECKING:
+    from foresay.models.target import Target
+
+__all__ = ["check_config", "check_logits", "layer_shapes"]
+
+_LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
+_BATCH_ROPE = {"longrope", "dynamic"}
+_CLOSE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.03}
+
+
+def check_config(config: PreTrainedConfig) -> None:
+    """Refuse what the configuration alone gives away.
+
+    Mutates: nothing. Valid until: for ever. Raises: UnsupportedModel. GIL: held.
+    """
+    name, text = config.model_type, config.get_text_config()
+    if config.is_encoder_decoder:
+        raise UnsupportedModel(f"{name} has an encoder; decoder-only models can be run")
+    if not getattr(text, "is_causal", True):
+        raise UnsupportedModel(f"{name} is not causal; causal models can be run")
+    other = set(getattr(text, "layer_types", None) or ()) - _LAYER_TYPES
+    if other:
+        raise UnsupportedModel(
+            f"{name} has layers of type {', '.join(sorted(map(str, other)))}, whose state is not "
+            "keys and values; models of attention layers can be run"
+        )
+    batch_rope = _BATCH_ROPE & set(_rope_types(getattr(text, "rope_parameters", None)))
+    if batch_rope:
+        raise UnsupportedModel(
+            f"{name} uses RoPE of type {batch_rope.pop()}, which lets a long text change the "
+            "positions of a short one beside it; default, linear, llama3 and yarn can be run"
+        )
+
+
+def _rope_types(rope: object) -> Iterator[str]:
+    if isinstance(rope, Mapping):
+        for key, value in rope.items():
+            if key in ("rope_type", "type") and isinstance(value, str):
+                yield value
+            yield from _rope_types(value)
+
+
+def layer_shapes(model: PreTrainedModel) -> list[tuple[int, int, int]]:
+    """Heads of keys and values, width of a key, width of a value, for each layer: as one small
+    pass shows them. The model's attention is ours afterwards.
+
+    Mutates: the model's attention function. Valid until: for ever. Raises: UnsupportedModel if a
+    layer does not call it just once, with a key for every row, without masks. GIL: released by
+    torch.
+    """
+    name, rows = model.config.model_type, 5
+    _use(model, attention.NAME)
+    run = Run(None, (), 1, [])
+    tokens = torch.arange(rows)[None] % model.config.get_text_config().vocab_size
+    with torch.inference_mode(), running(run):
+        model(input_ids=tokens, position_ids=torch.arange(rows)[None], use_cache=False)
+    calls = run.calls or []
+    layers = [call.layer for call in calls]
+    if not calls:
+        raise UnsupportedModel(
+            f"{name} does not use the attention function it is given; what it wrote would be wrong"
+        )
+    depth = model.config.get_text_config().num_hidden_layers
+    if layers != list(range(depth)):
+        raise UnsupportedModel(
+            f"{name} called attention for the layers {layers}; each of its {depth} layers must "
+            "call it just once, in order"
+        )
+    for call in calls:
+        _check_call(name, call, rows)
+    return [call.shape for call in calls]
+
+
+def _check_call(name: str, call: LayerCall, rows: int) -> None:
+    if call.rows != rows or call.keys != rows:
+        raise UnsupportedModel(
+            f"layer {call.layer} of {name} has {call.keys} keys and {call.rows} queries for {rows} "
+            "tokens; one of each per token is needed"
+        )
+    if call.masked or call.unknown:
+        what = "a mask of its own" if call.masked else " and ".join(call.unknown)
+        raise UnsupportedModel(f"layer {call.layer} of {name} uses {what}, which is not supported")
+
+
+def check_logits(target: Target) -> float:
+    """Compare one ragged step with a tree, after a prefill in two parts, with plain passes of the
+    model's own attention; the largest difference as a share of the logits' spread.
+
+    Mutates: nothing that lasts. Valid until: for ever. Raises: UnsupportedModel if it is more than
+    rounding explains. GIL: released by torch.
+    """
+    random = np.random.default_rng(7)
+    texts = [_tokens(random, target, size) for size in (3, 9, 14)]
+    trees = [
+        Draft.empty(),
+        Draft(_tokens(random, target, 5), [-1, 0, 0, 1, -1]),
+        Draft(_tokens(random, target, 4), [-1, -1, 1, 1]),
+    ]
+    given = _in_one_step(target, texts, trees)
+    _use(target.model, "eager")
+    try:
+        wanted = torch.cat([_plainly(target, t, d) for t, d in zip(texts, trees, strict=True)])
+    finally:
+        _use(target.model, attention.NAME)
+    spread = wanted.std(dim=-1).mean().clamp_min(1e-6)
+    worst = float(((given - wanted).pow(2).mean(dim=-1).sqrt() / spread).max())
+    if not worst <= _CLOSE[target.dtype]:
+        raise UnsupportedModel(
+            f"{target.model.config.model_type} gives other logits here than by itself (off by "
+            f"{worst:.2g} of their spread; {_CLOSE[target.dtype]:g} is rounding); its answers "
+            "would be wrong"
+        )
+    return worst
+
+
+def _in_one_step(target: Target, texts: Sequence[Any], trees: Sequence[Draft]) -> Tensor:
+    kvs = [target.open() for _ in texts]
+    parts = [target.part(kv, text[:2], wanted=False) for kv, text in zip(kvs, texts, strict=True)]
+    target.forward(parts)
+    for part in parts:
+        part.keep()
+    parts = [target.part(*given) for given in zip(kvs, [t[2:] for t in texts], trees, strict=True)]
+    return target.forward(parts).float()
+
+
+def _plainly(target: Target, text: Any, tree: Draft) -> Tensor:
+    """The model's own logits after the text and after each node's path."""
+    rows = []
+    for node in range(-1, len(tree)):
+        path: list[int] = []
+        at = node
+        while at >= 0:
+            path.insert(0, int(tree.tokens[at]))
+            at = int(tree.parents[at])
+        ids = torch.tensor([[*text.tolist(), *path]])
+        with torch.inference_mode():
+            rows.append(target.model(input_ids=ids, use_cache=False).logits[0, -1].float())
+    return torch.stack(rows)
+
+
+def _tokens(random: np.random.Generator, target: Target, size: int) -> Any:
+    return random.integers(0, target.vocabulary, size).astype(np.int32)
+
+
+def _use(model: PreTrainedModel, name: str) -> None:
+    model.set_attn_implementation(name)
+    if model.config._attn_implementation != name:
+        raise UnsupportedModel(
+            f"{model.config.model_type} does not let its attention function be set; what it wrote "
+            "would be wrong"
+        )

@@ -1,0 +1,258 @@
+"""The model that has the last word: any causal LM of transformers, over our own keys and values.
+
+A step is one forward pass over the rows of many texts at once: chunks of prompts, last tokens, and
+trees of guesses. Where the model would keep a cache, each text has a `Kv`; where it would build
+masks, the step knows who sees whom. A row's position is its place in the text, never in memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from foresay._core import AttentionStep, Kv
+from foresay.arrays import Int32s
+from foresay.draft import Draft
+from foresay.errors import InputError, ModelError
+from foresay.models import canaries, exactness, linears
+from foresay.models.attention import Run, running
+from foresay.models.visibility import Visible, visible_by_layer
+
+__all__ = ["Dtype", "Part", "Target"]
+
+Dtype = Literal["auto", "bfloat16", "float32"]
+_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One text's share of a step.
+
+    kv      what is stored of the text
+    tokens  int32[m], m >= 1: the text that follows, not stored yet
+    draft   guesses after that
+    wanted  whether logits are wanted, after the last token and after each guess
+
+    Mutates: the kv, by `keep`. Valid until: the kv's next step. Raises: nothing. GIL: held.
+    """
+
+    kv: Kv
+    tokens: Int32s
+    draft: Draft
+    wanted: bool
+
+    def keep(self, path: Int32s | Sequence[int] = ()) -> None:
+        """Store the tokens and the accepted nodes, after `forward`; other guesses are forgotten.
+
+        Mutates: the kv. Valid until: for ever. Raises: InputError for nodes that the draft has
+        not, or out of order. GIL: released in the core.
+        """
+        tokens = len(self.tokens)
+        rows = np.empty(tokens + len(path), np.int32)
+        rows[:tokens] = np.arange(tokens)
+        rows[tokens:] = np.asarray(path, np.int32) + tokens
+        self.kv.keep(rows)
+
+
+class Target:
+    """A model, ready to be asked for logits. `load` or `of` makes one.
+
+    model          the transformers model; call it through the target only
+    vocabulary     columns of the logits
+    context        tokens that a text may have
+    layers         what each layer sees
+    deterministic  whether care is taken that a row's bits depend on its text alone
+    exact          whether that was found to hold on this machine; None: nobody asked
+
+    Mutates: only the texts given to `forward`. Valid until: for ever. Raises: see the methods. GIL:
+    released by torch and the core. Threads may share one if each has its own texts.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, deterministic: bool, threads: int) -> None:
+        config = model.config.get_text_config()
+        canaries.check_config(model.config)
+        self.model = model
+        self.dtype: torch.dtype = next(model.parameters()).dtype
+        self.vocabulary = int(config.vocab_size)
+        self.context = _context_of(config)
+        self.deterministic = deterministic
+        self.threads = threads
+        self.layers: list[Visible] = []
+        self.shapes: list[tuple[int, int, int]] = []
+        self.rows = linears.ANY_ROWS
+        self.exact: bool | None = None
+        self._picks_rows = bool(model._supports_logits_to_keep())
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        dtype: Dtype = "auto",
+        deterministic: bool = True,
+        threads: int = 0,
+    ) -> Target:
+        """The model in a folder of config and safetensors (see `weights.find`), checked.
+
+        dtype          "auto": bfloat16 where the processor multiplies it, else float32
+        deterministic  give a row the same bits whatever else is in its step
+        threads        of attention; 0: as many as torch uses
+
+        Mutates: nothing. Valid until: for ever. Raises: ModelError for files that cannot be read,
+        UnsupportedModel for a model that cannot be run exactly. GIL: released by torch.
+        """
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                Path(folder),
+                dtype=_dtype(dtype),
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+            )
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+            said = str(error).strip().splitlines()
+            raise ModelError(
+                f"the model in '{folder}' cannot be loaded: {said[0] if said else error!r}"
+            ) from error
+        return cls.of(model, deterministic=deterministic, threads=threads)
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, *, deterministic: bool = True, threads: int = 0) -> Target:
+        """A model of transformers, which belongs to the target from now on.
+
+        Mutates: the model: its attention function and its linear layers. Valid until: for ever.
+        Raises: UnsupportedModel. GIL: released by torch.
+        """
+        model.eval().requires_grad_(False)
+        if deterministic and model.dtype == torch.float32:
+            _independent_experts(model)
+        self = cls(model, deterministic=deterministic, threads=threads or torch.get_num_threads())
+        self.layers = visible_by_layer(model, self.context)
+        self.shapes = canaries.layer_shapes(model)
+        self.rows = linears.pack(model, deterministic=deterministic)
+        canaries.check_logits(self)
+        if deterministic:
+            self.exact = exactness.holds(self)
+        return self
+
+    @property
+    def bytes_per_token(self) -> int:
+        """What one token's keys and values take."""
+        values = sum(heads * (key + value) for heads, key, value in self.shapes)
+        return values * self.dtype.itemsize
+
+    def open(self) -> Kv:
+        """Room for a new text.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        return Kv(self.shapes, str(self.dtype).removeprefix("torch."))
+
+    def part(
+        self, kv: Kv, tokens: Int32s, draft: Draft | None = None, *, wanted: bool = True
+    ) -> Part:
+        """A text's share of a step.
+
+        Mutates: nothing. Valid until: the kv's next step. Raises: InputError for no tokens, tokens
+        outside the vocabulary, or a text beyond the context. GIL: held.
+        """
+        draft = Draft.empty() if draft is None else draft
+        if not len(tokens):
+            raise InputError("a part of a step has no tokens; at least 1 is needed")
+        for given in (tokens, draft.tokens):
+            if len(given) and not 0 <= given.min() <= given.max() < self.vocabulary:
+                raise InputError(
+                    f"token {given[(given < 0) | (given >= self.vocabulary)][0]} is not in the "
+                    f"vocabulary; valid are 0 to {self.vocabulary - 1}"
+                )
+        if kv.length + len(tokens) > self.context:
+            raise InputError(
+                f"the text has {kv.length + len(tokens)} tokens; the model takes {self.context}"
+            )
+        return Part(kv, tokens, draft, wanted)
+
+    def forward(self, parts: Sequence[Part]) -> Tensor:
+        """The logits [R, vocabulary] of the parts that want them, one after the other: after the
+        last of its tokens, then after each guess.
+
+        Mutates: the parts' texts have new rows that `Part.keep` stores or the next step forgets.
+        Valid until: for ever. Raises: InputError for a text that is there twice. GIL: released.
+        """
+        tokens, parents, offsets, wanted = _packed(parts)
+        step = AttentionStep([part.kv for part in parts], offsets, parents)
+        padding = max(self.rows.least - len(tokens), 0)
+        run = Run(step, self.layers, self.threads)
+        ids = torch.from_numpy(np.pad(tokens.astype(np.int64), (0, padding)))
+        places = torch.from_numpy(np.pad(step.positions, (0, padding)))
+        picked = torch.from_numpy(_at_least(wanted, self.rows.least))
+        with torch.inference_mode(), running(run):
+            if self._picks_rows:
+                logits = self._call(ids, places, logits_to_keep=picked)
+            else:
+                logits = self._call(ids, places)[picked]
+        return logits[: len(wanted)]
+
+    def _call(self, ids: Tensor, places: Tensor, **options: Any) -> Tensor:
+        out = self.model(input_ids=ids[None], position_ids=places[None], use_cache=False, **options)
+        logits: Tensor = out.logits[0]
+        return logits
+
+
+def _packed(parts: Sequence[Part]) -> tuple[Int32s, Int32s, Int32s, np.ndarray[Any, Any]]:
+    """Tokens and parents of all rows, where each part's begin, and the rows that are wanted."""
+    tokens: list[Int32s] = []
+    parents: list[Int32s] = []
+    wanted: list[np.ndarray[Any, Any]] = []
+    offsets = np.zeros(len(parts) + 1, np.int32)
+    for at, part in enumerate(parts):
+        size, guesses = len(part.tokens), len(part.draft)
+        start, end = offsets[at], offsets[at] + size + guesses
+        tokens += [part.tokens, part.draft.tokens]
+        parents += [np.arange(-1, size - 1, dtype=np.int32), part.draft.parents + np.int32(size)]
+        if guesses:
+            parents[-1][part.draft.parents < 0] = size - 1
+        offsets[at + 1] = end
+        if part.wanted:
+            wanted.append(np.arange(start + size - 1, end))
+    picked = np.concatenate(wanted) if wanted else np.zeros(0, np.int64)
+    return np.concatenate(tokens), np.concatenate(parents), offsets, picked.astype(np.int64)
+
+
+def _at_least(rows: np.ndarray[Any, Any], least: int) -> np.ndarray[Any, Any]:
+    """The rows, the last one repeated until there are `least`; row 0 where none is wanted."""
+    rows = rows if len(rows) else np.zeros(1, np.int64)
+    return np.pad(rows, (0, max(least - len(rows), 0)), mode="edge")
+
+
+def _dtype(name: str) -> torch.dtype:
+    if name == "auto":
+        fast = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        return torch.bfloat16 if fast else torch.float32
+    if name not in _DTYPES:
+        raise InputError(f"dtype is {name!r}; valid are auto, {', '.join(_DTYPES)}")
+    return _DTYPES[name]
+
+
+def _context_of(config: Any) -> int:
+    """How long a text may be."""
+    context = getattr(config, "max_position_embeddings", None) or 1 << 20
+    # Llama 4 scales the queries of far positions by their row number, not their position.
+    if getattr(config, "attn_temperature_tuning", False):
+        context = min(context, int(config.floor_scale))
+    return int(context)
+
+
+def _independent_experts(model: PreTrainedModel) -> None:
+    """In float32 only this way of multiplying experts does not depend on who else uses them."""
+    if getattr(model.config.get_text_config(), "num_experts", None) or hasattr(
+        model.config.get_text_config(), "num_local_experts"
+    ):
+        model.set_experts_implementation("batched_mm")

@@ -1,0 +1,107 @@
+"""Text to token ids and back, with a model's own tokenizer."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import AutoTokenizer, GenerationConfig
+
+from foresay.arrays import Int32s
+from foresay.errors import InputError, ModelError
+
+__all__ = ["Message", "Tokenizer"]
+
+Message = Mapping[str, Any]
+
+
+class Tokenizer:
+    """A model's tokenizer, its chat template, and the tokens that end its answers.
+
+    Mutates: nothing. Valid until: for ever. Raises: ModelError when constructed from a folder
+    without a tokenizer. GIL: released by the tokenizers library where it can.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        try:
+            self._inner = AutoTokenizer.from_pretrained(
+                Path(folder), local_files_only=True, trust_remote_code=False
+            )
+        except (OSError, ValueError, KeyError, json.JSONDecodeError, ImportError) as error:
+            said = str(error).strip().splitlines()
+            raise ModelError(
+                f"the tokenizer in '{folder}' cannot be loaded: {said[0] if said else error!r}"
+            ) from error
+        self.ends = _ends(Path(folder), self._inner.eos_token_id)
+        """Token ids that end an answer."""
+
+    @property
+    def chats(self) -> bool:
+        """Whether it knows how messages are written."""
+        return bool(self._inner.chat_template)
+
+    def encode(self, text: str) -> Int32s:
+        """The tokens of a text, with what the model wants before it.
+
+        Mutates: nothing. Valid until: for ever. Raises: InputError for what is no text. GIL: as the
+        tokenizers library.
+        """
+        if not isinstance(text, str):
+            raise InputError(f"a prompt is {text!r}; a text, token ids or messages are needed")
+        return np.array(self._inner(_encodable(text))["input_ids"], np.int32)
+
+    def chat(self, messages: Sequence[Message]) -> Int32s:
+        """The tokens of messages, up to where the model's answer begins.
+
+        messages  [{"role": "user", "content": "…"}, …]
+
+        Mutates: nothing. Valid until: for ever. Raises: InputError for messages that the template
+        does not take, or a model without one. GIL: held.
+        """
+        if not self.chats:
+            raise InputError("the model has no chat template; give the prompt as a text")
+        for message in messages:
+            if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
+                raise InputError(
+                    f"a message is {message!r}; it needs a role and a content, both texts"
+                )
+        try:
+            text = self._inner.apply_chat_template(
+                [{**m, "content": _encodable(m["content"])} for m in messages],
+                tokenize=False,
+                add_generation_prompt=True,
+            )
+        except Exception as error:  # a template is a program of the model's author
+            raise InputError(f"the model's chat template refuses the messages: {error}") from error
+        return np.array(self._inner(text, add_special_tokens=False)["input_ids"], np.int32)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, without special ones.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: as the tokenizers library.
+        """
+        text: str = self._inner.decode(
+            list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text
+
+
+def _encodable(text: str) -> str:
+    """The text, if it can be written as UTF-8: half a surrogate pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"a prompt holds {text[error.start]!r}, which is no character") from error
+    return text
+
+
+def _ends(folder: Path, own: int | None) -> tuple[int, ...]:
+    found: list[int] = [] if own is None else [own]
+    if (folder / "generation_config.json").is_file():
+        more = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
+        found += more if isinstance(more, list) else [] if more is None else [more]
+    return tuple(dict.fromkeys(found))

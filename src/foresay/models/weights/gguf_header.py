@@ -1,0 +1,189 @@
+"""The header of a GGUF file: metadata and the table of tensors. Every number in it is distrusted.
+
+A count, length or offset is compared with the size of the file before anything is allocated for
+it, so a damaged file costs a sentence and no memory. Nothing is mapped: a file that shrinks while
+it is read is an error and not a signal.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+from itertools import pairwise
+from os import PathLike
+from typing import Any, BinaryIO
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from foresay.errors import ModelError
+
+__all__ = ["Header", "Tensor", "read_header"]
+
+_SCALARS = dict(
+    zip(
+        (0, 1, 2, 3, 4, 5, 6, 10, 11, 12),
+        ("<u1", "<i1", "<u2", "<i2", "<u4", "<i4", "<f4", "<u8", "<i8", "<f8"),
+        strict=True,
+    )
+)
+_BOOL, _STRING, _ARRAY = 7, 8, 9
+_LEAST = {
+    _BOOL: 1,
+    _STRING: 8,
+    **{kind: np.dtype(code).itemsize for kind, code in _SCALARS.items()},
+}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of the file: the shape as torch writes it, and where its bytes are.
+
+    Mutates: nothing. Valid until: the file changes. Raises: nothing. GIL: held.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    kind: GGMLQuantizationType
+    start: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a GGUF file says of itself; arrays of strings are lists, arrays of numbers numpy.
+
+    Mutates: nothing. Valid until: the file changes. Raises: nothing. GIL: held.
+    """
+
+    metadata: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+def read_header(path: str | PathLike[str]) -> Header:
+    """The header of a file, checked against the file's size.
+
+    Mutates: nothing. Valid until: the file changes. Raises: ModelError naming the file and what is
+    wrong in it. GIL: held.
+    """
+    try:
+        with open(path, "rb") as file:
+            return _Reader(file, str(path)).header()
+    except OSError as error:
+        raise ModelError(f"'{path}' cannot be read: {error.strerror or error}") from error
+
+
+class _Reader:
+    def __init__(self, file: BinaryIO, path: str) -> None:
+        self._file, self._path = file, path
+        self._size = os.fstat(file.fileno()).st_size
+        self._at = 0
+
+    def header(self) -> Header:
+        if self._take(4, "the magic") != b"GGUF":
+            raise self._damaged("it does not begin with 'GGUF'")
+        version = self._number("I", "the version")
+        if version not in (2, 3):
+            raise self._damaged(f"its version is {version}; 2 and 3 can be read (little-endian)")
+        tensors = self._count("the number of tensors", 8 + 4 + 8 + 4 + 8)
+        keys = self._count("the number of keys", 8 + 4 + 1)
+        metadata: dict[str, Any] = {}
+        for _ in range(keys):
+            key = self._string("a key")
+            if key in metadata:
+                raise self._damaged(f"the key '{key}' occurs twice")
+            metadata[key] = self._value(self._number("I", key), key)
+        infos = [self._info() for _ in range(tensors)]
+        alignment = metadata.get("general.alignment", 32)
+        if type(alignment) is not int or alignment not in [1 << n for n in range(3, 24)]:
+            raise self._damaged(f"general.alignment is {alignment}; a power of 2 from 8 is valid")
+        begin = -(-self._at // alignment) * alignment
+        table = {}
+        for name, shape, kind, offset in infos:
+            if name in table:
+                raise self._damaged(f"the tensor '{name}' occurs twice")
+            table[name] = self._tensor(name, shape, kind, begin, offset, alignment)
+        for one, two in pairwise(sorted(table.values(), key=lambda tensor: tensor.start)):
+            if one.start + one.size > two.start:
+                raise self._damaged(f"the tensors '{one.name}' and '{two.name}' overlap")
+        return Header(metadata, table)
+
+    def _tensor(
+        self, name: str, dims: list[int], kind: int, begin: int, offset: int, alignment: int
+    ) -> Tensor:
+        try:
+            named = GGMLQuantizationType(kind)
+            block, width = GGML_QUANT_SIZES[named]
+        except (ValueError, KeyError) as error:
+            raise self._damaged(f"the tensor '{name}' is of type {kind}, which is none") from error
+        elements = 1
+        for dim in dims:
+            elements *= dim
+        if dims[0] % block or not elements:
+            raise self._damaged(
+                f"the tensor '{name}' is {dims}; rows of type {named.name} are of {block}s"
+            )
+        size = elements // block * width
+        if offset % alignment or begin + offset + size > self._size:
+            raise self._damaged(
+                f"the tensor '{name}' should have {size} bytes at {begin + offset}, "
+                f"but the file has {self._size} bytes"
+            )
+        return Tensor(name, tuple(reversed(dims)), named, begin + offset, size)
+
+    def _info(self) -> tuple[str, list[int], int, int]:
+        name = self._string("the name of a tensor")
+        count = self._number("I", name)
+        if not 1 <= count <= 4:
+            raise self._damaged(f"the tensor '{name}' has {count} dimensions; 1 to 4 are valid")
+        dims = [self._number("Q", name) for _ in range(count)]
+        return name, dims, self._number("I", name), self._number("Q", name)
+
+    def _value(self, kind: int, key: str) -> Any:
+        if kind == _STRING:
+            return self._string(key)
+        if kind != _ARRAY:
+            return self._numbers(kind, 1, key)[0].item()
+        kind = self._number("I", key)
+        count = self._count(key, _LEAST.get(kind, 1))
+        if kind == _STRING:
+            return [self._string(key) for _ in range(count)]
+        return self._numbers(kind, count, key)
+
+    def _numbers(self, kind: int, count: int, key: str) -> Any:
+        if kind == _BOOL:
+            return np.frombuffer(self._take(count, key), np.uint8) != 0
+        if kind not in _SCALARS:
+            raise self._damaged(f"the key '{key}' holds values of type {kind}, which is none")
+        dtype = np.dtype(_SCALARS[kind])
+        return np.frombuffer(self._take(count * dtype.itemsize, key), dtype)
+
+    def _string(self, what: str) -> str:
+        raw = self._take(self._count(what, 1), what)
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self._damaged(f"{what} is no text in UTF-8: {raw[:40]!r}") from error
+
+    def _count(self, what: str, least: int) -> int:
+        """A count of things of at least `least` bytes each, which the file has room for."""
+        count = self._number("Q", what)
+        if count * least > self._size - self._at:
+            raise self._damaged(f"{what} says {count}, but {self._size - self._at} bytes are left")
+        return count
+
+    def _number(self, code: str, what: str) -> int:
+        size = struct.calcsize(f"<{code}")
+        number: int = struct.unpack(f"<{code}", self._take(size, what))[0]
+        return number
+
+    def _take(self, count: int, what: str) -> bytes:
+        raw = self._file.read(count) if count <= self._size - self._at else b""
+        if len(raw) != count:
+            raise self._damaged(f"it ends at byte {self._size}, inside {what}")
+        self._at += count
+        return raw
+
+    def _damaged(self, why: str) -> ModelError:
+        return ModelError(f"'{self._path}' is no sound GGUF file: {why}")

@@ -418,6 +418,7 @@ NB_MODULE(_core, m) {
     foresay::bind_automaton(m);
     foresay::bind_drafter(m);
     foresay::bind_sampling(m);
+    foresay::bind_attention(m);
     m.def("build_info", [] {
         foresay::Names info;
         info["compiler"] = __VERSION__;

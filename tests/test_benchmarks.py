@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -65,6 +66,59 @@ def test_sampling(tmp_path: Path) -> None:
         "rejection, drawn",
     }
     assert all(ms > 0 for ms in record["row_ms"].values())
+
+
+@pytest.fixture
+def tiny_model(tmp_path: Path) -> Path:
+    """A model of two layers with a tokenizer of 50 words and a chat template."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    folder = tmp_path / "model"
+    words = {"<end>": 0} | {f"w{i}": i for i in range(1, 50)}
+    inner = Tokenizer(WordLevel(words, unk_token="w1"))
+    inner.pre_tokenizer = Whitespace()
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=inner, eos_token="<end>"
+    )
+    tokenizer.chat_template = "{% for m in messages %}w2 {{ m.content }} w3{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    sizes: dict[str, int] = {
+        "vocab_size": 50,
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "eos_token_id": 0,
+    }
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**sizes))  # type: ignore[arg-type, no-untyped-call]
+    model.save_pretrained(folder)
+    return folder
+
+
+def test_engine(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # two threads for so little wait for each other
+    prompts = tmp_path / "prompts.jsonl"
+    kinds = ("summarization", "coding", "translation")
+    prompts.write_text(
+        "".join(
+            json.dumps({"question_id": i, "category": kind, "turns": [f"w{i + 4} w7 w8 w9 " * 8]})
+            + "\n"
+            for i, kind in enumerate(kinds)
+        )
+    )
+    small = "--model", tiny_model, "--prompts", prompts, "--quick", "--tokens", "6"
+    out, record = run("engine.py", tmp_path, *small, "--history", "--dtype", "float32")
+    assert record["identical"] and sum(record["texts"]["compared"].values()) > 10
+    bars = [r for part in record["parts"].values() for r in part["results"] if r["bar"]]
+    assert len(bars) == 8 and all(r["times"] > 0 for r in bars)
+    assert all(row["argmax_flips"] == 0 for row in record["parts"]["precision"]["compared"])
+    assert record["parts"]["acceptance"]["by_position"]
+    assert "texts compared" in out
 
 
 def test_gpu_sampling_in_the_interpreter(tmp_path: Path) -> None:

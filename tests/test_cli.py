@@ -114,16 +114,9 @@ def test_help_says_what_ngram_sees() -> None:
     assert "ngram uses own text only" in " ".join(ok("replay", "--help").split())
 
 
-def test_demo() -> None:
-    text = ok("demo")
-    assert "tokens per step" in text and "suffix, all" in text
-    lines = json.loads(ok("demo", "--json"))
-    assert lines["suffix, all"]["tokens_per_step"] > lines["ngram"]["tokens_per_step"]
-
-
 @pytest.mark.parametrize(
     "command",
-    ["replay", "demo", "doctor", "corpus build", "corpus inspect", "corpus verify"],
+    ["generate", "demo", "replay", "doctor", "corpus build", "corpus inspect", "corpus verify"],
 )
 def test_help_has_examples_and_json(command: str) -> None:
     text = ok(*command.split(), "--help")

@@ -18,6 +18,7 @@ FACTS = ("Mutates:", "Valid until:", "Raises:", "GIL:")
 
 def test_public_names() -> None:
     assert foresay.__all__ == [
+        "LLM",
         "Draft",
         "DraftBatch",
         "Drafter",

@@ -4,17 +4,27 @@ foresay guesses the next tokens from text that already exists, lets the model ch
 one pass, and keeps what the model would have written anyway. The drafters are in
 `foresay.drafters`, the corpus files in `foresay.corpus`, every error in `foresay.errors`.
 
-Importing this package needs numpy and nothing else.
+Importing this package needs numpy and nothing else; `LLM` needs torch and transformers when it is
+asked for.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
 from foresay.drafter import Drafter
 from foresay.errors import ForesayError
 from foresay.sampling.params import SamplingParams
 
+if TYPE_CHECKING:
+    from foresay.engine.llm import LLM
+
 __version__ = "0.1.0"
 
 __all__ = [
+    "LLM",
     "Draft",
     "DraftBatch",
     "Drafter",
@@ -25,3 +35,13 @@ __all__ = [
     "Wants",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name != "LLM":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module("foresay.engine.llm").LLM
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -173,4 +173,55 @@ def subtract(weights: Annotated[NDArray[numpy.float64], dict(shape=(None, None),
 def draw(weights: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu')], coins: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], *, threads: int) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
     """A token of each row of weights."""
 
+class Kv:
+    """
+    The keys and values of one text, of all layers. Not for several threads at a time.
+    """
+
+    def __init__(self, layers: Sequence[tuple[int, int, int]], dtype: str) -> None:
+        """layers: (kv_heads, key_dim, value_dim) of each."""
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def capacity(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    def reserve(self, tokens: int) -> None: ...
+
+    def keep(self, path: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """The rows of the last step that become the text's next tokens."""
+
+    def cut(self, length: int) -> None: ...
+
+    def copy_from(self, other: Kv, length: int) -> None: ...
+
+    def keys(self, layer: int) -> Any:
+        """
+        A copy, [kv_heads, tokens and rows of the last step, key_dim]; bfloat16 as uint16.
+        """
+
+    def values(self, layer: int) -> Any: ...
+
+    def check_integrity(self) -> None: ...
+
+class AttentionStep:
+    """One forward; see csrc/attention.hpp."""
+
+    def __init__(self, kvs: Sequence[Kv], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], level: str = '') -> None: ...
+
+    @property
+    def positions(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]: ...
+
+    def attend(self, layer: int, query: object, key: object, value: object, out: object, scaling: float, window: int = 0, chunk: int = 0, softcap: float = 0, sinks: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, threads: int = 1) -> None:
+        """
+        Stores keys and values, writes into out. Arrays of numpy (bfloat16 as uint16) or torch, of the Kv's dtype.
+        """
+
+def attention_levels() -> list[str]:
+    """The kernels that this machine can run, the best first."""
+
 def build_info() -> dict[str, Any]: ...

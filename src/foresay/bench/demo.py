@@ -1,55 +1,215 @@
-"""The demonstration until an engine exists: one small trace through every drafter."""
+"""The demonstration: the same prompts without and with speculation, compared token by token."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from foresay.bench.replay import ReplayResult, replay
-from foresay.drafters.lineup import Share, make_drafter
-from foresay.traces import read_traces
+from foresay.corpus import build
+from foresay.sampling.params import SamplingParams
 
-__all__ = ["DemoLine", "run_demo"]
+if TYPE_CHECKING:
+    from foresay.engine.llm import LLM, Result
 
-_LINES: list[tuple[str, str, str, Share]] = [
-    ("ngram", "ngram", "own text, last 3 tokens (prompt lookup)", "none"),
-    ("sam", "sam", "own text, longest match (SAM-Decoding)", "none"),
-    ("suffix", "suffix", "own text", "none"),
-    ("suffix, group", "suffix", "own text and samples of the same prompt", "group"),
-    ("suffix, all", "suffix", "that, and all earlier answers", "all"),
-    ("merge, all", "merge", "suffix and ngram in one tree", "all"),
+__all__ = [
+    "Comparison",
+    "Demo",
+    "DemoPrompt",
+    "Run",
+    "built_in_prompts",
+    "run_demo",
+    "write_corpus",
 ]
+
+_WARM_UP = ("Name three colours.", SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True))
 
 
 @dataclass(frozen=True, slots=True)
-class DemoLine:
-    """One line of the table. Mutates: nothing. Valid until: for ever. Raises: nothing."""
+class DemoPrompt:
+    """A prompt and how it is to be answered.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
 
     name: str
-    about: str
-    result: ReplayResult
+    text: str
+    params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The answers to one prompt, and the seconds that they took, reading the prompt included.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    results: list[Result]
+    seconds: float
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(result.token_ids) for result in self.results)
+
+    @property
+    def steps(self) -> int:
+        """Passes of the model, counted for every answer that got a token in them."""
+        return sum(result.stats.steps for result in self.results)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A prompt's answers without and with speculation; of the whole demonstration, without prompt.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    prompt: DemoPrompt | None
+    plain: Run
+    fast: Run
+
+    @property
+    def differences(self) -> list[tuple[int, int]]:
+        """(answer, token) of the first difference of every answer that has one; an answer that
+        failed differs from its first token on.
+        """
+        pairs = zip(self.plain.results, self.fast.results, strict=True)
+        found = [(answer, _first_difference(a, b)) for answer, (a, b) in enumerate(pairs)]
+        return [(answer, token) for answer, token in found if token is not None]
+
+    @property
+    def identical(self) -> bool:
+        return not self.differences
+
+    @property
+    def plain_speed(self) -> float:
+        """Tokens per second."""
+        return self.plain.tokens / self.plain.seconds
+
+    @property
+    def fast_speed(self) -> float:
+        return self.fast.tokens / self.fast.seconds
+
+    @property
+    def tokens_per_step(self) -> float:
+        return self.fast.tokens / max(self.fast.steps, 1)
+
+    @property
+    def speedup(self) -> float:
+        return self.fast_speed / self.plain_speed if self.plain.tokens else 1.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values. Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held."""
+        return {
+            "answers": len(self.fast.results),
+            "tokens": self.fast.tokens,
+            "plain_tokens_per_second": round(self.plain_speed, 3),
+            "speculative_tokens_per_second": round(self.fast_speed, 3),
+            "tokens_per_step": round(self.tokens_per_step, 4),
+            "speedup": round(self.speedup, 4),
+            "identical": self.identical,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """All comparisons, in the order of the prompts.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    comparisons: list[Comparison]
+
+    @property
+    def total(self) -> Comparison:
+        return Comparison(
+            None,
+            _together([comparison.plain for comparison in self.comparisons]),
+            _together([comparison.fast for comparison in self.comparisons]),
+        )
+
+    @property
+    def sources(self) -> Counter[str]:
+        """How many tokens were drafted from where; "" counts the target's own."""
+        results = self.total.fast.results
+        return Counter(s for r in results for s in r.sources or [""] * len(r.token_ids))
+
+
+def built_in_prompts(max_tokens: int) -> list[DemoPrompt]:
+    """The prompts that come with the package; greedy where they say nothing else.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError for max_tokens below 1. GIL: held.
+    """
+    file = resources.files("foresay") / "data" / "prompts.jsonl"
+    prompts = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        fields = {"temperature": 0.0, **json.loads(line)}
+        name, text = fields.pop("name"), fields.pop("prompt")
+        prompts.append(DemoPrompt(name, text, SamplingParams(max_tokens=max_tokens, **fields)))
+    return prompts
+
+
+def write_corpus(path: Path) -> None:
+    """Write a corpus of the recorded answers that come with the package, which are answers of the
+    default model to other prompts, in tokens of its tokenizer.
+
+    Mutates: replaces `path`. Valid until: the file for ever. Raises: OSError. GIL: as `build`.
+    """
+    recorded = resources.files("foresay") / "data" / "demo.jsonl.gz"
+    with resources.as_file(recorded) as trace:
+        build([trace], path, field="output")
 
 
 def run_demo(
-    path: Path, progress: Callable[[int], None] | None = None, budget: int = 16
-) -> list[DemoLine]:
-    """Replay the trace at `path` through the line-up.
+    plain: LLM,
+    fast: LLM,
+    prompts: Sequence[DemoPrompt],
+    progress: Callable[[int], None] | None = None,
+) -> Demo:
+    """Answer every prompt with both, one after the other, so that a noisy machine disturbs both.
 
-    Mutates: nothing. Valid until: for ever. Raises: TraceError. GIL: as the drafters.
+    progress  told of tokens: progress(how many more); in all 2 * n * max_tokens of every prompt
+
+    Mutates: both; their drafters learn. Valid until: for ever. Raises: InputError for a prompt that
+    cannot be answered. GIL: released by torch and the core.
     """
-    traces = read_traces(path)
-    return [
-        DemoLine(
-            name,
-            about,
-            replay(
-                traces,
-                make_drafter(drafter, share=share),
-                budget=budget,
-                share=share,
-                progress=progress,
-            ),
-        )
-        for name, drafter, about, share in _LINES
-    ]
+    for llm in (plain, fast):  # first calls of a library are slow, and are nobody's speed
+        llm.generate(*_WARM_UP, chat=llm.tokenizer.chats)
+    comparisons = []
+    for number, prompt in enumerate(prompts):
+        # Who comes second finds the processor's caches warm: that is not always the same one.
+        if number % 2:
+            fast_run = _timed(fast, prompt, progress)
+            comparisons.append(Comparison(prompt, _timed(plain, prompt, progress), fast_run))
+        else:
+            plain_run = _timed(plain, prompt, progress)
+            comparisons.append(Comparison(prompt, plain_run, _timed(fast, prompt, progress)))
+    return Demo(comparisons)
+
+
+def _timed(llm: LLM, prompt: DemoPrompt, progress: Callable[[int], None] | None) -> Run:
+    began = time.perf_counter()
+    results = llm.generate(prompt.text, prompt.params, chat=llm.tokenizer.chats, progress=progress)
+    run = Run(results, time.perf_counter() - began)
+    if progress is not None:  # answers may have ended early
+        progress(prompt.params.n * prompt.params.max_tokens - run.tokens)
+    return run
+
+
+def _together(runs: list[Run]) -> Run:
+    return Run([r for run in runs for r in run.results], sum(run.seconds for run in runs))
+
+
+def _first_difference(a: Result, b: Result) -> int | None:
+    if a.error is not None or b.error is not None:
+        return 0
+    for at, (left, right) in enumerate(zip(a.token_ids, b.token_ids, strict=False)):
+        if left != right:
+            return at
+    lengths = len(a.token_ids), len(b.token_ids)
+    return None if lengths[0] == lengths[1] else min(lengths)

@@ -2,14 +2,18 @@
 
 root      the application, and what happens when a command fails
 show      progress, fields, tables
-replay    foresay replay, foresay demo
+model     what commands that run a model have in common
+sources   where tokens were drafted from, in colours or brackets
+demo      foresay demo
+generate  foresay generate
+replay    foresay replay
 corpus    foresay corpus build, inspect, verify
 lossless  foresay lossless
 doctor    foresay doctor
 """
 
-from foresay.cli import corpus, doctor, lossless, replay
+from foresay.cli import corpus, demo, doctor, generate, lossless, replay
 from foresay.cli.root import app, run
 
 # Each module adds its commands to `app` when it is imported.
-__all__ = ["app", "corpus", "doctor", "lossless", "replay", "run"]
+__all__ = ["app", "corpus", "demo", "doctor", "generate", "lossless", "replay", "run"]

@@ -1,10 +1,9 @@
-"""`foresay replay` and `foresay demo`."""
+"""`foresay replay`."""
 
 from __future__ import annotations
 
 import json
 from enum import Enum
-from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
@@ -71,9 +70,9 @@ def replay(
       foresay replay traces.jsonl --corpus answers.foresay --plot curve.svg
     """
     from foresay.bench import curve as curves
-    from foresay.drafters.lineup import make_drafter
     from foresay.bench.replay import replay as run_replay
     from foresay.corpus import tokenizer_hash_of
+    from foresay.drafters.lineup import make_drafter
     from foresay.traces import read_traces
 
     for out in (curve, plot):  # before the work, not after it
@@ -115,38 +114,4 @@ def replay(
     print_table(
         ["position", "steps", "tokens", "tokens per step"],
         [[f"{a}-{b}", str(s), str(t), f"{r:.3f}"] for a, b, s, t, r in curves.rows(result)],
-    )
-
-
-@app.command()
-def demo(as_json: AsJson = False) -> None:
-    """Replay a small recorded trace through every drafter and compare.
-
-    The trace comes with the package; no model and no network is needed.
-
-    \b
-    Examples:
-      foresay demo
-      foresay demo --json
-    """
-    from foresay.bench.demo import run_demo
-
-    data = resources.files("foresay") / "data" / "demo.jsonl.gz"
-    with resources.as_file(data) as path, progress("replaying", None) as advance:
-        lines = run_demo(path, advance)
-    if as_json:
-        print(json.dumps({line.name: line.result.as_dict() for line in lines}))
-        return
-    first = lines[0].result
-    print(
-        f"Replaying {first.requests} recorded answers of SmolLM2-135M-Instruct "
-        f"({first.tokens} tokens), up to 16 guessed tokens per step.\n"
-        "No model runs: a guess is accepted where it equals what the model wrote.\n"
-    )
-    print_table(
-        ["drafter", "guesses from", "tokens per step", "guesses kept"],
-        [
-            [n.name, n.about, f"{n.result.tokens_per_step:.3f}", f"{n.result.acceptance_rate:.1%}"]
-            for n in lines
-        ],
     )

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
-__all__ = ["print_fields", "print_object", "print_table", "progress", "stages"]
+__all__ = [
+    "counted",
+    "harmless",
+    "print_fields",
+    "print_heading",
+    "print_object",
+    "print_table",
+    "progress",
+    "progress_between",
+    "stages",
+    "tolerate_encoding",
+]
 
 
 @contextmanager
@@ -36,9 +49,60 @@ def stages() -> Iterator[Callable[[str, float], None] | None]:
         yield lambda stage, done: bar.update(task, description=f"{stage:<8}", completed=done)
 
 
+@contextmanager
+def counted(what: str) -> Iterator[Callable[[str, int, int | None], None] | None]:
+    """The same for work of which only the worker knows what it is and how much of it there is."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with _bar() as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda what, done, total: bar.update(
+            task, description=what, completed=done, total=total
+        )
+
+
+@contextmanager
+def progress_between(
+    what: str, total: int
+) -> Iterator[tuple[Callable[[int], None], Callable[[], AbstractContextManager[None]]]]:
+    """A bar, for work whose results are printed while they come: how to advance it, and in what to
+    print, so that it makes room.
+    """
+    if not sys.stderr.isatty():
+        yield lambda n: None, nullcontext
+        return
+    with _bar() as bar:
+        task = bar.add_task(what, total=total)
+
+        @contextmanager
+        def aside() -> Iterator[None]:
+            bar.stop()
+            yield
+            sys.stdout.flush()
+            bar.start()
+
+        yield lambda n: bar.advance(task, n), aside
+
+
 def _bar() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    # What is printed meanwhile goes where it belongs, and not to stderr.
+    return Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)
+
+
+def tolerate_encoding() -> None:
+    """Print a mark for what stdout's encoding does not have, instead of failing."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def harmless(text: str) -> str:
+    """A model's text for a terminal, which obeys control characters; off it, as it is."""
+    return text.translate(_CONTROLS) if sys.stdout.isatty() else text
+
+
+_CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
 def print_object(value: dict[str, Any], as_json: bool) -> None:
@@ -61,7 +125,15 @@ def print_table(head: list[str], body: list[list[str]]) -> None:
     widths = [max(len(row[i]) for row in [head, *body]) for i in range(len(head))]
     for number, row in enumerate([head, *body]):
         line = "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-        if number == 0 and sys.stdout.isatty():
-            Console(highlight=False).print(line.rstrip(), style="bold", soft_wrap=True)
+        if number == 0:
+            print_heading(line.rstrip())
         else:
             print(line.rstrip())
+
+
+def print_heading(line: str) -> None:
+    if sys.stdout.isatty():
+        shown = Text(harmless(line), style="bold")
+        Console(highlight=False).print(shown, soft_wrap=True)
+    else:
+        print(line)

@@ -15,20 +15,32 @@ One step is `budgets`, `choose`, `observe`, in this order; a step without drafts
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from foresay.draft import DraftBatch
 from foresay.engine.asking import Asking
-from foresay.engine.calibration import DepthShares, ScoreCalibration
+from foresay.engine.calibration import DepthCalibration, ScoreCalibration
 from foresay.engine.cost import StepCost
-from foresay.engine.load import Chosen, Load, StepFacts, depths_of, keep, within_room
+from foresay.engine.load import Chosen, Load, StepFacts, keep, within_room
 from foresay.errors import InputError
 
 __all__ = ["Adaptive"]
 
 _MOST_ACCOUNT = 0.5  # of a plain step's time
 _MOST_TRIAL = 0.25
+_TIE = 1e-12  # what chances may differ by and still count as equal
+
+
+class _Trial(NamedTuple):
+    """More than seems to pay: drafted (without `chosen`), or verified."""
+
+    seconds_per_token: float  # of the best choice as far as known
+    chosen: Chosen | None = None
+    extra: NDArray[np.int64] | None = None  # the nodes of `chosen` that are more
+    price: float = 0.0  # the seconds they take
 
 
 class Adaptive:
@@ -58,12 +70,12 @@ class Adaptive:
         self._total = total
         self._share = share
         self._scores = ScoreCalibration()
-        self._depths = DepthShares()
+        self._depths = DepthCalibration()
         self._asking = Asking(most)
         self._account = 0.0
         self._asked = 0
         self._plain = 0.0  # expected seconds of this step without drafts and other rows
-        self._trial: tuple[NDArray[np.int64] | None, float, float] | None = None
+        self._trial: _Trial | None = None
 
     def budgets(self, load: Load) -> list[int]:
         """Nodes each request may draft: as many as drafting them has proved worth its time.
@@ -74,18 +86,17 @@ class Adaptive:
         self._trial = None
         self._asked = 0
         room = load.room.tolist()
+        if room:
+            self._plain = self.cost.of(len(room), load.keys, load.keys, len(room))
         if not room or max(room) < 2:
-            self._plain = 0.0
             return [0] * len(room)
         cap = min(self._most, max(4, self._total // len(room)))
-        keys = float(load.contexts.sum())
-        self._plain = float(self.cost.seconds(len(room), keys, keys, len(room)))
-        plan = self._asking.plan(self.cost, cap, len(room), keys, self._plain)
+        plan = self._asking.plan(self.cost, cap, len(room), load.keys, self._plain)
         self._asked = plan.best
         if plan.trial and self._account >= plan.loss:
             # Its price: the draft, and verification beyond a plain step. See `observe`.
             self._asked = plan.trial
-            self._trial = (None, plan.seconds_per_token, 0.0)
+            self._trial = _Trial(plan.seconds_per_token)
         return [self._asked if left > 1 else 0 for left in room]
 
     def choose(self, drafts: DraftBatch, load: Load) -> Chosen:
@@ -95,7 +106,7 @@ class Adaptive:
         for a number of drafts that does not fit the load. GIL: held.
         """
         drafts = DraftBatch.of(drafts)
-        nodes = within_room(drafts, load.room)
+        nodes = within_room(drafts, load)
         if not len(drafts.tokens) or (nodes is not None and not len(nodes)):
             return keep(drafts, np.empty(0, np.int64))
         order, chances = self._ranked(drafts, nodes)
@@ -103,31 +114,28 @@ class Adaptive:
         best = taken = int((tokens / times).argmax())
         if best < len(order):
             taken = self._tried(best, tokens, times)
-        chosen = np.sort(order[:taken])
+        flat = order[:taken].copy()
+        flat.sort()
+        chosen = keep(drafts, flat)
         if taken > best and self._trial is None:
-            extra = chosen.searchsorted(order[best:taken])
-            spare = float(times[taken] - times[best])
-            self._trial = (extra, float(times[best] / tokens[best]), spare)
-        return keep(drafts, chosen)
+            extra = flat.searchsorted(order[best:taken])
+            price = float(times[taken] - times[best])
+            self._trial = _Trial(float(times[best] / tokens[best]), chosen, extra, price)
+        return chosen
 
     def _ranked(
         self, drafts: DraftBatch, nodes: NDArray[np.int64] | None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Flat indices by falling chance, parents first, and the chances."""
-        if _judged_by_depth(drafts):
-            chances = self._depths(depths_of(drafts))
-        else:
-            chances = self._scores(drafts)
-        # Equal chances go round the requests: first the first nodes of all drafts. Parents come
-        # before children in every draft, so a stable sort keeps them in front.
-        counts = drafts.offsets[1:] - drafts.offsets[:-1]
-        place = np.arange(len(chances)) - drafts.offsets[:-1].repeat(counts)
-        order = place.astype(np.int16).argsort(kind="stable")
-        if nodes is not None:
-            usable = np.zeros(len(chances), bool)
-            usable[nodes] = True
-            order = order[usable[order]]
-        order = order[(-chances[order]).argsort(kind="stable")]
+        chances = (self._depths if _judged_by_depth(drafts) else self._scores)(drafts)
+        # Of equal chances the first nodes of all drafts go first, so that ties go round the
+        # requests, and so that a parent, whose chance is never less, comes before its child.
+        keys = np.arange(len(chances)) * _TIE
+        if len(drafts) > 1:
+            counts = drafts.offsets[1:] - drafts.offsets[:-1]
+            keys -= (drafts.offsets[:-1] * (_TIE - _TIE / 1000)).repeat(counts)
+        keys -= chances
+        order = keys.argsort() if nodes is None else nodes[keys[nodes].argsort()]
         return order, chances[order]
 
     def _tokens_and_times(
@@ -138,27 +146,32 @@ class Adaptive:
         chances: NDArray[np.float64],
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """[n]: expected tokens and seconds of the step if the first n of `order` are verified."""
-        requests = len(load)
-        tokens = np.empty(len(order) + 1)
+        requests, keys, n = len(load), load.keys, len(order)
+        tokens = np.empty(n + 1)
         tokens[0] = requests
-        np.cumsum(chances, out=tokens[1:])
-        tokens[1:] += requests
-        keys = float(load.contexts.sum())
-        reads = np.empty(len(order) + 1)
-        reads[0] = keys + load.other_reads
-        owner = drafts.offsets.searchsorted(order, side="right") - 1
-        np.cumsum(load.contexts[owner] + 1, out=reads[1:])
-        reads[1:] += reads[0]
-        rows = np.arange(requests + load.other_rows, requests + load.other_rows + len(reads))
+        tokens[1:] = chances
+        tokens.cumsum(out=tokens)
+        rows = np.arange(requests + load.other_rows, requests + load.other_rows + n + 1)
+        base = keys + load.other_reads
+        if requests == 1:
+            reads = np.arange(base, base + (n + 1) * (keys + 1), keys + 1)
+        else:
+            reads = np.empty(n + 1, np.int64)
+            reads[0] = base
+            counts = drafts.offsets[1:] - drafts.offsets[:-1]
+            reads[1:] = (load.contexts + 1).repeat(counts)[order]
+            reads.cumsum(out=reads)
         times = self.cost.seconds(rows, reads, keys, requests)
         # The other rows are computed in any case, and make no token: their time is not the
         # nodes' to share, or a long prefill would make every node look cheap.
         if load.other_rows:
-            times = times - (times[0] - self.cost.seconds(requests, keys, keys, requests))
+            times = times - (times[0] - self.cost.of(requests, keys, keys, requests))
         return tokens, times + self._asking.seconds(self._asked)
 
     def _tried(self, best: int, tokens: NDArray[np.float64], times: NDArray[np.float64]) -> int:
         """`best`, or more if the account covers what seems to be lost by it."""
+        if self._account <= 0:
+            return best
         loss = times - tokens * (times[best] / tokens[best])
         bearable = np.flatnonzero(loss <= _MOST_TRIAL * times[0])
         taken = int(bearable[-1])
@@ -172,15 +185,13 @@ class Adaptive:
         """
         load, drafts = step.load, step.chosen.drafts
         requests, nodes = len(load), len(drafts.tokens)
-        keys = int(load.contexts.sum())
+        keys = load.keys
         rows, reads = requests + load.other_rows, keys + load.other_reads
         if nodes:
             counts = drafts.offsets[1:] - drafts.offsets[:-1]
-            reads += int(counts @ (load.contexts + 1))
-            if _judged_by_depth(drafts):
-                self._depths.observe(depths_of(drafts), step.accepted)
-            else:
-                self._scores.observe(drafts, step.accepted)
+            reads += int(counts @ load.contexts) + nodes
+            calibration = self._depths if _judged_by_depth(drafts) else self._scores
+            calibration.observe(drafts, step.accepted)
         self.cost.observe(rows + nodes, reads, step.seconds, keys, requests)
         self._asking.observe(
             self._asked, step.draft_seconds, requests, step.chosen.kept, step.accepted
@@ -190,16 +201,15 @@ class Adaptive:
     def _settle(self, step: StepFacts, rows: int, reads: int, keys: int) -> None:
         """Pay the trial of this step from the account, or its gain into it."""
         self._account += self._share * (step.seconds + step.draft_seconds)
-        if self._trial is not None:
-            extra, seconds_per_token, spare = self._trial
-            if extra is not None:  # more was verified
-                self._account += int(step.accepted[extra].sum()) * seconds_per_token - spare
-            else:  # more was drafted
-                load = step.load
-                rows, reads = rows - load.other_rows, reads - load.other_reads
-                took = float(self.cost.seconds(rows, reads, keys, len(load)))
-                took += self._asking.seconds(self._asked)
-                self._account += step.committed * seconds_per_token - took
+        trial = self._trial
+        if trial is not None and trial.chosen is None:  # more was drafted
+            load = step.load
+            rows, reads = rows - load.other_rows, reads - load.other_reads
+            took = self.cost.of(rows, reads, keys, len(load)) + self._asking.seconds(self._asked)
+            self._account += step.committed * trial.seconds_per_token - took
+        elif trial is not None and trial.chosen is step.chosen:  # more was verified
+            won = int(step.accepted[trial.extra].sum())
+            self._account += won * trial.seconds_per_token - trial.price
         limit = _MOST_ACCOUNT * max(self._plain, self._asking.least_loss)
         self._account = min(self._account, limit)
         self._trial = None

@@ -50,6 +50,7 @@ class Asking:
         self._tried = np.zeros(most)  # verified per request and step, by place in the draft
         self._won = np.zeros(most)  # accepted
         self._steps = 0
+        self._cheap = False
         self.least_loss = 0.0
         """What the cheapest trial loses, so that an account can be allowed to hold as much."""
 
@@ -71,7 +72,8 @@ class Asking:
         Mutates: `least_loss`. Valid until: for ever. Raises: nothing. GIL: held.
         """
         self.least_loss = 0.0
-        if self._steps < _LEARNING or self.seconds(cap) < _CHEAP * plain:
+        self._cheap = self.seconds(cap) < _CHEAP * plain
+        if self._cheap or self._steps < _LEARNING:
             return Plan(cap, 0, 0.0, 0.0)
         levels = [0, *(level for level in _LEVELS if level < cap), cap]
         tried = np.append(0.0, self._tried.cumsum())[levels] * requests
@@ -108,6 +110,8 @@ class Asking:
         last = self._drafts.setdefault(asked, deque(maxlen=5))
         last.append(seconds)
         self._took[asked] = sorted(last)[len(last) // 2]
+        if self._cheap:
+            return  # what it brings is not needed to know
         self._steps += 1
         rate = 1 / min(self._steps, _MEMORY)
         size = len(self._tried)

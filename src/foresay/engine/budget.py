@@ -96,7 +96,7 @@ class Fixed:
         not fit the load. GIL: held.
         """
         drafts = DraftBatch.of(drafts)
-        return keep(drafts, within_room(drafts, load.room))
+        return keep(drafts, within_room(drafts, load))
 
     def observe(self, step: StepFacts) -> None:
         """Nothing is learned. Mutates: nothing. Valid until: -. Raises: nothing. GIL: held."""

@@ -30,7 +30,7 @@ Number = float | NDArray[Any]
 
 KNOTS = (
     *(1, 2, 3, 4, 6, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 96, 128),
-    *(192, 256, 384, 512, 768, 1024, 2048),
+    *(192, 256, 384, 512, 768, 1024, 2048, 1 << 20),
 )
 """Rows at which the shape is known. Matrix units work on tiles of 16 rows, so the costs may jump
 after 16, 32 and 64."""
@@ -38,6 +38,7 @@ after 16, 32 and 64."""
 _LEVEL = 5  # steps whose median is the level
 _AROUND = 9  # steps whose median is the level for the one in their middle
 _MOST_SURPRISE = 0.2  # of one step, in logarithm
+_KNOWN = 5.0  # steps' worth of experience, from which on a knot's steps count for the level
 _LEAST_RATE = 0.05  # of learning, by a knot with much experience
 
 
@@ -66,14 +67,16 @@ class StepCost:
     def __init__(self) -> None:
         self._set([float(k) for k in KNOTS], [1 + (k - 1) / 8 for k in KNOTS], [0.0] * len(KNOTS))
         self._extras = [5e-6, 2e-5, 0.02]  # per read, key and request
+        self._fitted = False  # then the level says nothing before the first steps
 
     def _set(self, knots: list[float], shape: list[float], trust: list[float]) -> None:
         self._knots = knots
-        self._raw = shape  # as learned; what is used of it is made to rise
+        self._shape = shape
         self._trust = trust  # how many steps' worth of experience each knot has
-        self._knots_array = np.array(knots)
-        self._rising: NDArray[np.float64] | None = None
+        self._arrays = np.array(knots), np.array(shape)  # the same, for many rows at once
         self._level = 1.0
+        self._surprises = [(0.0, 0.0)] * len(knots)  # the last two at each knot
+        self._usual = [0.0, 0.0, 0.0]  # share that each extra has of a step's time
         self._recent: deque[tuple[float, float, float, float, float]] = deque(maxlen=_AROUND)
 
     @classmethod
@@ -104,8 +107,9 @@ class StepCost:
         self = cls()
         sampled, shape, self._extras = _fit(kinds, times)
         knots = sorted({float(k) for k in KNOTS} | set(sampled))
-        trust = [20.0 if knot in sampled else 5.0 for knot in knots]
+        trust = [20.0 if k in sampled else _KNOWN if k < sampled[-1] else 0.0 for k in knots]
         self._set(knots, _filled(knots, sampled, shape), trust)
+        self._fitted = True
         return self
 
     @property
@@ -121,16 +125,18 @@ class StepCost:
         Mutates: nothing that can be seen. Valid until: for ever; the next `observe` may change what
         is expected. Raises: nothing. GIL: held.
         """
-        if self._rising is None:
-            self._rising = np.array(isotonic(self._raw, [t + 1 for t in self._trust]))
-        shape: Any = np.interp(rows, self._knots_array, self._rising)
-        last = self._knots[-1]
-        if np.max(rows) > last:
-            shape = shape * np.maximum(1.0, np.asarray(rows) / last)
+        shape: Any = np.interp(rows, *self._arrays)
         per_read, per_key, per_request = self._extras
-        rest = per_read * reads + (per_key * keys + per_request * requests)
-        total: NDArray[np.float64] = self._level * (shape + rest)
+        rest = (per_read * reads) + (per_key * keys + per_request * requests)
+        total: NDArray[np.float64] = (shape + rest) * self._level
         return total
+
+    def of(self, rows: float, reads: float, keys: float = 0.0, requests: float = 1.0) -> float:
+        """`seconds` of one step, faster.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        return self._level * sum(self._parts(rows, reads, keys, requests))
 
     def observe(
         self, rows: int, reads: int, seconds: float, keys: int = 0, requests: int = 1
@@ -144,53 +150,86 @@ class StepCost:
             return
         ratio = seconds / sum(self._parts(rows, reads, keys, requests))
         recent = self._recent
-        recent.append((ratio, rows, reads, keys, requests))
+        step = (ratio, rows, reads, keys, requests)
+        if (self._fitted or len(recent) > 2) and self._trust[self._nearest(rows)] < _KNOWN:
+            # A long prefill, say: its time says more about its rows than about the machine.
+            self._learn(step, self._level, fresh=True)
+            return
+        recent.append(step)
         ratios = [step[0] for step in recent]
         last = sorted(ratios[-_LEVEL:])
         self._level = last[len(last) // 2]
         if len(ratios) == _AROUND:
             ratios.sort()
-            self._learn(recent[_AROUND // 2], ratios[_AROUND // 2])
+            self._learn(recent[_AROUND // 2], ratios[_AROUND // 2], fresh=False)
+
+    def _nearest(self, rows: float) -> int:
+        knots = self._knots
+        at = min(bisect_right(knots, rows), len(knots) - 1)
+        return at if 2 * rows > knots[at - 1] + knots[at] else at - 1
 
     def _parts(
         self, rows: float, reads: float, keys: float, requests: float
     ) -> tuple[float, float, float, float]:
-        knots, shape = self._knots, self._raw
+        knots, shape = self._knots, self._shape
         at = bisect_right(knots, rows)
         if at == len(knots):
-            own = shape[-1] * rows / knots[-1]
+            own = shape[-1]
         else:
             share = (rows - knots[at - 1]) / (knots[at] - knots[at - 1])
             own = shape[at - 1] * (1 - share) + shape[at] * share
         per_read, per_key, per_request = self._extras
         return own, per_read * reads, per_key * keys, per_request * requests
 
-    def _learn(self, step: tuple[float, float, float, float, float], level: float) -> None:
+    def _learn(
+        self, step: tuple[float, float, float, float, float], level: float, fresh: bool
+    ) -> None:
         """Move what the step's time was made of, each part by its share, towards what it took."""
         ratio, rows, reads, keys, requests = step
-        surprise = max(-_MOST_SURPRISE, min(_MOST_SURPRISE, log(ratio / level)))
+        most = 1.0 if fresh else _MOST_SURPRISE
+        surprise = max(-most, min(most, log(ratio / level)))
         parts = self._parts(rows, reads, keys, requests)
         total = sum(parts)
-        knots, shape, trust = self._knots, self._raw, self._trust
+        knots, trust = self._knots, self._trust
         at = bisect_right(knots, rows) - 1
         share = (rows - knots[at]) / (knots[at + 1] - knots[at]) if at + 1 < len(knots) else 0.0
-        move = 1.0
+        # Single outliers are all slow ones, and would lift the rows in use above the others: the
+        # median of three steps of about the same rows knows nothing of them.
+        before, last = self._surprises[at]
+        self._surprises[at] = last, surprise
+        surprise = sorted((before, last, surprise))[1]
         for knot, weight in ((at, 1 - share), (at + 1, share)):
-            if weight <= 0:
-                continue
-            rate = max(_LEAST_RATE, 1 / (trust[knot] + 3)) * weight
-            move = exp(surprise * rate * parts[0] / total)
-            shape[knot] *= move
-            trust[knot] += weight
-            top = knot
-        # Rows that were never seen follow the largest ones that were.
-        for above in range(top + 1, len(knots)):
-            if trust[above] > 0:
-                break
-            shape[above] *= move
+            if weight > 0:
+                rate = weight * max(_LEAST_RATE, 1 / (trust[knot] + 3))
+                if fresh and trust[knot] < _KNOWN:
+                    rate = 0.5
+                self._move(knot, exp(surprise * rate * parts[0] / total))
+                trust[knot] += weight
+        if fresh:
+            return
+        # An extra is at fault where it has more of the time than usual and the step took longer,
+        # or less and shorter.
         for i, part in enumerate(parts[1:]):
-            self._extras[i] *= exp(surprise * _LEAST_RATE * part / total)
-        self._rising = None
+            usual = self._usual[i] = self._usual[i] * 0.98 + 0.02 * part / total
+            more = min(2.0, part / total / usual - 1) if usual else 0.0
+            self._extras[i] *= exp(surprise * _LEAST_RATE * more)
+
+    def _move(self, knot: int, factor: float) -> None:
+        """Change the shape at a knot; others give way, so that it never falls."""
+        shape, array = self._shape, self._arrays[1]
+        value = shape[knot] * factor
+        below, above = knot - 1, knot + 1
+        while below >= 0 and shape[below] > value:
+            shape[below] = array[below] = value
+            below -= 1
+        # Rows beyond all that were ever seen follow the largest ones that were.
+        if not any(self._trust[above:]):
+            for beyond in range(above, len(shape)):
+                shape[beyond] = array[beyond] = shape[beyond] * factor
+        while above < len(shape) and shape[above] < value:
+            shape[above] = array[above] = value
+            above += 1
+        shape[knot] = array[knot] = value
 
     def grid(self, rows: Sequence[int], contexts: Sequence[int]) -> NDArray[np.float64]:
         """The expected seconds of one request's step, [rows, contexts].
@@ -261,7 +300,7 @@ def _fit(
     floor = 1e-3 * float(times.min())  # a shape of nothing could never grow again
     shape = [max(floor, value) for value in found[: len(sampled)].tolist()]
     # As here: an extra that was not seen may still show itself later.
-    extras = np.maximum(found[len(sampled) :], times.min() * np.array([1e-8, 1e-8, 1e-4]))
+    extras = np.maximum(found[len(sampled) :], times.min() * np.array([1e-7, 1e-6, 1e-3]))
     counts = np.bincount(which).tolist()
     return sampled.tolist(), isotonic(shape, counts), extras.tolist()
 

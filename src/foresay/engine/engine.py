@@ -258,7 +258,7 @@ class Engine:
             not size or self.scheduler.room_for(request, int(size))
             for request, size in zip(writing, sizes, strict=True)
         ]
-        return chosen if all(fits) else chosen.only(fits)
+        return chosen if all(fits) else chosen.only(np.array(fits))
 
     def _verify(self, step: _Step, logits: Tensor) -> Verified:
         """What is committed of the guesses, and the target's own tokens."""

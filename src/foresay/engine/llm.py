@@ -12,7 +12,7 @@ import numpy as np
 from foresay.arrays import Int32s, as_tokens
 from foresay.drafter import Drafter
 from foresay.drafters.lineup import make_drafter
-from foresay.engine.budget import Policy
+from foresay.engine.budget import Policy, make_policy
 from foresay.engine.engine import Engine
 from foresay.engine.logprobs import TokenLogprob
 from foresay.engine.request import FinishReason, Request, Stats
@@ -133,18 +133,37 @@ class LLM:
         progress: Callable[[str, int, int | None], None] | None = None,
     ) -> None:
         guesser = _drafter(drafter)  # before the long work, not after it
+        make_policy(policy)
         folder = weights.find(model, progress=progress)
         self.tokenizer = Tokenizer(folder)
         self.target = Target.load(folder, dtype=dtype, deterministic=deterministic)
+        self._limits = {
+            "memory": _free_memory() // 4 if memory is None else memory,
+            "max_running": max_running,
+            "max_rows": max_rows,
+        }
         self.engine = Engine(
-            self.target,
-            guesser,
-            policy=policy,
-            memory=_free_memory() // 4 if memory is None else memory,
-            max_running=max_running,
-            max_rows=max_rows,
-            with_sources=with_sources,
+            self.target, guesser, policy=policy, with_sources=with_sources, **self._limits
         )
+
+    def beside(
+        self,
+        drafter: str | Drafter[Any] | None = "suffix",
+        policy: str | Policy = "adaptive",
+        *,
+        with_sources: bool = False,
+    ) -> LLM:
+        """Another one with the same model in memory, and an engine of its own.
+
+        Mutates: nothing. Valid until: for ever; the two must not be used by two threads at once.
+        Raises: InputError. GIL: held.
+        """
+        other = object.__new__(LLM)
+        other.tokenizer, other.target, other._limits = self.tokenizer, self.target, self._limits
+        other.engine = Engine(
+            self.target, _drafter(drafter), policy=policy, with_sources=with_sources, **self._limits
+        )
+        return other
 
     def generate(
         self,

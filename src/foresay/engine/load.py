@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -22,17 +23,18 @@ __all__ = [
     "StepFacts",
     "along_paths",
     "depths_of",
-    "flat_parents",
     "keep",
+    "longest",
+    "parents_of",
     "within_room",
 ]
 
 Int64s: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
-N = TypeVar("N", np.int64, np.float64)
+T = TypeVar("T", np.int64, np.float64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Load:
     """What a step has to do before anything is drafted.
 
@@ -54,6 +56,16 @@ class Load:
 
     def __len__(self) -> int:
         return len(self.contexts)
+
+    @cached_property
+    def keys(self) -> int:
+        """The tokens of all decoding requests together."""
+        return int(self.contexts.sum())
+
+    @cached_property
+    def least_room(self) -> int:
+        """The room of the request that has least; without requests, a lot."""
+        return int(self.room.min()) if len(self.room) else 1 << 62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +91,14 @@ class Chosen:
         """
         none, offsets = np.empty(0, np.int32), np.zeros(requests + 1, np.int32)
         return cls(DraftBatch._trusted(none, none, offsets), none, offsets)
+
+    def only(self, requests: Bools | Sequence[bool]) -> Chosen:
+        """The nodes of these requests alone; the others verify none.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        nodes = np.flatnonzero(np.repeat(requests, np.diff(self.drafts.offsets)))
+        return Chosen(keep(self.drafts, nodes).drafts, self.kept[nodes], self.whole)
 
     def original_paths(self, verdicts: Sequence[Verdict]) -> VerdictBatch:
         """Verdicts on `drafts` as verdicts on the proposal: what the drafter is to observe.
@@ -167,41 +187,56 @@ def keep(drafts: DraftBatch, nodes: Int64s | None) -> Chosen:
     """
     offsets = drafts.offsets
     if nodes is None or len(nodes) == len(drafts.tokens):
-        starts = np.repeat(offsets[:-1], offsets[1:] - offsets[:-1])
+        if len(drafts) == 1:
+            return Chosen(drafts, np.arange(len(drafts.tokens), dtype=np.int32), offsets)
+        starts = offsets[:-1].repeat(offsets[1:] - offsets[:-1])
         return Chosen(drafts, np.arange(len(starts), dtype=np.int32) - starts, offsets)
+    if not len(nodes):
+        chosen = Chosen.nothing(len(drafts))
+        return Chosen(chosen.drafts, chosen.kept, offsets)
     bounds = nodes.searchsorted(offsets).astype(np.int32)
     counts = bounds[1:] - bounds[:-1]
-    old_starts, new_starts = np.repeat(offsets[:-1], counts), np.repeat(bounds[:-1], counts)
+    old_starts, new_starts = offsets[:-1].repeat(counts), bounds[:-1].repeat(counts)
     place = np.empty(len(drafts.tokens), np.int32)
     place[nodes] = np.arange(len(nodes), dtype=np.int32)
     parents = drafts.parents[nodes]
     # A root's -1 reads some other node's place here; np.where then drops what was read.
     parents = np.where(parents < 0, parents, place[old_starts + parents] - new_starts)
-    chosen = DraftBatch._trusted(
+    kept = DraftBatch._trusted(
         drafts.tokens[nodes],
         parents,
         bounds,
         None if drafts.scores is None else drafts.scores[nodes],
         None if drafts.probs is None else drafts.probs[nodes],
     )
-    return Chosen(chosen, nodes.astype(np.int32) - old_starts, offsets)
+    return Chosen(kept, nodes.astype(np.int32) - old_starts, offsets)
 
 
-def within_room(drafts: DraftBatch, room: Int64s) -> Int64s | None:
+def within_room(drafts: DraftBatch, load: Load) -> Int64s | None:
     """The flat indices of the nodes that can still be committed; None if that is all of them.
 
     The target's own token takes the last place of an answer, so the nodes of an answer with room
     for r tokens are of use down to depth r - 1.
 
     Mutates: nothing. Valid until: for ever. Raises: InputError for a number of drafts that does not
-    fit. GIL: held.
+    fit the load. GIL: held.
     """
-    if len(drafts) != len(room):
-        raise InputError(f"there are {len(drafts)} drafts for {len(room)} requests; each needs one")
-    counts = drafts.offsets[1:] - drafts.offsets[:-1]
-    if (counts < room).all():
+    if len(drafts) != len(load):
+        raise InputError(f"there are {len(drafts)} drafts for {len(load)} requests; each needs one")
+    if not len(drafts) or longest(drafts) < load.least_room:
         return None  # no path is longer than its draft has nodes
-    return np.flatnonzero(depths_of(drafts) < np.repeat(room, counts))
+    counts = drafts.offsets[1:] - drafts.offsets[:-1]
+    return np.flatnonzero(depths_of(drafts) < load.room.repeat(counts))
+
+
+def longest(drafts: DraftBatch) -> int:
+    """The nodes of the largest draft, of one draft or more.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    if len(drafts) == 1:
+        return len(drafts.tokens)
+    return int((drafts.offsets[1:] - drafts.offsets[:-1]).max())
 
 
 def depths_of(drafts: DraftBatch) -> Int64s:
@@ -209,41 +244,45 @@ def depths_of(drafts: DraftBatch) -> Int64s:
 
     Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
-    return along_paths(drafts, flat_parents(drafts), np.ones(len(drafts.tokens), np.int64))
+    one = np.ones(len(drafts.tokens) + 1, np.int64)
+    one[-1] = 0
+    return along_paths(drafts, parents_of(drafts), one, np.add)[:-1]
 
 
-def flat_parents(drafts: DraftBatch) -> Int64s:
-    """The flat index of each node's parent; of a root, one less than where its draft begins.
+def parents_of(drafts: DraftBatch) -> Int64s:
+    """The flat index of each node's parent, int64[N + 1]; -1 for a root, and in the last place.
 
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
-    offsets = drafts.offsets
-    flat: Int64s = drafts.parents + offsets[:-1].astype(np.int64).repeat(offsets[1:] - offsets[:-1])
-    return flat
-
-
-def along_paths(drafts: DraftBatch, parents: Int64s, values: NDArray[N]) -> NDArray[N]:
-    """The sum of `values` over each node and its ancestors; `parents` are the flat ones.
+    So an array [N + 1] indexed by it has in its last place what stands above all roots.
 
     Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
-    n = len(parents)
-    if (parents == np.arange(-1, n - 1)).all():  # chains: running sums, less those before the draft
-        sums = np.zeros(n + 1, values.dtype)
-        values.cumsum(out=sums[1:])
-        offsets = drafts.offsets
-        chains: NDArray[N] = sums[1:] - sums[offsets[:-1]].repeat(offsets[1:] - offsets[:-1])
-        return chains
-    # Every node looks at its ancestor twice as far up in each round; n stands for "above all".
-    up = np.empty(n + 1, np.int64)
-    up[:n] = np.where(drafts.parents < 0, n, parents)
-    up[n] = n
-    sums = np.zeros(n + 1, values.dtype)
-    sums[:n] = values
-    while up.min() < n:
-        sums += sums[up]
-        up = up[up]
-    return sums[:n]
+    offsets, n = drafts.offsets, len(drafts.tokens)
+    parents = np.empty(n + 1, np.int64)
+    parents[:n] = drafts.parents
+    parents[n] = -1
+    if len(drafts) > 1:
+        parents[:n] += offsets[:-1].repeat(offsets[1:] - offsets[:-1])
+        parents[:n][drafts.parents < 0] = -1
+    return parents
+
+
+def along_paths(
+    drafts: DraftBatch, parents: Int64s, values: NDArray[T], combine: np.ufunc
+) -> NDArray[T]:
+    """`values` combined over each node and its ancestors, [N + 1].
+
+    `parents` comes from `parents_of`; the last of the `values` stands above all roots and must
+    change nothing it is combined with.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    # Every node looks at its ancestor twice as far up in each round.
+    rounds = (longest(drafts) - 1).bit_length() if len(drafts) else 0
+    for left in range(rounds, 0, -1):
+        values = combine(values, values[parents])
+        if left > 1:
+            parents = parents[parents]
+    return values
 
 
 def _flat_path(drafts: DraftBatch, verdicts: VerdictBatch) -> Int32s:

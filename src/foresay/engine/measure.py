@@ -6,6 +6,8 @@ from time import perf_counter
 
 import numpy as np
 
+from foresay._core import Kv
+from foresay.arrays import Int32s
 from foresay.draft import Draft
 from foresay.engine.cost import Sample, StepCost
 from foresay.models.target import Target
@@ -40,7 +42,7 @@ def measured_cost(target: Target) -> StepCost:
     return StepCost.measured(samples) if samples else StepCost()
 
 
-def _text(target: Target, size: int) -> tuple[object, object]:
+def _text(target: Target, size: int) -> tuple[Kv, Int32s]:
     """A stored text, and its last token, which is not."""
     kv = target.open()
     tokens = (np.arange(size + 1) % min(target.vocabulary, 1000)).astype(np.int32)

@@ -1,16 +1,20 @@
 """What this machine guarantees: whether a row's logits depend on its text alone, bit by bit.
 
 The classes of row counts in `linears` and the order of sums in the core's attention are meant to
-make it so; this tries it out on the loaded model.
+make it so, and `steady` for what is neither; `holds` tries it out on the loaded model.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from itertools import count
+from math import gcd
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import PreTrainedModel, activations
 
 from foresay.draft import Draft
 
@@ -18,7 +22,70 @@ if TYPE_CHECKING:
     from foresay.arrays import Int32s
     from foresay.models.target import Target
 
-__all__ = ["holds"]
+__all__ = ["holds", "steady"]
+
+_VECTOR = 64  # numbers that torch takes at once, at most: two vectors of bfloat16
+_GRAIN, _GRAIN_OF_GELU = 1 << 15, 1 << 14  # numbers from which on torch divides them among threads
+_ROWS = 16
+_ELEMENTWISE = (nn.SiLU, nn.GELU, nn.Sigmoid, nn.Softplus, nn.Mish)
+
+
+def steady(model: PreTrainedModel) -> None:
+    """Take care of what makes a row's bits depend on its place. An activation's last numbers, which
+    fill no whole vector, are computed in another way than the others. Experts and their routers
+    are chosen and multiplied in ways that depend on how many rows there are.
+
+    Mutates: the model. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    experts = model.dtype == torch.float32 and model._can_set_experts_implementation()
+    if experts:
+        model.set_experts_implementation("batched_mm")  # the others look at who shares an expert
+    for module in model.modules():
+        if type(module).__module__ == activations.__name__ or isinstance(module, _ELEMENTWISE):
+            module.forward = _in_whole_vectors(module.forward)
+        elif model.dtype == torch.float32 and isinstance(
+            getattr(module, "experts", None), nn.Module
+        ):
+            module.forward = _by_equal_parts(module.forward)
+
+
+def _in_whole_vectors(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def forward(x: Tensor) -> Tensor:
+        size = x.numel()
+        if x.shape[-1] % _VECTOR == 0 and _is_whole(size):
+            return function(x)
+        whole = next(n for n in count(-(-size // _VECTOR) * _VECTOR, _VECTOR) if _is_whole(n))
+        return function(nn.functional.pad(x.reshape(-1), (0, whole - size)))[:size].view(x.shape)
+
+    return forward
+
+
+def _is_whole(size: int) -> bool:
+    """Whether each thread's share of so many numbers is made of whole vectors."""
+    threads = torch.get_num_threads()
+    shares = min(threads, -(-size // _GRAIN)) or 1
+    if size > _GRAIN_OF_GELU:
+        shares *= threads // gcd(shares, threads)
+    return size % (_VECTOR * shares) == 0
+
+
+def _by_equal_parts(function: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    """Of a function of rows [1, T, width] that returns one tensor or several, row by row."""
+
+    def forward(x: Tensor) -> Any:
+        rows = x.shape[1]
+        parts = nn.functional.pad(x, (0, 0, 0, -rows % _ROWS)).split(_ROWS, 1)
+        outs = [function(part) for part in parts]
+        if isinstance(outs[0], Tensor):
+            return _joined(outs, rows)
+        return tuple(_joined(column, rows) for column in zip(*outs, strict=True))
+
+    return forward
+
+
+def _joined(parts: Sequence[Tensor], rows: int) -> Tensor:
+    axis = parts[0].shape.index(_ROWS)
+    return torch.cat(list(parts), axis).narrow(axis, 0, rows)
 
 
 def holds(target: Target, size: int = 44, last: int = 6) -> bool:
@@ -27,7 +94,7 @@ def holds(target: Target, size: int = 44, last: int = 6) -> bool:
 
     Mutates: nothing. Valid until: torch's threads change. Raises: nothing. GIL: released by torch.
     """
-    random = np.random.default_rng(3)
+    random, size = np.random.default_rng(3), min(size, target.context)
     text = random.integers(0, target.vocabulary, size).astype(np.int32)
     wrong = random.integers(0, target.vocabulary, size).astype(np.int32)
     wanted = _one_by_one(target, text, last)
@@ -62,6 +129,6 @@ def _in_tree(target: Target, text: Int32s, wrong: Int32s, last: int) -> Tensor:
 
 
 def _beside_another(target: Target, text: Int32s, wrong: Int32s, last: int) -> Tensor:
-    others = [target.part(target.open(), np.tile(wrong, 3), wanted=False)]
+    others = [target.part(target.open(), np.tile(wrong, 3)[: target.context], wanted=False)]
     mine = target.part(target.open(), text[:-last], Draft.chain(text[-last:]))
     return target.forward([*others, mine])

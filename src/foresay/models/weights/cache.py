@@ -16,7 +16,10 @@ from pathlib import Path
 
 from foresay.errors import ModelError
 
-__all__ = ["cache_folder", "place", "writing"]
+__all__ = ["FORMAT", "cache_folder", "place", "writing"]
+
+FORMAT = 1
+"""Changes when the same file would be converted to other bits; part of the names in the cache."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

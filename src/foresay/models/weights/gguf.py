@@ -17,17 +17,14 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from foresay.errors import InputError, ModelError, UnsupportedModel
-from foresay.models.weights.cache import place
+from foresay.models.weights.cache import FORMAT, place
 from foresay.models.weights.gguf_config import Plan, Source, check_rope_factors, plan
 from foresay.models.weights.gguf_header import Header, Tensor, read_header
 from foresay.models.weights.gguf_tokenizer import Words, words_of
 from foresay.models.weights.progress import Progress
-from foresay.models.weights.shards import Chunks, bf16_of, write_shards
+from foresay.models.weights.shards import LARGEST, Chunks, bf16_of, write_shards
 
-__all__ = ["FORMAT", "convert", "write_model"]
-
-FORMAT = 1
-"""Changes when the same file would be converted to other bits; part of the names in the cache."""
+__all__ = ["convert", "size_of", "write_model"]
 
 _VALUES_AT_A_TIME = 1 << 23
 
@@ -161,13 +158,14 @@ class _Reader:
             if source.heads:
                 # Rows came as (half, pair) in every head and were stored as (pair, half).
                 part = part.reshape(-1, unit // 2, 2, part.shape[1]).swapaxes(1, 2)
-            bits = bf16_of(part - np.float32(source.plus) if source.plus else part)
-            if bool(((bits & 0x7F80) == 0x7F80).any()):
+            if source.plus:
+                part = part - np.float32(source.plus)
+            if not float(np.abs(part).max()) <= LARGEST:  # so NaN is found too
                 raise ModelError(
                     f"'{self._path}' is damaged: the tensor '{tensor.name}' holds values that are "
                     "no numbers, or too large for bfloat16"
                 )
-            yield bits
+            yield bf16_of(part)
         self.done += tensor.size
         if self._progress is not None:
             self._progress("convert", self.done, self.total)

@@ -75,6 +75,9 @@ def plan(header: Header, path: str) -> Plan:
     Mutates: nothing. Valid until: the file changes. Raises: UnsupportedModel naming what is not
     understood, ModelError for a key that is missing or no sound value. GIL: held.
     """
+    parts = header.metadata.get("split.count", 1)
+    if np.ndim(parts) or parts not in (0, 1):
+        raise UnsupportedModel(f"'{path}' is one of {parts} parts of a model; join them first")
     keys = _Keys(header, path)
     config = _config(keys)
     sources = _sources(header, config, keys)
@@ -176,6 +179,7 @@ def _config(keys: _Keys) -> dict[str, Any]:
         "rope_scaling": _rope_scaling(keys),
         "attention_dropout": 0.0,
         "torch_dtype": "bfloat16",
+        "transformers_version": "4.56.0",  # whose names these are; later ones read them too
         "use_cache": True,
     }
     if heads % config["num_key_value_heads"] or head % 2:

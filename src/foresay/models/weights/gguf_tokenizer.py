@@ -87,23 +87,23 @@ class _Vocabulary:
     def __init__(self, metadata: dict[str, Any], vocabulary: int, path: str) -> None:
         self._metadata, self.path = metadata, path
         tokens = self._get("tokens")
-        if not isinstance(tokens, list) or not 0 < len(tokens) <= vocabulary:
-            raise self.wrong(f"tokens are {len(tokens or [])}; 1 to {vocabulary} fit the embedding")
+        count = len(tokens) if isinstance(tokens, list) else 0
+        if not 0 < count <= vocabulary:
+            raise self.wrong(f"tokens are {count}; 1 to {vocabulary} fit the embedding")
         self.tokens: list[str] = [
             token or f"[EMPTY_{number}]" for number, token in enumerate(tokens)
         ]
         self.kinds = self._numbers("token_type", "iu", default=1)
-        self.vocab = {
-            token: number
+        # A place in the embedding that no token has: the model's own tokenizer lacks it too.
+        absent = {
+            number
             for number, token in enumerate(self.tokens)
-            # A place in the embedding that no token has: the model's own tokenizer lacks it too.
-            if not (self.kinds[number] == _UNUSED and token == f"[PAD{number}]")
+            if self.kinds[number] == _UNUSED and token == f"[PAD{number}]"
         }
-        missing = sum(
-            self.kinds[number] == _UNUSED and token == f"[PAD{number}]"
-            for number, token in enumerate(self.tokens)
-        )
-        if len(self.vocab) + missing != len(self.tokens):
+        self.vocab = {
+            token: number for number, token in enumerate(self.tokens) if number not in absent
+        }
+        if len(self.vocab) + len(absent) != len(self.tokens):
             raise self.wrong("a token occurs twice")
         self.ids = {}
         for name, long in _SPECIAL.items():
@@ -241,11 +241,12 @@ def _sentencepiece(found: _Vocabulary, *, gemma: bool) -> Tokenizer:
 
 def _add_tokens(tokenizer: Tokenizer, found: _Vocabulary) -> None:
     """Tokens that are found in the text whole, before it is cut: control tokens and the user's."""
-    for number, token in enumerate(found.tokens):
-        kind = found.kinds[number]
-        if token in found.vocab and kind in (_CONTROL, _USER):
-            special = bool(kind == _CONTROL)
-            tokenizer.add_tokens([AddedToken(token, normalized=False, special=special)])
+    added = [
+        AddedToken(token, normalized=False, special=bool(kind == _CONTROL))
+        for token, kind in zip(found.tokens, found.kinds, strict=True)
+        if kind in (_CONTROL, _USER) and token in found.vocab
+    ]
+    tokenizer.add_tokens(added)
 
 
 def _add_ends(tokenizer: Tokenizer, found: _Vocabulary, kind: str) -> None:

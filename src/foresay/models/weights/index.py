@@ -12,6 +12,7 @@ import hashlib
 import http.client
 import json
 import os
+import ssl
 import subprocess
 import sys
 import urllib.error
@@ -29,6 +30,10 @@ _CHUNK = 1 << 20
 _TRIES = 4
 _SECONDS = 30.0  # without a byte
 _ASK_SECONDS = 120.0
+_BROKEN = (
+    *(urllib.error.URLError, http.client.HTTPException, ssl.SSLError),
+    *(TimeoutError, ConnectionError),
+)
 
 
 class _Address(NamedTuple):
@@ -96,7 +101,7 @@ def _fetch(address: _Address, folder: Path, limit: int, progress: Progress | Non
     for trial in range(_TRIES):
         try:
             total = _continue(address.url, part, limit, progress)
-        except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError):
+        except _BROKEN:
             continue
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -135,6 +140,7 @@ def _continue(url: str, part: Path, limit: int, progress: Progress | None) -> in
             while chunk := answer.read(_CHUNK):
                 have += len(chunk)
                 if max(have, total or 0) > limit:
+                    part.unlink()
                     raise _Refused(url)
                 file.write(chunk)
                 if progress is not None:

@@ -15,23 +15,24 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SHARD_BYTES", "Chunks", "bf16_of", "write_shards"]
+__all__ = ["LARGEST", "SHARD_BYTES", "Chunks", "bf16_of", "write_shards"]
 
 SHARD_BYTES = 2_000_000_000
+LARGEST = float(np.uint32(0x7F7F0000).view(np.float32))  # of the bfloat16s
 
 Chunks: TypeAlias = Callable[[], Iterator[NDArray[np.uint16]]]
 """Called once, gives the bits of a tensor's bfloat16 values in parts."""
 
 
 def bf16_of(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """The bits of the nearest bfloat16s, ties to even. NaN is not preserved: look for it before.
+    """The bits of the nearest bfloat16s, ties to even, of numbers no larger than LARGEST.
 
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    Mutates: nothing. Valid until: for ever. Raises: nothing; NaN gives any number. GIL: held.
     """
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
-    # In 64 bits, because the largest float32 plus a half would wrap.
-    rounded = (bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return rounded.astype(np.uint16)
+    half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    rounded: NDArray[np.uint16] = ((bits + half) >> np.uint32(16)).astype(np.uint16)
+    return rounded
 
 
 def write_shards(

@@ -1,0 +1,548 @@
+// The loops of attention, for one level: the file that includes this is compiled for it and has defined
+//   FORESAY_WIDTH  floats of a vector: 16, 8 or 4
+//   FORESAY_TILES  whether there are matrix tiles of bfloat16
+//   FORESAY_KERNEL, FORESAY_KERNEL_NAME
+//
+// The bits of a lane depend on its query and on the keys and values it sees, in text order, and on nothing else:
+// - a score is one chain of sums over the key's numbers;
+// - a segment is 256 tokens, counted from the beginning of the text. Its highest score is a maximum; its sum of weights
+//   has 16 parts, by text position modulo 16, each one chain; its mixed values are one chain for each column;
+// - segments are joined one after the other.
+// However lanes are grouped, all of this is done with the same operations: fused multiplication and addition is asked for
+// by name, and the compiler may not contract others (-ffp-contract=off). What a lane does not see is never added to it.
+//
+// Everything is in an unnamed namespace and nothing of the standard library is used: the linker would be free to take this
+// file's copy of an inline function for the rest of the program, which must run on lesser machines.
+#include "attention_kernel.hpp"
+
+#if FORESAY_WIDTH > 4
+#include <immintrin.h>
+#endif
+
+namespace foresay::attention {
+namespace {
+
+constexpr uint32_t kWidth = FORESAY_WIDTH, kParts = kKeyBlock / kWidth;
+typedef float Vec __attribute__((vector_size(4 * kWidth)));
+typedef uint32_t Words __attribute__((vector_size(4 * kWidth)));
+typedef int32_t Ints __attribute__((vector_size(4 * kWidth)));
+
+// How many lanes and blocks of keys, or columns, share registers.
+constexpr uint32_t kScoreLanes = kWidth == 16 ? 6 : 4, kScoreBlocks = kWidth == 16 ? 4 : 1;
+constexpr uint32_t kTileRows = 16;  // lanes, where there are tiles
+constexpr uint32_t kMixLanes = kWidth == 16 ? 6 : 2, kMixColumns = kWidth == 16 ? 64 : 32;
+
+FORESAY_INLINE uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+FORESAY_INLINE uint32_t most(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+template <class V, class T>
+FORESAY_INLINE V load(const T* from) {
+    V out;
+    __builtin_memcpy(&out, from, sizeof(V));
+    return out;
+}
+template <class V, class T>
+FORESAY_INLINE void store(T* to, V value) { __builtin_memcpy(to, &value, sizeof(V)); }
+FORESAY_INLINE Vec all(float value) { return value - Vec{}; }  // unlike a sum with 0, no operation
+FORESAY_INLINE Words all(uint32_t value) { return value - Words{}; }
+
+FORESAY_INLINE Vec multiply_add(Vec a, Vec b, Vec c) {
+#if FORESAY_WIDTH == 16
+    return _mm512_fmadd_ps(a, b, c);
+#elif FORESAY_WIDTH == 8
+    return _mm256_fmadd_ps(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+FORESAY_INLINE Vec highest(Vec a, Vec b) { return a > b ? a : b; }
+
+/// The two bfloat16 of each word.
+FORESAY_INLINE Vec low_of(Words words) { return reinterpret_cast<Vec>(words << 16); }
+FORESAY_INLINE Vec high_of(Words words) { return reinterpret_cast<Vec>(words & 0xFFFF0000u); }
+
+/// e^x for x <= 0; 0 where it would be below the smallest normal number. With k = x / ln 2 to the nearest whole number,
+/// e^x = 2^k e^r and |r| <= ln 2 / 2; adding kRound leaves k in the low bits. The polynomial goes through e^r at
+/// Chebyshev's points and is off by 1e-8.
+FORESAY_INLINE Vec exponential(Vec x) {
+    constexpr float kRound = 0x1.8p23f, kLog2E = 0x1.715476p0f, kLn2High = 0x1.62e4p-1f, kLn2Low = 0x1.7f7d1cp-20f, kLeast = -87.3f;
+    const Vec shifted = multiply_add(x, all(kLog2E), all(kRound)), k = shifted - all(kRound);
+    const Vec r = multiply_add(k, all(-kLn2Low), multiply_add(k, all(-kLn2High), x));
+    Vec p = all(0.0013926213141530752f);
+    p = multiply_add(p, r, all(0.008363203145563602f));
+    p = multiply_add(p, r, all(0.041666556149721146f));
+    p = multiply_add(p, r, all(0.16666576266288757f));
+    p = multiply_add(p, r, all(0.5f));
+    const Vec near_one = multiply_add(r * r, p, r) + all(1.0f);
+    const Vec power = reinterpret_cast<Vec>(reinterpret_cast<Words>(near_one) + (reinterpret_cast<Words>(shifted) << 23));
+    return x < all(kLeast) ? Vec{} : power;
+}
+FORESAY_INLINE float exponential(float x) { return exponential(all(x))[0]; }
+
+/// cap tanh(x / cap).
+FORESAY_INLINE Vec capped(Vec x, float cap) {
+    const Vec scaled = x / all(cap);
+    const Words sign = reinterpret_cast<Words>(scaled) & 0x80000000u;
+    const Vec size = reinterpret_cast<Vec>(reinterpret_cast<Words>(scaled) ^ sign);
+    const Vec power = exponential(size * all(-2.0f));
+    const Vec bent = (all(1.0f) - power) / (all(1.0f) + power) * all(cap);
+    return reinterpret_cast<Vec>(reinterpret_cast<Words>(bent) | sign);
+}
+
+/// The 16 parts as one, in halves: a fixed order.
+template <class Join>
+FORESAY_INLINE float folded(const Vec (&parts)[kParts], Join join) {
+    float lanes[kKeyBlock];
+    for (uint32_t i = 0; i < kParts; ++i) store(lanes + i * kWidth, parts[i]);
+    for (uint32_t half = kKeyBlock / 2; half > 0; half /= 2)
+        for (uint32_t i = 0; i < half; ++i) lanes[i] = join(lanes[i], lanes[i + half]);
+    return lanes[0];
+}
+
+// ---- one type of number or the other -------------------------------------------------------------------------------
+
+struct Float {
+    typedef float Number;
+    static constexpr bool kSmall = false, kTiles = false;
+    static constexpr uint32_t kUnit = 16;  // columns that are mixed together at least
+    /// A query as `add` needs it.
+    FORESAY_INLINE static void pack(const Number* query, uint32_t dim, float* to) {
+        for (uint32_t i = 0; i < dim; ++i) to[i] = query[i];
+    }
+    FORESAY_INLINE static Vec add(Vec sum, Words key, const float* query, uint32_t word) {
+        return multiply_add(reinterpret_cast<Vec>(key), all(query[word]), sum);
+    }
+    /// Adds weight times kUnit columns.
+    FORESAY_INLINE static void columns(const uint32_t* values, Vec (&out)[kParts]) {
+        for (uint32_t i = 0; i < kParts; ++i) out[i] = load<Vec>(values + i * kWidth);
+    }
+    FORESAY_INLINE static void write(Number* out, float value) { *out = value; }
+};
+
+struct Bfloat {
+    typedef uint16_t Number;
+    static constexpr bool kSmall = true, kTiles = FORESAY_TILES;
+    static constexpr uint32_t kUnit = 32;
+#if FORESAY_TILES
+    FORESAY_INLINE static void pack(const Number* query, uint32_t dim, float* to) {
+        to[dim / 2] = 0;  // the second half of an odd end
+        __builtin_memcpy(to, query, dim * sizeof(Number));
+    }
+#else
+    FORESAY_INLINE static void pack(const Number* query, uint32_t dim, float* to) {
+        for (uint32_t i = 0; i < dim + dim % 2; ++i) {
+            const uint32_t word = i < dim ? uint32_t{query[i]} << 16 : 0;
+            __builtin_memcpy(&to[i], &word, sizeof(word));
+        }
+    }
+    FORESAY_INLINE static Vec add(Vec sum, Words key, const float* query, uint32_t word) {
+        return multiply_add(high_of(key), all(query[2 * word + 1]), multiply_add(low_of(key), all(query[2 * word]), sum));
+    }
+#endif
+    FORESAY_INLINE static void columns(const uint32_t* values, Vec (&out)[2 * kParts]) {
+        for (uint32_t i = 0; i < kParts; ++i) {
+            const Words words = load<Words>(values + i * kWidth);
+            out[i] = low_of(words), out[kParts + i] = high_of(words);
+        }
+    }
+    /// Rounded to the nearest, of two the even one.
+    FORESAY_INLINE static void write(Number* out, float value) {
+        uint32_t bits;
+        __builtin_memcpy(&bits, &value, sizeof(bits));
+        *out = value != value ? 0x7FC0 : static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+    }
+};
+
+// ---- scores --------------------------------------------------------------------------------------------------------
+
+/// The scores of some lanes with some blocks of keys.
+template <class Type, uint32_t kLanes, uint32_t kBlocks>
+FORESAY_INLINE void score(const uint32_t* keys, uint32_t key_words, const float* queries, uint32_t query_step, float* scores) {
+    Vec sums[kLanes][kBlocks * kParts] = {};
+    for (uint32_t word = 0; word < key_words; ++word) {
+        Words key[kBlocks * kParts];
+#pragma GCC unroll 8
+        for (uint32_t block = 0; block < kBlocks; ++block)
+#pragma GCC unroll 8
+            for (uint32_t i = 0; i < kParts; ++i)
+                key[block * kParts + i] = load<Words>(keys + (size_t{block} * key_words + word) * kKeyBlock + i * kWidth);
+#pragma GCC unroll 8
+        for (uint32_t lane = 0; lane < kLanes; ++lane)
+#pragma GCC unroll 16
+            for (uint32_t i = 0; i < kBlocks * kParts; ++i)
+                sums[lane][i] = Type::add(sums[lane][i], key[i], queries + lane * query_step, word);
+    }
+#pragma GCC unroll 8
+    for (uint32_t lane = 0; lane < kLanes; ++lane)
+#pragma GCC unroll 16
+        for (uint32_t i = 0; i < kBlocks * kParts; ++i) store(scores + lane * kSegment + i * kWidth, sums[lane][i]);
+}
+
+template <class Type, uint32_t kBlocks>
+FORESAY_INLINE void score_lanes(uint32_t lanes, const uint32_t* keys, uint32_t key_words, const float* queries, uint32_t query_step,
+                                float* scores) {
+    switch (lanes) {
+#define FORESAY_CASE(n) \
+    case n: if constexpr (n <= kScoreLanes) score<Type, n, kBlocks>(keys, key_words, queries, query_step, scores); break;
+        FORESAY_CASE(1) FORESAY_CASE(2) FORESAY_CASE(3) FORESAY_CASE(4) FORESAY_CASE(5) FORESAY_CASE(6)
+#undef FORESAY_CASE
+    }
+}
+
+#if FORESAY_TILES
+
+/// Tiles 0 to 3 are scores of lanes with a block of keys each, 4 the lanes' queries, 5 a block of keys; 6 and 7 are what is
+/// left of these where the words of a key are not a multiple of 16. A block of keys is a tile as it stands in memory. What
+/// the tile of one lane and key holds does not depend on how many others there are.
+struct alignas(64) Tiling {
+    uint8_t palette = 1, start = 0, zeros[14] = {};
+    uint16_t row_bytes[16] = {};
+    uint8_t rows[16] = {};
+
+    Tiling(uint32_t lanes, uint32_t key_words) {
+        const uint32_t rest = key_words % 16;
+        const auto set = [this](uint32_t tile, uint32_t tile_rows, uint32_t words) {
+            rows[tile] = static_cast<uint8_t>(tile_rows), row_bytes[tile] = static_cast<uint16_t>(4 * words);
+        };
+        for (uint32_t tile = 0; tile < 4; ++tile) set(tile, lanes, 16);
+        set(4, lanes, 16), set(5, 16, 16);
+        if (rest) set(6, lanes, rest), set(7, rest, 16);
+    }
+};
+
+// Not those of the compiler, which does not say that they read and write memory.
+#define FORESAY_TILE_LOAD(tile, from, bytes) asm volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(from), "r"(size_t{bytes}) : "memory")
+#define FORESAY_TILE_STORE(tile, to, bytes) asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)" : : "r"(to), "r"(size_t{bytes}) : "memory")
+#define FORESAY_TILE_ZERO(tile) asm volatile("tilezero %%tmm" #tile : : : "memory")
+#define FORESAY_TILE_ADD(sum, a, b) asm volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sum : : : "memory")
+
+/// The scores of as many lanes as the tiles have with `kBlocks` blocks of keys; `step` floats from lane to lane.
+template <uint32_t kBlocks>
+FORESAY_INLINE void score_tiles(const uint32_t* keys, uint32_t key_words, const float* queries, uint32_t query_step, float* scores,
+                                uint32_t step) {
+    const size_t block = size_t{key_words} * kKeyBlock;
+    const uint32_t lane_bytes = 4 * query_step;
+    FORESAY_TILE_ZERO(0);
+    if constexpr (kBlocks > 1) FORESAY_TILE_ZERO(1);
+    if constexpr (kBlocks > 2) FORESAY_TILE_ZERO(2);
+    if constexpr (kBlocks > 3) FORESAY_TILE_ZERO(3);
+#define FORESAY_ADD_ALL(a, b)                                                                                             \
+    FORESAY_TILE_LOAD(a, queries + word, lane_bytes);                                                                     \
+    FORESAY_TILE_LOAD(b, keys + word * kKeyBlock, 64u);                                                                   \
+    FORESAY_TILE_ADD(0, a, b);                                                                                            \
+    if constexpr (kBlocks > 1) { FORESAY_TILE_LOAD(b, keys + block + word * kKeyBlock, 64u); FORESAY_TILE_ADD(1, a, b); } \
+    if constexpr (kBlocks > 2) { FORESAY_TILE_LOAD(b, keys + 2 * block + word * kKeyBlock, 64u); FORESAY_TILE_ADD(2, a, b); } \
+    if constexpr (kBlocks > 3) { FORESAY_TILE_LOAD(b, keys + 3 * block + word * kKeyBlock, 64u); FORESAY_TILE_ADD(3, a, b); }
+    uint32_t word = 0;
+    for (; word + 16 <= key_words; word += 16) { FORESAY_ADD_ALL(4, 5) }
+    if (word < key_words) { FORESAY_ADD_ALL(6, 7) }
+#undef FORESAY_ADD_ALL
+    FORESAY_TILE_STORE(0, scores, 4 * step);
+    if constexpr (kBlocks > 1) FORESAY_TILE_STORE(1, scores + kKeyBlock, 4 * step);
+    if constexpr (kBlocks > 2) FORESAY_TILE_STORE(2, scores + 2 * kKeyBlock, 4 * step);
+    if constexpr (kBlocks > 3) FORESAY_TILE_STORE(3, scores + 3 * kKeyBlock, 4 * step);
+}
+
+#endif
+
+/// The scores of neighbouring lanes with some blocks of keys that follow each other.
+template <class Type>
+void score_blocks(uint32_t lanes, const Block& b, uint32_t block, uint32_t end, const float* queries, uint32_t query_step, float* scores) {
+    const size_t words = size_t{b.key_words} * kKeyBlock;
+    for (; block + kScoreBlocks <= end; block += kScoreBlocks, scores += kScoreBlocks * kKeyBlock) {
+#if FORESAY_TILES
+        if constexpr (Type::kTiles) score_tiles<kScoreBlocks>(b.keys + block * words, b.key_words, queries, query_step, scores, kSegment);
+        else
+#endif
+            score_lanes<Type, kScoreBlocks>(lanes, b.keys + block * words, b.key_words, queries, query_step, scores);
+    }
+    for (; block < end; ++block, scores += kKeyBlock) {
+#if FORESAY_TILES
+        if constexpr (Type::kTiles) score_tiles<1>(b.keys + block * words, b.key_words, queries, query_step, scores, kSegment);
+        else
+#endif
+            score_lanes<Type, 1>(lanes, b.keys + block * words, b.key_words, queries, query_step, scores);
+    }
+}
+
+// ---- weights -------------------------------------------------------------------------------------------------------
+
+/// Makes weights of the scores from `first` up to `end` (of a segment), 0 of those around them that share their vectors.
+FORESAY_INLINE void weigh(float* scores, uint32_t first, uint32_t end, float scaling, float softcap, float& highest_score, float& sum) {
+    constexpr float kNone = -__builtin_inff();
+    Words index[kParts];
+    for (uint32_t i = 0; i < kParts; ++i)
+        for (uint32_t j = 0; j < kWidth; ++j) index[i][j] = i * kWidth + j;
+    Vec tops[kParts];
+    for (auto& top : tops) top = all(kNone);
+    const uint32_t begin = first / kKeyBlock * kKeyBlock;
+    for (uint32_t at = begin; at < end; at += kKeyBlock)
+        for (uint32_t i = 0; i < kParts; ++i) {
+            Vec score = load<Vec>(scores + at + i * kWidth) * all(scaling);
+            if (softcap != 0) score = capped(score, softcap);
+            if (at < first || at + kKeyBlock > end) {
+                const Words place = index[i] + at;
+                score = (place >= all(first)) & (place < all(end)) ? score : all(kNone);
+            }
+            store(scores + at + i * kWidth, score);
+            tops[i] = highest(score, tops[i]);
+        }
+    highest_score = folded(tops, [](float a, float b) __attribute__((always_inline)) { return a > b ? a : b; });
+    const Vec reference = all(highest_score == kNone ? 0.0f : highest_score);
+    Vec sums[kParts] = {};
+    for (uint32_t at = begin; at < end; at += kKeyBlock)
+        for (uint32_t i = 0; i < kParts; ++i) {
+            const Vec weight = exponential(load<Vec>(scores + at + i * kWidth) - reference);
+            store(scores + at + i * kWidth, weight);
+            sums[i] += weight;
+        }
+    sum = folded(sums, [](float a, float b) __attribute__((always_inline)) { return a + b; });
+}
+
+// ---- values --------------------------------------------------------------------------------------------------------
+
+/// Adds weights times values, token after token, to some columns of some lanes.
+template <class Type, uint32_t kLanes, uint32_t kUnits>
+FORESAY_INLINE void mix(const uint32_t* values, uint32_t value_words, uint32_t count, const float* weights, float* mixed, uint32_t mixed_step) {
+    constexpr uint32_t kVecs = Type::kUnit / kWidth;
+    Vec sums[kLanes][kUnits][kVecs];
+#pragma GCC unroll 8
+    for (uint32_t lane = 0; lane < kLanes; ++lane)
+#pragma GCC unroll 8
+        for (uint32_t unit = 0; unit < kUnits; ++unit)
+#pragma GCC unroll 8
+            for (uint32_t i = 0; i < kVecs; ++i) sums[lane][unit][i] = load<Vec>(mixed + lane * mixed_step + unit * Type::kUnit + i * kWidth);
+    for (uint32_t token = 0; token < count; ++token, values += value_words) {
+        Vec columns[kUnits][kVecs];
+#pragma GCC unroll 8
+        for (uint32_t unit = 0; unit < kUnits; ++unit) Type::columns(values + unit * 16, columns[unit]);
+#pragma GCC unroll 8
+        for (uint32_t lane = 0; lane < kLanes; ++lane) {
+            const Vec weight = all(weights[lane * kSegment + token]);
+#pragma GCC unroll 8
+            for (uint32_t unit = 0; unit < kUnits; ++unit)
+#pragma GCC unroll 8
+                for (uint32_t i = 0; i < kVecs; ++i) sums[lane][unit][i] = multiply_add(weight, columns[unit][i], sums[lane][unit][i]);
+        }
+    }
+#pragma GCC unroll 8
+    for (uint32_t lane = 0; lane < kLanes; ++lane)
+#pragma GCC unroll 8
+        for (uint32_t unit = 0; unit < kUnits; ++unit)
+#pragma GCC unroll 8
+            for (uint32_t i = 0; i < kVecs; ++i) store(mixed + lane * mixed_step + unit * Type::kUnit + i * kWidth, sums[lane][unit][i]);
+}
+
+template <class Type, uint32_t kUnits>
+FORESAY_INLINE void mix_lanes(uint32_t lanes, const uint32_t* values, uint32_t value_words, uint32_t count, const float* weights,
+                              float* mixed, uint32_t mixed_step) {
+    switch (lanes) {
+#define FORESAY_CASE(n) \
+    case n: if constexpr (n <= kMixLanes) mix<Type, n, kUnits>(values, value_words, count, weights, mixed, mixed_step); break;
+        FORESAY_CASE(1) FORESAY_CASE(2) FORESAY_CASE(3) FORESAY_CASE(4) FORESAY_CASE(5) FORESAY_CASE(6)
+#undef FORESAY_CASE
+    }
+}
+
+/// All columns of neighbouring lanes, for `count` tokens whose values follow each other.
+template <class Type>
+void mix_columns(uint32_t lanes, const uint32_t* values, uint32_t value_words, uint32_t columns, uint32_t count, const float* weights,
+                 float* mixed, uint32_t mixed_step) {
+    constexpr uint32_t kUnits = kMixColumns / Type::kUnit;
+    for (; columns >= kMixColumns; columns -= kMixColumns, values += kUnits * 16, mixed += kMixColumns)
+        mix_lanes<Type, kUnits>(lanes, values, value_words, count, weights, mixed, mixed_step);
+    for (; columns > 0; columns -= Type::kUnit, values += 16, mixed += Type::kUnit)
+        mix_lanes<Type, 1>(lanes, values, value_words, count, weights, mixed, mixed_step);
+}
+
+// ---- a block -------------------------------------------------------------------------------------------------------
+
+/// What one row sees of one segment, relative to its beginning.
+struct Part {
+    uint32_t first, straight, end;  // first <= straight <= end; nothing is seen where first == end
+    const uint32_t* rest;           // the slot of position `straight`
+};
+
+FORESAY_INLINE Part part_of(const Row& row, uint32_t segment) {
+    const uint32_t begin = segment * kSegment, stop = begin + kSegment;
+    const uint32_t first = most(row.first, begin), end = most(first, least(row.end, stop));
+    const uint32_t straight = most(first, least(row.straight, end));
+    return {first - begin, straight - begin, end - begin, straight >= row.straight ? row.rest + (straight - row.straight) : row.rest};
+}
+
+struct Space {
+    float *scores, *queries, *partials, *joined;
+    uint32_t query_step, columns;
+};
+
+template <class Type>
+FORESAY_INLINE Space space_of(const Block& b, float* scratch) {
+    Space s;
+    s.columns = columns_of(b, Type::kSmall);
+    s.query_step = query_of(b.key_dim);
+    s.scores = scratch;
+    const size_t room = lanes_of(b) + kSpare;  // tiles may take more lanes than there are
+    s.queries = s.scores + room * kSegment;
+    s.partials = s.queries + room * s.query_step;
+    s.joined = s.partials + size_t{lanes_of(b)} * partial_of(s.columns);
+    return s;
+}
+
+/// Neighbouring lanes are worked on together, in groups of about the same size.
+FORESAY_INLINE uint32_t share(uint32_t lanes, uint32_t at_most) {
+    const uint32_t groups = (lanes + at_most - 1) / at_most;
+    return (lanes + groups - 1) / groups;
+}
+
+template <class Type>
+void score_segment(const Block& b, uint32_t segment, const Space& s) {
+    const uint32_t lanes = lanes_of(b), step = share(lanes, Type::kTiles ? kTileRows : kScoreLanes), first_block = segment * (kSegment / kKeyBlock);
+    uint32_t low = kSegment, high = 0;
+    for (uint32_t row = 0; row < b.row_count; ++row) {
+        const Part part = part_of(b.rows[row], segment);
+        if (part.first < part.straight) low = least(low, part.first), high = most(high, part.straight);
+    }
+    // A few blocks of keys for all lanes, then the next: they stay in the first cache.
+    for (uint32_t block = low / kKeyBlock; block * kKeyBlock < high; block += kScoreBlocks)
+        for (uint32_t lane = 0; lane < lanes; lane += step) {
+            const uint32_t count = least(step, lanes - lane);
+            uint32_t from = kSegment, to = 0;
+            for (uint32_t row = lane / b.group; row <= (lane + count - 1) / b.group; ++row) {
+                const Part part = part_of(b.rows[row], segment);
+                if (part.first < part.straight) from = least(from, part.first), to = most(to, part.straight);
+            }
+            const uint32_t begin = most(block, from / kKeyBlock), end = least(block + kScoreBlocks, (to + kKeyBlock - 1) / kKeyBlock);
+            if (begin < end)
+                score_blocks<Type>(count, b, first_block + begin, first_block + end, s.queries + size_t{lane} * s.query_step,
+                                   s.query_step, s.scores + size_t{lane} * kSegment + begin * kKeyBlock);
+        }
+    // What is not where its position says: the whole block around it, then the one that is wanted.
+    for (uint32_t row = 0; row < b.row_count; ++row) {
+        const Part part = part_of(b.rows[row], segment);
+        for (uint32_t lane = row * b.group, count; lane < (row + 1) * b.group && part.straight < part.end; lane += count) {
+            count = least(step, (row + 1) * b.group - lane);
+            float found[kTileRows * kSegment];
+            uint32_t there = UINT32_MAX;
+            for (uint32_t place = part.straight; place < part.end; ++place) {
+                const uint32_t slot = part.rest[place - part.straight];
+                if (slot / kKeyBlock != there) {
+                    there = slot / kKeyBlock;
+                    score_blocks<Type>(count, b, there, there + 1, s.queries + size_t{lane} * s.query_step, s.query_step, found);
+                }
+                for (uint32_t i = 0; i < count; ++i) s.scores[size_t{lane + i} * kSegment + place] = found[i * kSegment + slot % kKeyBlock];
+            }
+        }
+    }
+}
+
+template <class Type>
+void mix_segment(const Block& b, uint32_t segment, const Space& s, float* partials) {
+    const uint32_t lanes = lanes_of(b), step = share(lanes, kMixLanes), size = partial_of(s.columns);
+    const uint32_t* values = b.values + size_t{segment} * kSegment * b.value_words;
+    const auto together = [&](uint32_t lane, uint32_t count, uint32_t first, uint32_t end) {
+        if (first < end)
+            mix_columns<Type>(count, values + size_t{first} * b.value_words, b.value_words, s.columns, end - first,
+                              s.scores + size_t{lane} * kSegment + first, partials + size_t{lane} * size, size);
+    };
+    for (uint32_t lane = 0; lane < lanes; lane += step) {
+        const uint32_t count = least(step, lanes - lane);
+        uint32_t first = 0, end = kSegment;  // what all of them see
+        for (uint32_t row = lane / b.group; row <= (lane + count - 1) / b.group; ++row) {
+            const Part part = part_of(b.rows[row], segment);
+            first = most(first, part.first), end = least(end, part.straight);
+        }
+        const bool common = first < end;
+        for (uint32_t i = lane; i < lane + count; ++i) {
+            const Part part = part_of(b.rows[i / b.group], segment);
+            together(i, 1, part.first, common ? first : part.straight);
+        }
+        if (common) together(lane, count, first, end);
+        for (uint32_t i = lane; i < lane + count; ++i) {
+            const Part part = part_of(b.rows[i / b.group], segment);
+            if (common) together(i, 1, end, part.straight);
+            for (uint32_t place = part.straight; place < part.end; ++place)
+                mix_columns<Type>(1, b.values + size_t{part.rest[place - part.straight]} * b.value_words, b.value_words, s.columns, 1,
+                                  s.scores + size_t{i} * kSegment + place, partials + size_t{i} * size, size);
+        }
+    }
+}
+
+/// Adds a segment's result to those of the segments before it.
+FORESAY_INLINE void join(float* joined, const float* partial, uint32_t columns) {
+    const float a = joined[columns], b = partial[columns], top = a > b ? a : b;
+    const float reference = top == -__builtin_inff() ? 0 : top;
+    const Vec old_share = all(exponential(a - reference)), new_share = all(exponential(b - reference));
+    for (uint32_t i = 0; i < columns; i += kWidth)
+        store(joined + i, multiply_add(load<Vec>(joined + i), old_share, load<Vec>(partial + i) * new_share));
+    joined[columns] = top;
+    joined[columns + 1] = joined[columns + 1] * old_share[0] + partial[columns + 1] * new_share[0];
+}
+
+template <class Type>
+void write(const Block& b, uint32_t lane, const float* joined, uint32_t columns) {
+    auto* out = static_cast<typename Type::Number*>(b.out) + ptrdiff_t(lane / b.group) * b.out_row + ptrdiff_t(lane % b.group) * b.value_dim;
+    float share = 1, sum = joined[columns + 1];
+    if (b.sinks) {
+        const float a = joined[columns], sink = b.sinks[lane % b.group], top = a > sink ? a : sink;
+        const float reference = top == -__builtin_inff() ? 0 : top;
+        share = exponential(a - reference);
+        sum = sum * share + exponential(sink - reference);
+    }
+    const float factor = share / sum;
+    for (uint32_t i = 0; i < b.value_dim; ++i) Type::write(out + i, joined[i] * factor);
+}
+
+template <class Type>
+void attend(const Block& b, float* scratch) noexcept {
+    const Space s = space_of<Type>(b, scratch);
+    const uint32_t lanes = lanes_of(b), size = partial_of(s.columns);
+    for (uint32_t lane = 0; lane < lanes; ++lane)
+        Type::pack(static_cast<const typename Type::Number*>(b.query) + ptrdiff_t(lane / b.group) * b.query_row + ptrdiff_t(lane % b.group) * b.query_head,
+                   b.key_dim, s.queries + size_t{lane} * s.query_step);
+#if FORESAY_TILES
+    const Tiling tiling(share(lanes, kTileRows), b.key_words);
+    if constexpr (Type::kTiles) asm volatile("ldtilecfg %0" : : "m"(tiling) : "memory");
+#endif
+    for (uint32_t segment = b.first_segment; segment < b.end_segment; ++segment) {
+        float* partials = b.partials ? b.partials + size_t{segment - b.first_segment} * lanes * size : s.partials;
+        score_segment<Type>(b, segment, s);
+        for (uint32_t lane = 0; lane < lanes; ++lane) {
+            const Part part = part_of(b.rows[lane / b.group], segment);
+            float* partial = partials + size_t{lane} * size;
+            for (uint32_t i = 0; i < s.columns; i += kWidth) store(partial + i, Vec{});
+            if (part.first < part.end)
+                weigh(s.scores + size_t{lane} * kSegment, part.first, part.end, b.scaling, b.softcap, partial[s.columns], partial[s.columns + 1]);
+        }
+        mix_segment<Type>(b, segment, s, partials);
+        if (b.partials) continue;
+        for (uint32_t lane = 0; lane < lanes; ++lane) {
+            const Row& row = b.rows[lane / b.group];
+            float *joined = s.joined + size_t{lane} * size, *partial = s.partials + size_t{lane} * size;
+            if (segment == row.first / kSegment) __builtin_memcpy(joined, partial, size * sizeof(float));
+            else if (segment > row.first / kSegment && segment * kSegment < row.end) join(joined, partial, s.columns);
+        }
+    }
+#if FORESAY_TILES
+    if constexpr (Type::kTiles) asm volatile("tilerelease" : : : "memory");
+#endif
+    for (uint32_t lane = 0; lane < lanes && !b.partials; ++lane) write<Type>(b, lane, s.joined + size_t{lane} * size, s.columns);
+}
+
+/// Joins the segments' results, which other calls have left in b.partials, from b.first_segment on.
+template <class Type>
+void finish(const Block& b, float* scratch) noexcept {
+    const uint32_t columns = columns_of(b, Type::kSmall), lanes = lanes_of(b), size = partial_of(columns);
+    for (uint32_t lane = 0; lane < lanes; ++lane) {
+        const Row& row = b.rows[lane / b.group];
+        const auto partial = [&](uint32_t segment) { return b.partials + (size_t{segment - b.first_segment} * lanes + lane) * size; };
+        __builtin_memcpy(scratch, partial(row.first / kSegment), size * sizeof(float));
+        for (uint32_t segment = row.first / kSegment + 1; segment * kSegment < row.end; ++segment) join(scratch, partial(segment), columns);
+        write<Type>(b, lane, scratch, columns);
+    }
+}
+
+}  // namespace
+
+const Kernel FORESAY_KERNEL = {FORESAY_KERNEL_NAME, {attend<Float>, attend<Bfloat>}, {finish<Float>, finish<Bfloat>}};
+
+}  // namespace foresay::attention

@@ -1,0 +1,286 @@
+"""`foresay generate`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foresay.cli.model import DEFAULT_MODEL, Dtype, DtypeOption, Model, load, require_engine
+from foresay.cli.root import app
+from foresay.cli.show import harmless, print_heading, progress_between, tolerate_encoding
+from foresay.errors import InputError
+
+if TYPE_CHECKING:
+    from foresay.engine.llm import LLM, Result
+    from foresay.sampling.params import SamplingParams
+
+
+@app.command()
+def generate(
+    prompts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="What to answer; - is all of stdin.", metavar="PROMPT", show_default=False
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            help='A file with one prompt per line, or with JSON objects that have a "prompt"; '
+            "- is stdin."
+        ),
+    ] = None,
+    model: Model = DEFAULT_MODEL,
+    drafter: Annotated[
+        str, typer.Option(help="Who guesses: suffix, ngram, … (see `foresay doctor`), or none.")
+    ] = "suffix",
+    policy: Annotated[
+        str,
+        typer.Option(help="How much is guessed: adaptive, fixed, threshold, dynamic-k or none."),
+    ] = "adaptive",
+    corpus: Annotated[Path | None, typer.Option(help="Corpus file to draft from as well.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Of an answer, at most.")] = 256,
+    temperature: Annotated[
+        float, typer.Option(help="0 is greedy: always the likeliest token.")
+    ] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Only the k likeliest tokens; 0: all.")] = 0,
+    top_p: Annotated[
+        float, typer.Option(help="Only the likeliest that reach this probability together.")
+    ] = 1.0,
+    min_p: Annotated[
+        float, typer.Option(help="Only those this likely, compared with the likeliest.")
+    ] = 0.0,
+    seed: Annotated[
+        int | None, typer.Option(help="The same seed gives the same answer.", show_default=False)
+    ] = None,
+    n: Annotated[int, typer.Option("-n", help="Answers to each prompt.")] = 1,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help="A text that ends the answer; may be given again.", show_default=False),
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the prompt as it is, without chat template.")
+    ] = False,
+    dtype: Dtype = DtypeOption.auto,
+    sources: Annotated[
+        bool, typer.Option("--sources", help="Show where each token was drafted from.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line and answer.")
+    ] = False,
+) -> None:
+    """Answer one or many prompts.
+
+    Prompts are arguments, lines of a file, or what is piped in. A model with a chat template is
+    given them as a user's messages. On a terminal a single answer appears as it is written.
+
+    With --sources tokens that were guessed are coloured by where the guess was from, and stand in
+    brackets where there are no colours: «own text», ⟦group⟧, ⟨history⟩, ⌊corpus⌋, ¦usual¦. The
+    others are the model's own.
+
+    \b
+    Examples:
+      foresay generate "Why is the sky blue?"
+      foresay generate "Write a haiku." -n 4 --temperature 0.8 --seed 1
+      foresay generate --file prompts.txt --json > answers.jsonl
+      cat question.txt | foresay generate --max-tokens 64
+      foresay generate "Once upon a time" --raw --sources
+
+    The JSON objects have prompt, text, token_ids, finish_reason and stats.
+    """
+    from foresay.sampling.params import SamplingParams
+
+    tolerate_encoding()
+    texts = _prompts(prompts or [], file)
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        n=n,
+        stop=tuple(stop or ()),
+    )
+    require_engine("generate")
+    guesser: Any = drafter
+    if corpus is not None:
+        from foresay.drafters.lineup import make_drafter
+
+        guesser = make_drafter(drafter, share="all", corpus=corpus)
+    llm = load(model, dtype, drafter=guesser, policy=policy, with_sources=sources)
+    chat = llm.tokenizer.chats and not raw
+    if len(texts) == n == 1 and sys.stdout.isatty() and not (sources or as_json):
+        good = _stream(llm, texts[0], params, chat)
+    else:
+        good = _print_all(llm, texts, params, chat, sources, as_json)
+    if not good:
+        raise typer.Exit(1)
+
+
+def _prompts(arguments: list[str], file: Path | None) -> list[str]:
+    """All that is asked, arguments first."""
+    if not arguments and file is None:
+        if sys.stdin is None or sys.stdin.isatty():
+            raise InputError(
+                "there is no prompt; give one as an argument, with --file, or through a pipe"
+            )
+        arguments = ["-"]
+    texts = [_stdin().removesuffix("\n") if text == "-" else text for text in arguments]
+    for number, text in enumerate(texts, start=1):
+        if not text.strip():
+            where = "what was piped in" if arguments[number - 1] == "-" else f"prompt {number}"
+            raise InputError(f"{where} is empty; a text to answer to is needed")
+    if file is not None:
+        texts += _lines(file)
+    return texts
+
+
+def _stdin() -> str:
+    if sys.stdin is None:
+        raise InputError("nothing is piped in; give a prompt as an argument, or with --file")
+    return _text(sys.stdin.buffer.read(), "what was piped in")
+
+
+def _lines(file: Path) -> list[str]:
+    """The prompts of a file: of JSON objects, if its first line is one."""
+    name = "what was piped in" if str(file) == "-" else f"'{file}'"
+    text = _stdin() if str(file) == "-" else _text(file.read_bytes(), name)
+    # Not splitlines(): JSON may hold line separators of Unicode.
+    lines = [(at, line.rstrip("\r")) for at, line in enumerate(text.split("\n"), start=1)]
+    lines = [(at, line) for at, line in lines if line.strip()]
+    if not lines:
+        raise InputError(f"{name} holds no prompt; one per line is needed")
+    if _object(lines[0][1]) is None:
+        return [line for _, line in lines]
+    prompts = []
+    for at, line in lines:
+        prompt = (_object(line) or {}).get("prompt")
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise InputError(
+                f'line {at} of {name} is no JSON object with a text as "prompt", as the first one '
+                "begins"
+            )
+        prompts.append(prompt)
+    return prompts
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _text(data: bytes, name: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name} is not UTF-8 at byte {error.start}; UTF-8 is needed") from error
+
+
+def _stream(llm: LLM, text: str, params: SamplingParams, chat: bool) -> bool:
+    """Print one answer while it is written; whether it went well."""
+    error = None
+    for chunk in llm.stream(text, params, chat=chat):
+        print(harmless(chunk.text), end="", flush=True)
+        if chunk.result is not None:
+            error = chunk.result.error
+    print()
+    if error is not None:
+        _complain(error)
+    return error is None
+
+
+def _print_all(
+    llm: LLM, texts: list[str], params: SamplingParams, chat: bool, sources: bool, as_json: bool
+) -> bool:
+    """Print the answers in the order of the prompts, each as soon as it can be; whether all went
+    well.
+    """
+    good = True
+    total = len(texts) * params.n * params.max_tokens
+    with progress_between("answering", total) as (advance, aside):
+        for index, result in _in_order(llm, texts, params, chat, advance):
+            with aside():
+                if result.error is not None:
+                    good = False
+                    sys.stdout.flush()
+                    _complain(result.error, index if len(texts) > 1 else None)
+                if as_json:
+                    _print_json(result, params, sources)
+                elif result.error is None:
+                    _print_text(
+                        llm, result, params, sources, _heading(texts, index, result, params)
+                    )
+    return good
+
+
+def _in_order(
+    llm: LLM,
+    texts: list[str],
+    params: SamplingParams,
+    chat: bool,
+    advance: Callable[[int], None],
+) -> Iterator[tuple[int, Result]]:
+    """Results with the numbers of their prompts."""
+    done: dict[int, Result] = {}
+    given = 0
+    for chunk in llm.stream(texts, params, chat=chat):
+        advance(len(chunk.token_ids))
+        if chunk.result is not None:
+            advance(params.max_tokens - len(chunk.result.token_ids))  # it ended early
+            done[chunk.prompt_index * params.n + chunk.sample] = chunk.result
+        while given in done:
+            yield given // params.n, done.pop(given)
+            given += 1
+
+
+def _complain(error: Exception, index: int | None = None) -> None:
+    where = "" if index is None else f"prompt {index + 1}: "
+    print(f"foresay: {where}{error}", file=sys.stderr)
+
+
+def _print_json(result: Result, params: SamplingParams, sources: bool) -> None:
+    values = result.as_dict()
+    if params.n > 1:
+        values["sample"] = result.sample
+    if sources:
+        values["sources"] = result.sources
+    print(json.dumps(values), flush=True)
+
+
+def _heading(texts: list[str], index: int, result: Result, params: SamplingParams) -> str | None:
+    """What stands above an answer that is one of many."""
+    if len(texts) == params.n == 1:
+        return None
+    if len(texts) == 1:
+        return f"[{result.sample + 1}]"
+    number = f"{index + 1}.{result.sample + 1}" if params.n > 1 else str(index + 1)
+    asked = " ".join(texts[index].split())
+    return f"[{number}] {asked[:69] + '…' if len(asked) > 70 else asked}"
+
+
+def _print_text(
+    llm: LLM, result: Result, params: SamplingParams, sources: bool, heading: str | None
+) -> None:
+    from foresay.cli.sources import print_marked, spans
+
+    if heading is not None:
+        print_heading(heading)
+    if sources:
+        pieces = spans(
+            result.token_ids, result.sources or (), llm.tokenizer.decode, params.stop_texts
+        )
+        print_marked(pieces)
+    else:
+        print(harmless(result.text))
+    if heading is not None:
+        print()
+    sys.stdout.flush()

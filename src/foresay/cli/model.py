@@ -1,0 +1,51 @@
+"""What commands that run a model have in common: its options, and loading it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foresay.cli.show import counted
+
+if TYPE_CHECKING:
+    from foresay.engine.llm import LLM
+
+__all__ = ["Dtype", "DtypeOption", "Model", "load", "require_engine"]
+
+DEFAULT_MODEL = "smollm2-135m"  # of foresay.models.weights, which is not imported for a help text
+_NEEDED = ("torch", "transformers", "safetensors", "tokenizers")
+
+
+class DtypeOption(str, Enum):
+    auto = "auto"
+    bfloat16 = "bfloat16"
+    float32 = "float32"
+
+
+Model = Annotated[
+    str, typer.Option(help="smollm2-135m, a folder, a .gguf file, or a hub model org/name.")
+]
+Dtype = Annotated[
+    DtypeOption, typer.Option(help="Of the weights; auto: bfloat16 if the processor has it.")
+]
+
+
+def require_engine(command: str) -> None:
+    """Refuse to go on without the libraries that run a model, in one sentence."""
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise ModuleNotFoundError(
+            f"foresay {command} needs {' and '.join(missing)}; install "
+            f"{'them' if len(missing) > 1 else 'it'} with: pip install 'foresay[engine]'"
+        )
+
+
+def load(model: str, dtype: DtypeOption, **options: Any) -> LLM:
+    """The model, with a bar while it is fetched and loaded."""
+    with counted("loading the model") as report:
+        from foresay.engine.llm import LLM
+
+        return LLM(model, dtype=dtype.value, progress=report, **options)

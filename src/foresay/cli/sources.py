@@ -1,0 +1,142 @@
+"""Where an answer's tokens were drafted from: in colours, or in brackets where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.text import Text
+
+from foresay.cli.show import harmless
+from foresay.engine.text import AnswerText
+
+__all__ = [
+    "SOURCES",
+    "Span",
+    "in_colour",
+    "marked",
+    "print_legend",
+    "print_marked",
+    "source_of",
+    "spans",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A kind of text that guesses come from, and how it is shown."""
+
+    about: str
+    left: str
+    right: str
+    style: str
+    """No two have the same shape: who sees no colours sees bold, italic and underlined text."""
+
+
+SOURCES = {
+    "own": Source("own text: the prompt, and the answer so far", "«", "»", "green underline"),
+    "group": Source("group: other samples of the same prompt", "⟦", "⟧", "cyan bold"),
+    "history": Source("history: earlier answers", "⟨", "⟩", "magenta italic"),
+    "corpus": Source("corpus: recorded text in a file", "⌊", "⌋", "yellow bold underline"),
+    "usual": Source("usual: frequent tokens of these texts", "¦", "¦", "blue italic underline"),
+    "": Source("the model's own token", " ", " ", ""),
+}
+"""By their names in `Result.sources`, in the order of a legend."""
+
+
+def source_of(name: str) -> Source:
+    """How a source is shown, also one that only its drafter knows."""
+    return SOURCES.get(name) or Source(name, "⟪", "⟫", "bold italic")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of an answer whose tokens were drafted from one kind of text; "": the model's own."""
+
+    text: str
+    source: str
+
+
+def spans(
+    tokens: Sequence[int],
+    sources: Sequence[str],
+    decode: Callable[[Sequence[int]], str],
+    stops: Sequence[str] = (),
+) -> list[Span]:
+    """An answer's text in pieces, neighbours of one source in one.
+
+    A character that needs several tokens belongs to the one that completes it. Without sources for
+    all tokens the rest is the model's own.
+    """
+    answer = AnswerText(decode, stops)
+    pieces: list[Span] = []
+    known = [*sources, *[""] * (len(tokens) - len(sources))]
+    for token, source in zip(tokens, known, strict=False):
+        ended = answer.add(token)
+        _append(pieces, answer.take(), source)
+        if ended:
+            break
+    answer.finish()
+    _append(pieces, answer.take(ended=True), known[len(tokens) - 1] if tokens else "")
+    return pieces
+
+
+def _append(pieces: list[Span], text: str, source: str) -> None:
+    if not text:
+        return
+    if pieces and pieces[-1].source == source:
+        pieces[-1] = Span(pieces[-1].text + text, source)
+    else:
+        pieces.append(Span(text, source))
+
+
+def in_colour(console: Console) -> bool:
+    """Whether colours can be seen: on a terminal that has them, and NO_COLOR is not set."""
+    return console.is_terminal and console.color_system is not None and not console.no_color
+
+
+def marked(pieces: Sequence[Span]) -> str:
+    """The text with brackets, whose shape tells the source."""
+    out = []
+    for before, text, after, source in _bare(pieces):
+        shown = source_of(source)
+        out += [before, shown.left + text + shown.right if source and text else text, after]
+    return "".join(out)
+
+
+def print_marked(pieces: Sequence[Span]) -> None:
+    """Print the text, in colours if they can be seen, otherwise in brackets."""
+    console = Console(highlight=False)
+    if not in_colour(console):
+        print(harmless(marked(pieces)))
+        return
+    shown = Text()
+    for before, text, after, source in _bare(pieces):
+        shown.append(before).append(harmless(text), source_of(source).style).append(after)
+    console.print(shown, soft_wrap=True)
+
+
+def print_legend(tokens: Mapping[str, int]) -> None:
+    """What the colours or brackets mean, and how many tokens were drafted from where."""
+    console = Console(highlight=False)
+    colours = in_colour(console)
+    rows = [*SOURCES, *(name for name in tokens if name not in SOURCES)]
+    all_tokens = max(sum(tokens.values()), 1)
+    for name in rows:
+        source, count = source_of(name), tokens.get(name, 0)
+        sample = Text(f"{source.left}text{source.right}")
+        if colours:
+            sample = Text("text", source.style)
+        sample.pad_right(8 - len(sample))
+        said = f"{source.about:<46}{count:>6} tokens {count / all_tokens:>5.0%}"
+        console.print(sample + Text(said), soft_wrap=True)
+
+
+def _bare(pieces: Sequence[Span]) -> Iterator[tuple[str, str, str, str]]:
+    """White space before, the text, white space after, the source: space is not marked."""
+    for piece in pieces:
+        text = piece.text.strip()
+        before = piece.text[: len(piece.text) - len(piece.text.lstrip())]
+        after = piece.text[len(before) + len(text) :]
+        yield before, text, after, piece.source

@@ -1,0 +1,305 @@
+"""What the Kv and the attention step refuse, and that nothing is touched then."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from core.attention_twin import shortened
+from foresay import _core
+from foresay.errors import InputError, StateError
+
+LAYERS = [(2, 8, 6), (1, 3, 5)]
+Arguments = dict[str, Any]
+
+
+def ints(values: list[int] | range) -> NDArray[np.int32]:
+    return np.array(values, np.int32)
+
+
+def new_step(dtype: str = "float32") -> tuple[_core.Kv, _core.AttentionStep]:
+    kv = _core.Kv(LAYERS, dtype)
+    return kv, _core.AttentionStep([kv], ints([0, 3]), ints([-1, 0, 0]))
+
+
+def arguments(layer: int = 0, rows: int = 4) -> Arguments:
+    rng = np.random.default_rng(0)
+    heads, key_dim, value_dim = LAYERS[layer]
+
+    def normal(*shape: int) -> NDArray[np.float32]:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    return {
+        "layer": layer,
+        "query": normal(1, 2 * heads, rows, key_dim),
+        "key": normal(1, heads, rows, key_dim),
+        "value": normal(1, heads, rows, value_dim),
+        "out": np.full((1, rows, 2 * heads, value_dim), 7, np.float32),
+        "scaling": 0.5,
+    }
+
+
+def both_layers(step: _core.AttentionStep) -> None:
+    for layer in range(2):
+        step.attend(**arguments(layer))
+
+
+def strided(array: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.repeat(array, 2, axis=3)[..., ::2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layer": 2}, "^layer 2 does not exist; there are 2$"),
+        ({"query": np.ones((4, 4, 8), np.float32)}, "^query has 3 dimensions; valid are 4$"),
+        ({"query": np.ones((1, 4, 2, 8), np.float32)}, "^query has 2 rows; the step has 3"),
+        ({"query": np.ones((1, 3, 4, 8), np.float32)}, "^there are 3 query heads; valid are mult"),
+        ({"query": np.ones((1, 0, 4, 8), np.float32)}, "^there are 0 query heads"),
+        ({"query": np.ones((1, 4, 4, 7), np.float32)}, r"^query has the shape \[1, 4, 4, 7\]"),
+        ({"query": np.ones((2, 4, 4, 8), np.float32)}, r"^query has the shape \[2, 4, 4, 8\]"),
+        ({"key": np.ones((1, 1, 4, 8), np.float32)}, r"^key has the shape .* it is \[1, 2, 4, 8\]"),
+        ({"key": np.ones((1, 2, 3, 8), np.float32)}, "^key has the shape"),
+        ({"value": np.ones((1, 2, 4, 8), np.float32)}, "^value has the shape"),
+        ({"value": np.ones((1, 2, 5, 6), np.float32)}, "^value has the shape"),
+        ({"out": np.ones((1, 4, 4, 5), np.float32)}, "^out has the shape"),
+        ({"out": np.ones((1, 3, 4, 6), np.float32)}, "^out has the shape"),
+        ({"query": strided(arguments()["query"])}, "^query has a last stride of 2"),
+        ({"value": strided(arguments()["value"])}, "^value has a last stride of 2"),
+        ({"out": np.ones((1, 4, 4, 12), np.float32)[..., :6]}, "^out is not contiguous"),
+        (
+            {"key": np.ones((1, 2, 4, 8), np.uint16)},
+            "^key is of another dtype; the Kv is of float32",
+        ),
+        ({"out": np.ones((1, 4, 4, 6), np.float64)}, "^out is of another dtype"),
+        ({"scaling": float("nan")}, "^scaling is nan"),
+        ({"scaling": float("inf")}, "^scaling is inf"),
+        ({"softcap": -1.0}, "^softcap is -1"),
+        ({"softcap": float("nan")}, "^softcap is nan"),
+        ({"softcap": float("inf")}, "^softcap is inf"),
+        ({"sinks": np.ones(3, np.float32)}, "^sinks has 3 values; 4 are needed$"),
+        ({"threads": 0}, "^threads is 0; it is from 1 to 256$"),
+        ({"threads": 257}, "^threads is 257"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes: Arguments, message: str) -> None:
+    kv, step = new_step()
+    given = arguments() | changes
+    before = given["out"].copy()
+    with pytest.raises(InputError, match=message):
+        step.attend(**given)
+    assert (given["out"] == before).all() and kv.keys(0).shape[1] == 0
+    step.attend(**arguments())
+    assert kv.keys(0).shape == (2, 3, 8)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"layer": -1},
+        {"window": -1},
+        {"chunk": -1},
+        {"query": [[[[1.0]]]]},
+        {"value": None},
+        {"sinks": np.ones(4)},
+        {"out": np.broadcast_to(np.float32(0), (1, 4, 4, 6))},
+    ],
+)
+def test_what_is_of_another_type_is_refused(changes: Arguments) -> None:
+    _, step = new_step()
+    with pytest.raises(TypeError):
+        step.attend(**(arguments() | changes))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_views_are_read_where_they_are(dtype: str) -> None:
+    """Transposed projections, as models give them; negative strides too."""
+    plain = arguments(rows=3)
+    if dtype == "bfloat16":
+        plain |= {k: shortened(v) for k, v in plain.items() if isinstance(v, np.ndarray)}
+    views = dict(plain, out=np.empty_like(plain["out"]))
+    for name in ("query", "key"):
+        views[name] = np.ascontiguousarray(plain[name].transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+    views["value"] = np.ascontiguousarray(plain["value"][:, ::-1])[:, ::-1]
+    for given in (plain, views):
+        new_step(dtype)[1].attend(**given)
+    assert plain["out"].tobytes() == views["out"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("kvs", "offsets", "parents", "message"),
+    [
+        (0, [0], [], "^there are 0 kvs"),
+        (1, [0], [], "^offsets has 1 values; 2 are needed$"),
+        (1, [1, 2], [-1, -1], "^offsets are from 1 to 2; valid are 0 to 2"),
+        (1, [0, 1], [-1, -1], "^offsets are from 0 to 1"),
+        (1, [0, -1], [-1, -1], "^offsets are from 0 to -1"),
+        (2, [0, 3, 2], [-1, -1], r"^offsets\[2\] is 2, less than 3 before it$"),
+        (2, [0, -5, 2], [-1, -1], r"^offsets\[1\] is -5, less than 0"),
+        (1, [0, 2], [-2, 0], "^the parent of row 0 of request 0 is -2; valid are -1 and"),
+        (1, [0, 2], [-1, 1], "^the parent of row 1 of request 0 is 1"),
+        (2, [0, 1, 2], [-1, 0], "^the parent of row 0 of request 1 is 0"),
+    ],
+)
+def test_steps_that_make_no_sense(
+    kvs: int, offsets: list[int], parents: list[int], message: str
+) -> None:
+    own = [_core.Kv(LAYERS, "float32") for _ in range(kvs)]
+    with pytest.raises(InputError, match=message):
+        _core.AttentionStep(own, ints(offsets), ints(parents))
+
+
+def test_kvs_of_a_step_are_distinct_and_alike() -> None:
+    kv = _core.Kv(LAYERS, "float32")
+    with pytest.raises(InputError, match="one Kv twice"):
+        _core.AttentionStep([kv, kv], ints([0, 1, 2]), ints([-1, -1]))
+    for other in (_core.Kv(LAYERS, "bfloat16"), _core.Kv(LAYERS[:1], "float32")):
+        with pytest.raises(InputError, match=r"^kvs\[1\] has another layout"):
+            _core.AttentionStep([kv, other], ints([0, 1, 2]), ints([-1, -1]))
+        with pytest.raises(InputError, match="another layout"):
+            kv.copy_from(other, 0)
+    with pytest.raises(InputError, match=r'^level "fast" cannot be run here; valid are .*plain'):
+        _core.AttentionStep([kv], ints([0, 0]), ints([]), "fast")
+    with pytest.raises((TypeError, InputError)):
+        _core.AttentionStep([None], ints([0, 0]), ints([]))  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("layers", "dtype", "message"),
+    [
+        ([], "float32", "^there are 0 layers"),
+        ([(0, 1, 1)], "float32", "^kv_heads of layer 0 is 0"),
+        ([(1, 1, 1), (1, 0, 1)], "float32", "^key_dim of layer 1 is 0"),
+        ([(1, 1, 5000)], "float32", "^value_dim of layer 0 is 5000; it is from 1 to 4096$"),
+        ([(1, 1, 1)], "float16", '^dtype is "float16"'),
+    ],
+)
+def test_kvs_that_make_no_sense(layers: list[Any], dtype: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        _core.Kv(layers, dtype)
+
+
+def test_paths_and_lengths_are_checked() -> None:
+    kv, step = new_step()
+    for path in ([0], [-1], [3]):
+        with pytest.raises(InputError, match=r"^path\[0\] is -?\d, but layer 0 has 0 rows"):
+            kv.keep(ints(path))
+    step.attend(**arguments(0))
+    with pytest.raises(InputError, match=r"^path\[0\] is 0, but layer 1 has 0 rows"):
+        kv.keep(ints([0]))
+    step.attend(**arguments(1))
+    for path in ([0, 0], [2, 1]):
+        with pytest.raises(InputError, match=r"^path\[1\] is \d after \d; a path's rows increase"):
+            kv.keep(ints(path))
+    with pytest.raises(InputError, match=r"^path\[2\] is 3, but layer"):
+        kv.keep(ints([0, 2, 3]))
+    kv.keep(ints([0, 2]))
+    assert kv.length == 2
+    with pytest.raises(InputError, match=r"^cannot cut to 3 tokens; there are 2$"):
+        kv.cut(3)
+    other = _core.Kv(LAYERS, "float32")
+    with pytest.raises(InputError, match=r"^cannot copy 3 tokens; the other Kv has 2$"):
+        other.copy_from(kv, 3)
+    other.copy_from(kv, 2)
+    other.copy_from(other, 1)
+    assert (other.length, kv.length) == (1, 2)
+    assert (other.keys(1) == kv.keys(1)[:, :1]).all()
+    with pytest.raises(InputError, match=r"^layer 2 does not exist"):
+        kv.keys(2)
+
+
+def test_a_step_ends_when_its_kv_changes() -> None:
+    changes: list[Callable[[_core.Kv], object]] = [
+        lambda kv: kv.keep(ints([0])),
+        lambda kv: kv.keep(ints([])),
+        lambda kv: kv.cut(0),
+        lambda kv: kv.copy_from(_core.Kv(LAYERS, "float32"), 0),
+        lambda kv: _core.AttentionStep([kv], ints([0, 0]), ints([])),
+    ]
+    for change in changes:
+        kv, step = new_step()
+        both_layers(step)
+        change(kv)
+        with pytest.raises(StateError, match=r"^the Kv of request 0 has changed since"):
+            step.attend(**arguments())
+        with pytest.raises(InputError, match="has 0 rows of the last step"):
+            kv.keep(ints([0]))
+
+
+def test_memory_grows_by_doubling_and_moves_what_it_holds() -> None:
+    kv, step = new_step()
+    assert (kv.length, kv.capacity) == (0, 64) and kv.bytes == 64 * 4 * (2 * (8 + 16) + 3 + 16)
+    both_layers(step)
+    before = kv.keys(0), kv.values(0), kv.keys(1), kv.values(1)
+    kv.reserve(65)
+    assert kv.capacity == 128
+    kv.reserve(1000)
+    assert kv.capacity == 1024
+    kv.check_integrity()
+    for old, new in zip(before, (kv.keys(0), kv.values(0), kv.keys(1), kv.values(1)), strict=True):
+        assert (old == new).all()
+    both_layers(step)  # more room ends no step
+    kv.keep(ints([1]))
+    assert (kv.keys(0)[:, 0] == arguments()["key"][0, :, 1]).all()
+
+
+def test_more_than_there_is() -> None:
+    kv = _core.Kv([(4096, 4096, 4096)] * 64, "float32")
+    with pytest.raises(InputError, match=r"^room for 1073741825 tokens is too much"):
+        kv.reserve(2**30 + 1)
+    with pytest.raises(MemoryError):
+        kv.reserve(2**30)
+    assert (kv.length, kv.capacity, kv.bytes) == (0, 0, 0)
+    kv.check_integrity()
+
+
+def test_a_step_keeps_its_kvs() -> None:
+    step = new_step()[1]
+    gc.collect()
+    both_layers(step)
+
+
+def test_no_rows() -> None:
+    kv = _core.Kv(LAYERS, "float32")
+    step = _core.AttentionStep([kv], ints([0, 0]), ints([]))
+    given = arguments()
+    step.attend(**given)
+    assert (
+        (given["out"] == 0).all()
+        and step.positions.tolist() == []
+        and kv.keys(0).shape == (2, 0, 8)
+    )
+    kv.keep(ints([]))
+    assert kv.length == 0
+
+
+def test_threads_that_share_a_kv_do_not_crash() -> None:
+    """One of them is told that it has to wait."""
+    kv = _core.Kv([(4, 64, 64)], "float32")
+    rows = 300
+    big = np.ones((1, 4, rows, 64), np.float32)
+    refused: list[str] = []
+
+    def work() -> None:
+        for _ in range(20):
+            try:
+                step = _core.AttentionStep([kv], ints([0, rows]), ints(range(-1, rows - 1)))
+                step.attend(0, big, big, big, np.empty((1, rows, 4, 64), np.float32), 0.1)
+                kv.keep(ints([0]))
+                kv.cut(0)
+            except InputError as error:
+                refused.append(str(error))
+
+    workers = [threading.Thread(target=work) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    kv.check_integrity()
+    assert all("in use" in text or "has changed" in text or "rows of" in text for text in refused)

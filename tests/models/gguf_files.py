@@ -1,0 +1,209 @@
+"""Tiny GGUF files, written as llama.cpp's converter writes them from a transformers model.
+
+The conventions here are the other direction of those in foresay.models.weights, written from the
+converter's side: what the tests compare is a model before export and after conversion.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType as Kind
+from numpy.typing import NDArray
+from transformers import AutoConfig, AutoModelForCausalLM
+
+BYTES = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256))]
+BYTES += [chr(256 + n) for n in range(256 - len(BYTES))]  # how byte-level BPE spells the rest
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+MERGES = ["h e", "l l", "he ll", "hell o", "Ġ w", "1 2"]
+WORDS = [*SPECIAL, *BYTES, *(merge.replace(" ", "") for merge in MERGES), "<think>"]
+VOCABULARY = 272  # more rows than words, as in real models
+TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['content'] }}<|im_end|>{% endfor %}"
+
+_SMALL: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "rope_theta": 5000.0,
+}
+_WINDOWED = {"sliding_window": 6, "head_dim": 32, "query_pre_attn_scalar": 32}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": _SMALL,
+    "qwen2": _SMALL,
+    "qwen3": {**_SMALL, "head_dim": 32},
+    "gemma": {**_SMALL, "head_dim": 32, "hidden_activation": "gelu_pytorch_tanh"},
+    "gemma2": {
+        **_SMALL,
+        **_WINDOWED,
+        "attn_logit_softcapping": 7.0,
+        "final_logit_softcapping": 9.0,
+        "num_hidden_layers": 3,
+    },
+    "gemma3": {**_SMALL, **_WINDOWED, "num_hidden_layers": 7, "rope_local_base_freq": 10000.0},
+}
+_NAMES = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+_SANDWICH = {
+    **_NAMES,
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+
+
+def tiny(architecture: str, seed: int = 0, **changes: Any) -> Any:
+    """A model with wide random weights that bfloat16 can hold."""
+    model_type = "gemma3_text" if architecture == "gemma3" else architecture
+    settings = {**CONFIGS[architecture], **changes}
+    config = AutoConfig.for_model(model_type, **settings)
+    torch.manual_seed(seed)
+    kind: Any = AutoModelForCausalLM
+    model = kind.from_config(config, attn_implementation="eager")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_((torch.randn(parameter.shape) * 0.3).to(torch.bfloat16).float())
+    return model.eval()
+
+
+def through(values: NDArray[np.float32], kind: Kind) -> NDArray[np.float32]:
+    """What is left of values that were stored as `kind` and converted to bfloat16."""
+    left = gguf.dequantize(gguf.quantize(values, kind), kind).reshape(values.shape)
+    found: NDArray[np.float32] = torch.from_numpy(left.copy()).to(torch.bfloat16).float().numpy()
+    return found
+
+
+def export(
+    model: Any,
+    path: Path,
+    architecture: str,
+    kind: Kind = Kind.F32,
+    *,
+    extra: dict[str, Any] | None = None,
+    tensors: dict[str, NDArray[Any]] | None = None,
+    without: tuple[str, ...] = (),
+    words: bool = True,
+) -> None:
+    """Write the model, and leave in it what `kind` left of its matrices."""
+    config = model.config
+    writer = gguf.GGUFWriter(path, architecture)
+    keys: dict[str, Any] = {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "rope.freq_base": CONFIGS[architecture]["rope_theta"],
+    }
+    if architecture not in ("llama", "qwen2"):
+        keys |= {"attention.key_length": config.head_dim, "attention.value_length": config.head_dim}
+    if architecture in ("gemma2", "gemma3"):
+        keys["attention.sliding_window"] = config.sliding_window
+    if architecture == "gemma2":
+        keys["attn_logit_softcapping"] = config.attn_logit_softcapping
+        keys["final_logit_softcapping"] = config.final_logit_softcapping
+    named = {f"{architecture}.{key}": value for key, value in keys.items()}
+    for key, value in {**named, **(extra or {})}.items():
+        _add(writer, key, value)
+    if words:
+        add_words(writer)
+    for name, array in (tensors or {}).items():
+        writer.add_tensor(name, array)
+    _add_tensors(writer, model, architecture, kind, without)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def add_words(writer: gguf.GGUFWriter) -> None:
+    """A byte-level tokenizer, with places in the embedding that no word has."""
+    padded = [*WORDS, *(f"[PAD{n}]" for n in range(len(WORDS), VOCABULARY))]
+    kinds = [3] * len(SPECIAL) + [1] * (len(WORDS) - len(SPECIAL) - 1) + [4]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(padded)
+    writer.add_token_types(kinds + [5] * (VOCABULARY - len(WORDS)))
+    writer.add_token_merges(MERGES)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_chat_template(TEMPLATE)
+
+
+def _add_tensors(
+    writer: gguf.GGUFWriter,
+    model: Any,
+    architecture: str,
+    kind: Kind,
+    without: tuple[str, ...],
+) -> None:
+    state = model.state_dict()
+    tied = model.config.tie_word_embeddings
+    for name, values in state.items():
+        stored = _name(name, architecture)
+        if stored in without or (tied and name == "lm_head.weight"):
+            continue
+        array = values.numpy().copy()
+        if array.ndim == 1:
+            norm = architecture.startswith("gemma") and name.endswith("norm.weight")
+            writer.add_tensor(stored, array + np.float32(1) if norm else array)
+            continue
+        left = torch.from_numpy(through(array, kind))
+        values.copy_(left)
+        heads = {
+            "q_proj": model.config.num_attention_heads,
+            "k_proj": model.config.num_key_value_heads,
+        }.get(name.split(".")[-2])
+        if architecture == "llama" and heads:  # as `permute` of the converter
+            array = array.reshape(heads, 2, -1, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
+        packed = gguf.quantize(np.ascontiguousarray(array), kind)
+        writer.add_tensor(stored, packed, raw_dtype=kind)
+
+
+def _name(name: str, architecture: str) -> str:
+    whole = {
+        "model.embed_tokens.weight": "token_embd.weight",
+        "model.norm.weight": "output_norm.weight",
+        "lm_head.weight": "output.weight",
+    }
+    if name in whole:
+        return whole[name]
+    _, _, layer, *middle, end = name.split(".")
+    names = _SANDWICH if architecture in ("gemma2", "gemma3") else _NAMES
+    return f"blk.{layer}.{names['.'.join(middle)]}.{end}"
+
+
+def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    if isinstance(value, str):
+        writer.add_string(key, value)
+    elif isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    else:
+        writer.add_array(key, value)

@@ -1,0 +1,402 @@
+"""GGUF files become the models they were made from; damaged and foreign ones become sentences."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from foresay.errors import InputError, ModelError, UnsupportedModel
+from foresay.models.weights import folder as folders
+from foresay.models.weights.gguf import convert
+from foresay.models.weights.gguf_header import read_header
+from foresay.models.weights.shards import LARGEST, bf16_of, write_shards
+from models import gguf_files
+
+TEXT = torch.arange(24)[None] * 7 % gguf_files.VOCABULARY
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.inference_mode():
+        found: torch.Tensor = model(input_ids=TEXT, use_cache=False).logits
+    return found
+
+
+def loaded(folder: Path) -> Any:
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
+    return model.eval()
+
+
+@pytest.mark.parametrize("kind", [Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0], ids=lambda k: k.name)
+@pytest.mark.parametrize("architecture", gguf_files.CONFIGS)
+def test_logits_are_those_of_the_model(architecture: str, kind: Kind, tmp_path: Path) -> None:
+    model = gguf_files.tiny(architecture)
+    gguf_files.export(model, tmp_path / "a.gguf", architecture, kind)
+    convert(tmp_path / "a.gguf", tmp_path / "a")
+    found = loaded(folders.check(tmp_path / "a"))
+    assert not found.config.tie_word_embeddings
+    expected = logits(model)
+    assert torch.equal(logits(found), expected)
+    # The first token must matter for the last, or nothing above was tested.
+    assert float(expected.std()) > 0.1
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+@pytest.mark.parametrize("written", ["absent", "equal"])
+def test_tied_embeddings(architecture: str, written: str, tmp_path: Path) -> None:
+    model = gguf_files.tiny(architecture, tie_word_embeddings=True)
+    embedding = model.get_input_embeddings().weight.detach().numpy()
+    tensors = {"output.weight": embedding} if written == "equal" else {}
+    gguf_files.export(model, tmp_path / "a.gguf", architecture, tensors=tensors)
+    convert(tmp_path / "a.gguf", tmp_path / "a")
+    found = loaded(tmp_path / "a")
+    assert found.config.tie_word_embeddings
+    assert torch.equal(logits(found), logits(model))
+    assert b"lm_head" not in (tmp_path / "a" / "model.safetensors").read_bytes()
+
+
+SCALINGS: dict[str, dict[str, Any]] = {
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+}
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+def test_rope_scaling(name: str, tmp_path: Path) -> None:
+    scaling = SCALINGS[name]
+    # A small base, so that few positions reach all three zones of Llama 3's scaling.
+    model = gguf_files.tiny("llama", rope_scaling=scaling)
+    assert not torch.equal(logits(model), logits(gguf_files.tiny("llama")))
+    extra, tensors = {}, {}
+    if name == "llama3":
+        scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](model.config, torch.device("cpu"))
+        plain = 5000.0 ** -(torch.arange(8) / 8)
+        tensors = {"rope_freqs.weight": (plain / scaled).numpy().astype(np.float32)}
+        assert len({round(float(f), 3) for f in tensors["rope_freqs.weight"]}) > 2
+    else:
+        extra = {"llama.rope.scaling.type": name, "llama.rope.scaling.factor": 4.0}
+        if name == "yarn":
+            extra["llama.rope.scaling.original_context_length"] = 32
+    gguf_files.export(model, tmp_path / "a.gguf", "llama", extra=extra, tensors=tensors)
+    convert(tmp_path / "a.gguf", tmp_path / "a")
+    assert torch.equal(logits(loaded(tmp_path / "a")), logits(model))
+
+
+def test_linear_scaling_of_gemma3_is_for_full_attention_only(tmp_path: Path) -> None:
+    model = gguf_files.tiny("gemma3", rope_scaling={"rope_type": "linear", "factor": 8.0})
+    extra = {"gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": 8.0}
+    gguf_files.export(model, tmp_path / "a.gguf", "gemma3", extra=extra)
+    convert(tmp_path / "a.gguf", tmp_path / "a")
+    assert torch.equal(logits(loaded(tmp_path / "a")), logits(model))
+
+
+def test_large_tensors_go_in_parts_and_several_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = gguf_files.tiny("llama")
+    gguf_files.export(model, tmp_path / "a.gguf", "llama", Kind.Q8_0)
+    seen: list[tuple[str, int, int | None]] = []
+    monkeypatch.setattr("foresay.models.weights.gguf._VALUES_AT_A_TIME", 1500)
+    monkeypatch.setattr(
+        "foresay.models.weights.gguf.write_shards",
+        lambda folder, tensors: write_shards(folder, tensors, limit=50_000),
+    )
+    convert(tmp_path / "a.gguf", tmp_path / "a", lambda *step: seen.append(step))
+    files = sorted((tmp_path / "a").glob("*.safetensors"))
+    assert len(files) > 2 and all(file.stat().st_size < 60_000 for file in files)
+    assert torch.equal(logits(loaded(folders.check(tmp_path / "a"))), logits(model))
+    assert seen[-1][0] == "convert" and seen[-1][1] == seen[-1][2]
+    files[1].unlink()
+    with pytest.raises(ModelError, match=files[1].name):
+        folders.check(tmp_path / "a")
+
+
+def test_bfloat16_is_rounded_as_torch_rounds() -> None:
+    values = torch.randn(4096) * torch.logspace(-38, 37, 4096)
+    ties = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, 0.0, -0.0, LARGEST])
+    both = torch.cat([values, ties])
+    expected = both.to(torch.bfloat16).view(torch.uint16).numpy()
+    assert np.array_equal(bf16_of(both.numpy()), expected)
+
+
+# --- what is refused -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("extra", "match"),
+    [
+        ({"llama.expert_count": 8}, "llama.expert_count to 8"),
+        ({"llama.logit_scale": 0.5}, "llama.logit_scale"),
+        ({"llama.rope.scaling.type": "longrope", "llama.rope.scaling.factor": 2.0}, "longrope"),
+        ({"llama.rope.dimension_count": 8}, "rope.dimension_count is 8"),
+        ({"llama.attention.sliding_window": 16}, "sliding window of 16"),
+        ({"llama.attention.head_count_kv": [1, 2]}, "every layer"),
+        ({"llama.final_logit_softcapping": 30.0}, "softcapping"),
+        ({"split.count": 3}, "one of 3 parts"),
+    ],
+)
+def test_what_is_not_understood_is_refused(
+    extra: dict[str, Any], match: str, tmp_path: Path
+) -> None:
+    gguf_files.export(gguf_files.tiny("llama"), tmp_path / "a.gguf", "llama", extra=extra)
+    with pytest.raises(UnsupportedModel, match=match):
+        convert(tmp_path / "a.gguf", tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def test_other_architectures_tensors_and_factors_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    writer = gguf.GGUFWriter(path, "mamba")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(UnsupportedModel, match=r"'mamba'; llama, qwen2, qwen3, gemma"):
+        convert(path, tmp_path / "a")
+    model = gguf_files.tiny("llama")
+    for name in ("blk.0.attn_q.bias", "v.patch_embd.weight"):
+        gguf_files.export(model, path, "llama", tensors={name: np.ones(64, np.float32)})
+        with pytest.raises(UnsupportedModel, match=name):
+            convert(path, tmp_path / "a")
+    strange = np.linspace(1, 5, 8, dtype=np.float32)
+    gguf_files.export(model, path, "llama", tensors={"rope_freqs.weight": strange})
+    with pytest.raises(UnsupportedModel, match="not those of Llama 3"):
+        convert(path, tmp_path / "a")
+    gguf_files.export(model, path, "llama", without=("blk.1.ffn_up.weight",))
+    with pytest.raises(ModelError, match=r"lacks the tensor 'blk.1.ffn_up.weight'"):
+        convert(path, tmp_path / "a")
+
+
+def test_values_that_are_no_numbers(tmp_path: Path) -> None:
+    model = gguf_files.tiny("llama")
+    with torch.no_grad():
+        model.get_parameter("model.layers.1.mlp.up_proj.weight")[3, 5] = float("nan")
+    gguf_files.export(model, tmp_path / "a.gguf", "llama")
+    with pytest.raises(ModelError, match=r"blk.1.ffn_up.weight.*no numbers"):
+        convert(tmp_path / "a.gguf", tmp_path / "a")
+    assert [p.name for p in tmp_path.iterdir() if not p.name.endswith(".lock")] == ["a.gguf"]
+
+
+def test_a_folder_that_exists_is_not_touched(tmp_path: Path) -> None:
+    gguf_files.export(gguf_files.tiny("llama"), tmp_path / "a.gguf", "llama")
+    (tmp_path / "a").mkdir()
+    with pytest.raises(InputError, match="exists already"):
+        convert(tmp_path / "a.gguf", tmp_path / "a")
+    assert not list((tmp_path / "a").iterdir())
+
+
+# --- damage ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("sound") / "a.gguf"
+    small = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    gguf_files.export(gguf_files.tiny("qwen3", **small), path, "qwen3", Kind.Q8_0)
+    return path.read_bytes()
+
+
+def outcome(raw: bytes, tmp_path: Path) -> str:
+    """Convert damaged bytes: a model or a sentence, and never anything else."""
+    path = tmp_path / "a.gguf"
+    path.write_bytes(raw)
+    number = len(list(tmp_path.iterdir()))
+    try:
+        convert(path, tmp_path / f"out{number}")
+    except ModelError as error:
+        assert "a.gguf" in str(error)
+        return str(error)
+    return ""
+
+
+def header_end(raw: bytes, tmp_path: Path) -> int:
+    (tmp_path / "whole.gguf").write_bytes(raw)
+    return min(t.start for t in read_header(tmp_path / "whole.gguf").tensors.values())
+
+
+def test_truncated_files(sound: bytes, tmp_path: Path) -> None:
+    end = header_end(sound, tmp_path)
+    chosen = random.Random(1)
+    cuts = [0, 3, 4, 7, 8, 20, end, len(sound) - 1, *chosen.sample(range(end), 40)]
+    for cut in cuts:
+        assert outcome(sound[:cut], tmp_path), cut
+
+
+def flips(raw: bytes, end: int) -> Iterator[bytes]:
+    chosen = random.Random(2)
+    for _ in range(120):
+        damaged = bytearray(raw)
+        for _ in range(chosen.choice([1, 1, 4])):
+            damaged[chosen.randrange(end)] = chosen.choice([0, 1, 0x7F, 0x80, 0xFF])
+        yield bytes(damaged)
+    # Numbers near the end of what 64 bits hold, where sums and products wrap.
+    for at in chosen.sample(range(8, end - 8), 60):
+        huge = chosen.choice([2**64 - 1, 2**63, 2**63 - 1, 2**32, 2**61])
+        yield raw[:at] + struct.pack("<Q", huge) + raw[at + 8 :]
+
+
+def test_flipped_bytes(sound: bytes, tmp_path: Path) -> None:
+    end = header_end(sound, tmp_path)
+    said = [outcome(damaged, tmp_path) for damaged in flips(sound, end)]
+    assert sum(map(bool, said)) > len(said) // 3  # the rest hit text, which may be anything
+
+
+def test_counts_are_believed_only_if_the_file_has_room(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    start = b"GGUF" + struct.pack("<I", 3)
+    key = struct.pack("<Q", 1) + b"k"
+    for rest in (
+        struct.pack("<QQ", 2**62, 0),
+        struct.pack("<QQ", 0, 2**62),
+        struct.pack("<QQ", 0, 1) + struct.pack("<Q", 2**62),
+        struct.pack("<QQ", 0, 1) + key + struct.pack("<IIQ", 9, 0, 2**62) + bytes(64),
+        struct.pack("<QQ", 0, 1) + key + struct.pack("<IIQ", 9, 9, 4) + bytes(64),
+        struct.pack("<QQ", 0, 1) + key + struct.pack("<IQ", 8, 2**62) + bytes(64),
+        struct.pack("<QQ", 0, 1) + key + struct.pack("<I", 77) + bytes(64),
+    ):
+        path.write_bytes(start + rest)
+        with pytest.raises(ModelError, match="no sound GGUF file"):
+            read_header(path)
+    path.write_bytes(b"GGUF" + struct.pack(">I", 3) + bytes(64))
+    with pytest.raises(ModelError, match="little-endian"):
+        read_header(path)
+
+
+# --- tokenizers ------------------------------------------------------------------------------
+
+
+def words_file(path: Path, model: str, pre: str | None, **keys: Any) -> Path:
+    """A converted llama whose tokenizer is described by `keys`."""
+    extra = {f"tokenizer.ggml.{key}": value for key, value in keys.items()}
+    extra["tokenizer.ggml.model"] = model
+    if pre is not None:
+        extra["tokenizer.ggml.pre"] = pre
+    gguf_files.export(gguf_files.tiny("llama"), path, "llama", extra=extra, words=False)
+    folder = path.with_suffix("")
+    convert(path, folder)
+    return folder
+
+
+def byte_level(path: Path, pre: str, **keys: Any) -> Any:
+    kinds = [3, 3, 3, *([1] * (len(gguf_files.WORDS) - 4)), 4]
+    common = {"tokens": gguf_files.WORDS, "merges": gguf_files.MERGES, "token_type": kinds}
+    return AutoTokenizer.from_pretrained(
+        words_file(path, "gpt2", pre, **{**common, "bos_token_id": 1, "eos_token_id": 2, **keys})
+    )
+
+
+def test_byte_level_words(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    gguf_files.export(gguf_files.tiny("llama"), path, "llama")
+    convert(path, tmp_path / "a")
+    tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path / "a")
+    text = "<|im_start|>hello world 12<think>é\n\t🙂<|im_end|>"
+    ids = tokenizer(text)["input_ids"]
+    assert tokenizer.decode(ids) == text
+    pieces = tokenizer.convert_ids_to_tokens(ids)
+    # Digits are cut before merges see them; the user's own token stays whole.
+    assert pieces[:10] == [
+        *("<|im_start|>", "hello", "Ġw", "o", "r", "l", "d", "Ġ", "1", "2"),
+    ]
+    assert "<think>" in pieces
+    assert len(tokenizer) == len(gguf_files.WORDS)  # not the empty places
+    chat = tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], tokenize=False)
+    assert chat == "<|im_start|>hello<|im_end|>"
+    told = json.loads((tmp_path / "a" / "generation_config.json").read_text())
+    assert told["eos_token_id"] == 2 and told["bos_token_id"] == 1
+
+
+def test_pre_tokenizers(tmp_path: Path) -> None:
+    def cut(pre: str, text: str, **keys: Any) -> list[str]:
+        tokenizer = byte_level(tmp_path / f"{pre}.gguf", pre, **keys)
+        found: list[str] = tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"])
+        return found
+
+    assert cut("gpt-2", "12") == ["12"]
+    assert cut("qwen2", "12e\u0301") == ["1", "2", "Ã", "©"]  # single digits, NFC
+    assert cut("llama-bpe", "12") == ["<|im_start|>", "12"]  # groups of digits, and BOS by default
+    assert cut("llama3", "12", add_bos_token=False, add_eos_token=True) == ["12", "<|im_end|>"]
+    with pytest.raises(UnsupportedModel, match=r"'mystery'.*gpt-2"):
+        cut("mystery", "")
+    with pytest.raises(ModelError, match=r"merge 'h q'"):
+        byte_level(tmp_path / "m.gguf", "gpt-2", merges=["h q"])
+    with pytest.raises(ModelError, match="occurs twice"):
+        byte_level(tmp_path / "t.gguf", "gpt-2", tokens=[*gguf_files.WORDS[:-1], "h"])
+    with pytest.raises(ModelError, match="bos_token_id is 999"):
+        byte_level(tmp_path / "b.gguf", "gpt-2", bos_token_id=999)
+    with pytest.raises(UnsupportedModel, match="'bert'"):
+        words_file(tmp_path / "k.gguf", "bert", None, tokens=["a"])
+
+
+def sentencepiece(path: Path, **keys: Any) -> Any:
+    pieces = ["<unk>", "<s>", "</s>", "<end_of_turn>", *(f"<0x{n:02X}>" for n in range(256))]
+    kinds = [2, 3, 3, 3, *([6] * 256)]
+    normal = ["▁", "a", "b", "c", "ab", "bc", "▁a"]
+    # "bc" is better than "ab": "abc" is a + bc.
+    scores = [0.0] * len(pieces) + [-9.0, -9.0, -9.0, -9.0, -3.0, -1.0, -2.0]
+    common: dict[str, Any] = {
+        "tokens": [*pieces, *normal],
+        "token_type": kinds + [1] * len(normal),
+        "scores": scores,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "unknown_token_id": 0,
+    }
+    return AutoTokenizer.from_pretrained(words_file(path, "llama", None, **{**common, **keys}))
+
+
+def test_sentencepiece_words(tmp_path: Path) -> None:
+    tokenizer = sentencepiece(tmp_path / "a.gguf")
+
+    def cut(text: str) -> list[str]:
+        found: list[str] = tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"])
+        return found
+
+    assert cut("ab") == ["<s>", "▁a", "b"]  # a prefix of space and BOS, as by default
+    assert cut("abc") == ["<s>", "▁a", "bc"]
+    assert cut(" é") == ["<s>", "▁", "▁", "<0xC3>", "<0xA9>"]
+    ids = tokenizer("abc é ab🙂", add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(ids) == "abc é ab🙂"
+    plain = sentencepiece(tmp_path / "b.gguf", add_space_prefix=False, add_bos_token=False)
+    assert plain.convert_ids_to_tokens(plain("abc ab")["input_ids"]) == ["a", "bc", "▁a", "b"]
+    with pytest.raises(ModelError, match="scores"):
+        sentencepiece(tmp_path / "c.gguf", scores=[1.0, 2.0])
+
+
+def test_what_ends_a_turn_ends_an_answer(tmp_path: Path) -> None:
+    pieces = ["<unk>", "<s>", "</s>", "<end_of_turn>", "a"]
+    common: dict[str, Any] = {
+        "tokens": pieces,
+        "token_type": [2, 3, 3, 3, 1],
+        "scores": [0.0] * 5,
+        "eos_token_id": 2,
+    }
+    for name, keys in {"said": {"eot_token_id": 3}, "template": {}}.items():
+        path = tmp_path / f"{name}.gguf"
+        extra = {f"tokenizer.ggml.{key}": value for key, value in {**common, **keys}.items()}
+        extra["tokenizer.ggml.model"] = "llama"
+        if name == "template":
+            extra["tokenizer.chat_template"] = "{{ messages[0]['content'] }}<end_of_turn>"
+        gguf_files.export(gguf_files.tiny("llama"), path, "llama", extra=extra, words=False)
+        convert(path, tmp_path / name)
+        told = json.loads((tmp_path / name / "generation_config.json").read_text())
+        assert told["eos_token_id"] == [2, 3], name

@@ -1,0 +1,186 @@
+"""Packed linear layers against the ordinary ones, and the search for row counts of equal bits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from foresay.models import linears
+from foresay.models.linears import ANY_ROWS, PackedLinear, RowRange, pack, row_range
+
+
+def works() -> bool:
+    try:
+        PackedLinear(torch.ones(16, 16), None)(torch.ones(2, 16))
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return False
+    return True
+
+
+packing = pytest.mark.skipif(not works(), reason="oneDNN cannot lay out weights here")
+
+
+class Two(nn.Module):
+    """Layers of both kinds, one of them inside another module."""
+
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.up = nn.Linear(24, 40, bias=bias)
+        self.inner = nn.Sequential(nn.SiLU(), Conv1D(24, 40))
+        self.norm = nn.LayerNorm(24)
+        nn.init.normal_(self.inner[1].weight)
+        self.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.norm(self.inner(self.up(x)))
+        return out
+
+
+@packing
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rows", [1, 3, 17, 70])
+def test_packed_equals_plain(bias: bool, rows: int) -> None:
+    model, same = Two(bias), Two(bias)
+    pack(model, deterministic=True)
+    assert isinstance(model.up, PackedLinear) and isinstance(model.inner[1], PackedLinear)
+    x = torch.randn(1, rows, 24)
+    with torch.inference_mode():
+        assert model(x).shape == (1, rows, 24)
+        torch.testing.assert_close(model(x), same(x), rtol=1e-4, atol=1e-5)
+
+
+@packing
+def test_bfloat16_is_packed_too() -> None:
+    model, same = Two(True).to(torch.bfloat16), Two(True).to(torch.bfloat16)
+    pack(model, deterministic=True)
+    x = torch.randn(9, 24).to(torch.bfloat16)
+    with torch.inference_mode():
+        torch.testing.assert_close(model(x), same(x), rtol=0.05, atol=0.05)
+
+
+@packing
+def test_too_many_rows_are_done_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = PackedLinear(torch.randn(8, 12), torch.randn(8))
+    whole = layer(torch.ones(5, 12))
+    sizes: list[int] = []
+    multiply = PackedLinear._multiply
+
+    def counted(self: PackedLinear, x: Tensor) -> Tensor:
+        sizes.append(x.numel() // self.in_features)
+        return multiply(self, x)
+
+    monkeypatch.setattr(PackedLinear, "_multiply", counted)
+    layer.rows = RowRange(2, 16)
+    with torch.inference_mode():
+        out = layer(torch.ones(1, 37, 12))
+        assert out.shape == (1, 37, 8)
+        torch.testing.assert_close(out[0, 30:35], whole)
+        assert sum(sizes) == 37 and all(2 <= size <= 16 for size in sizes)
+        sizes.clear()
+        layer(torch.ones(16, 12))
+    assert sizes == [16]
+
+
+def waver(monkeypatch: pytest.MonkeyPatch, least: int, most: int) -> PackedLinear:
+    """A layer whose bits are others outside of some range of row counts."""
+    multiply = PackedLinear._multiply
+
+    def altered(self: PackedLinear, x: Tensor) -> Tensor:
+        rows = x.numel() // self.in_features
+        # Always with the same number of rows: this machine may have classes of its own.
+        out = torch.cat([multiply(self, row.expand(8, -1))[:1] for row in x.reshape(rows, -1)])
+        out = out if least <= rows <= most else torch.nextafter(out, out + 1)
+        return out.reshape(*x.shape[:-1], self.out_features)
+
+    layer = PackedLinear(torch.eye(6), None)
+    monkeypatch.setattr(PackedLinear, "_multiply", altered)
+    return layer
+
+
+@packing
+@pytest.mark.parametrize(
+    ("least", "most", "found"),
+    [
+        (1, 32, (1, 32)),
+        (2, 33, (2, 32)),
+        (5, 15, (5, 8)),
+        (8, 8, (8, 8)),
+        (1, 1 << 20, (1, 64)),
+        (4, 48, (4, 48)),
+    ],
+)
+def test_row_range_finds_the_class_of_a_usual_draft(
+    least: int, most: int, found: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linears, "_TRIED", tuple(n for n in linears._TRIED if n <= 64))
+    assert row_range(waver(monkeypatch, least, most)) == RowRange(*found)
+
+
+@packing
+@pytest.mark.parametrize("rows", [0, 1, 4, 5, 9, 12, 17, 40])
+def test_no_part_is_outside_of_the_range(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = waver(monkeypatch, 5, 8)
+    layer.rows = RowRange(5, 8)
+    x = torch.randn(1, rows, 6)
+    assert torch.equal(layer(x), x)
+
+
+@packing
+def test_a_class_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linears, "_FOUND", {})
+    asked: list[int] = []
+
+    def found(layer: PackedLinear) -> RowRange:
+        asked.append(layer.in_features)
+        return RowRange(3 if layer.in_features == 24 else 2, 32)
+
+    monkeypatch.setattr(linears, "row_range", found)
+    for _ in range(2):
+        model = Two(True)
+        assert pack(model, deterministic=True).least == 3
+        assert isinstance(model.up, PackedLinear)
+        assert model.up.rows == RowRange(3, 32)
+    assert asked == [24, 40]
+    model = Two(True)
+    assert pack(model, deterministic=False) == ANY_ROWS
+    assert isinstance(model.up, PackedLinear)
+    assert model.up.rows == ANY_ROWS
+
+
+def test_ranges_meet() -> None:
+    assert RowRange(2, 64) & RowRange(1, 32) == RowRange(2, 32)
+    assert ANY_ROWS & RowRange(3, 9) == RowRange(3, 9)
+
+
+@pytest.mark.parametrize("missing", ["_reorder_linear_weight", "_linear_pointwise"])
+def test_without_the_operation_the_layers_stay(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    there = torch.ops.mkldnn
+
+    class Ops:
+        def __getattr__(self, name: str) -> object:
+            if name == missing:
+                raise AttributeError(name)
+            return getattr(there, name)
+
+    model, same = Two(True), Two(True)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.ops, "mkldnn", Ops())
+        assert pack(model, deterministic=True) == ANY_ROWS
+    assert type(model.up) is nn.Linear and type(model.inner[1]) is Conv1D
+    x = torch.randn(3, 24)
+    assert torch.equal(model(x), same(x))
+
+
+@packing
+def test_a_wrong_operation_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        PackedLinear, "_multiply", lambda self, x: x.new_ones(len(x), self.out_features)
+    )
+    model = Two(True)
+    pack(model, deterministic=True)
+    assert type(model.up) is nn.Linear

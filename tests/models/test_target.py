@@ -1,0 +1,487 @@
+"""The target against the models' own plain passes, on a zoo of tiny models.
+
+The checks of a loaded model (canaries, exactness) are small; these are the ones that trust nothing.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from foresay._core import AttentionStep, Kv
+from foresay.arrays import Int32s
+from foresay.draft import Draft
+from foresay.errors import InputError, ModelError, UnsupportedModel
+from foresay.models import canaries
+from foresay.models import target as target_module
+from foresay.models.linears import ANY_ROWS, RowRange
+from foresay.models.target import Part, Target
+from foresay.models.visibility import Visible
+from models import zoo
+
+CLOSE = 1e-4
+NAMES = list(zoo.SUPPORTED)
+KNOWN_MACHINE = torch.cpu._is_amx_tile_supported()
+NOTHING = Draft.empty()
+
+
+@cache
+def target_of(name: str, dtype: torch.dtype = torch.float32) -> Target:
+    return Target.of(zoo.make(name, dtype=dtype))
+
+
+@cache
+def plain_of(name: str) -> PreTrainedModel:
+    """The same weights with the model's own attention."""
+    model = zoo.make(name)
+    model.set_attn_implementation("eager")
+    return model
+
+
+def prefill(target: Target, text: Int32s, *pieces: int) -> Kv:
+    """A text's keys and values, stored in pieces that end at these places."""
+    kv = target.open()
+    for piece in np.split(text, pieces):
+        if len(piece):
+            part = target.part(kv, piece, wanted=False)
+            target.forward([part])
+            part.keep()
+    return kv
+
+
+def after(target: Target, text: Int32s, draft: Draft = NOTHING) -> Tensor:
+    """Logits after a text and a draft, with nothing stored before."""
+    return target.forward([target.part(target.open(), text, draft)])
+
+
+def assert_close(given: Tensor, wanted: Tensor, close: float = CLOSE) -> None:
+    assert given.shape == wanted.shape
+    assert float((given - wanted).abs().max()) < close
+    assert torch.equal(given.argmax(-1), wanted.argmax(-1))
+
+
+def ragged_step(
+    target: Target, plain: PreTrainedModel, random: np.random.Generator
+) -> tuple[Tensor, Tensor]:
+    """A step of a prompt's piece, a lone token and trees, beyond windows and chunks; and the truth.
+
+    Each text is stored up to some place, in pieces; the step brings the rest and a tree.
+    """
+    sizes = [(5, 0, 7), (37, 20, 9), (64, 63, 12), (41, 40, 0), (18, 15, 1)]
+    parts, wanted = [], []
+    for size, stored, nodes in sizes:
+        text, draft = zoo.tokens(random, size), zoo.tree(random, nodes)
+        kv = prefill(target, text[:stored], stored // 3, stored // 2)
+        parts.append(target.part(kv, text[stored:], draft))
+        wanted.append(zoo.expected(plain, text, draft))
+    return target.forward(parts), torch.cat(wanted)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_zoo_is_fit_to_find_mistakes(name: str) -> None:
+    text = zoo.tokens(np.random.default_rng(0), 40)
+    other, early = text.copy(), text.copy()
+    other[-10], early[0] = 5, 5
+    last, changed, first = (zoo.plain_logits(plain_of(name), t)[-1] for t in (text, other, early))
+    assert float(last.std()) > 2
+    assert float((last - changed).abs().max()) > 0.2
+    if name == "mistral":  # two windows do not reach as far
+        assert torch.equal(last, first)
+    else:
+        assert float((last - first).abs().max()) > 0.2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tree_has_the_logits_of_its_paths(name: str) -> None:
+    for seed in (0, 1):
+        step = ragged_step(target_of(name), plain_of(name), np.random.default_rng(seed))
+        assert_close(*step)
+
+
+class Altered:
+    """A step that is wrong in one way."""
+
+    def __init__(self, kvs: list[Kv], offsets: Int32s, parents: Int32s) -> None:
+        self.step = AttentionStep(kvs, offsets, self.parents(offsets, parents))
+        lengths = np.repeat([kv.length for kv in kvs], np.diff(offsets))
+        self.positions = self.places(offsets, lengths)
+
+    def parents(self, offsets: Int32s, parents: Int32s) -> Int32s:
+        return parents
+
+    def places(self, offsets: Int32s, lengths: Any) -> Any:
+        return self.step.positions
+
+    def attend(self, *given: Any, **named: Any) -> None:
+        self.step.attend(*given, **named)
+
+
+class Slots(Altered):
+    """A row's position is its place in memory."""
+
+    def places(self, offsets: Int32s, lengths: Any) -> Any:
+        rows = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
+        return (rows + lengths).astype(np.int64)
+
+
+class Chains(Altered):
+    """Every row sees all rows of its text before it; positions are right."""
+
+    def parents(self, offsets: Int32s, parents: Int32s) -> Int32s:
+        rows = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
+        return (rows - 1).astype(np.int32)
+
+    def places(self, offsets: Int32s, lengths: Any) -> Any:
+        return lengths + depths_of(self.given, offsets)
+
+    def __init__(self, kvs: list[Kv], offsets: Int32s, parents: Int32s) -> None:
+        self.given = parents
+        super().__init__(kvs, offsets, parents)
+
+
+def depths_of(parents: Int32s, offsets: Int32s) -> Any:
+    depths = np.zeros(len(parents), np.int64)
+    for first, end in pairwise(offsets):
+        for row in range(first, end):
+            depths[row] = depths[first + parents[row]] + 1 if parents[row] >= 0 else 0
+    return depths
+
+
+@pytest.mark.parametrize("wrong", [Slots, Chains])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3_text"])
+def test_the_comparison_finds_wrong_positions_and_wrong_masks(
+    name: str, wrong: type[Altered], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, plain = target_of(name), plain_of(name)
+    monkeypatch.setattr(target_module, "AttentionStep", Altered)
+    assert_close(*ragged_step(target, plain, np.random.default_rng(0)))
+    monkeypatch.setattr(target_module, "AttentionStep", wrong)
+    given, wanted = ragged_step(target, plain, np.random.default_rng(0))
+    assert float((given - wanted).abs().max()) > 0.1
+    with pytest.raises(UnsupportedModel, match=f"{name} gives other logits"):
+        canaries.check_logits(target)
+
+
+class Walk:
+    """Texts that grow, are cut, forgotten, copied and forked at random, with drafts at every step;
+    what is stored is compared with a text that has no past."""
+
+    def __init__(
+        self,
+        target: Target,
+        seed: int,
+        plain: PreTrainedModel | None = None,
+        sizes: tuple[int, ...] = (3, 21, 50),
+    ) -> None:
+        self.target, self.plain = target, plain
+        self.random = np.random.default_rng(seed)
+        self.texts: list[tuple[Int32s, Kv]] = []
+        for size in sizes:
+            text = zoo.tokens(self.random, size)
+            self.texts.append((text, prefill(target, text[: size // 2])))
+        self.compared = self.different = 0
+
+    def step(self, most: int = 7) -> None:
+        sizes = self.random.integers(0, most, len(self.texts))
+        drafts = [zoo.tree(self.random, int(size)) for size in sizes]
+        parts = [
+            self.target.part(kv, text[kv.length :], draft)
+            for (text, kv), draft in zip(self.texts, drafts, strict=True)
+        ]
+        rows = self.target.forward(parts)
+        for at, part in enumerate(parts):
+            given, rows = rows[: len(part.draft) + 1], rows[len(part.draft) + 1 :]
+            self.compare(self.texts[at][0], part.draft, given)
+            self.texts[at] = self.decide(self.texts[at][0], part)
+        assert not len(rows)
+        self.disturb(int(self.random.integers(len(self.texts))))
+
+    def compare(self, text: Int32s, draft: Draft, given: Tensor) -> None:
+        fresh = after(self.target, text, draft)
+        self.compared += len(given)
+        self.different += int((given != fresh).any(-1).sum())
+        if self.plain is not None:
+            assert_close(given[:1], zoo.plain_logits(self.plain, text)[-1:])
+            assert_close(given, fresh)
+
+    def decide(self, text: Int32s, part: Part) -> tuple[Int32s, Kv]:
+        """Accept a path, or none, and add a token of the model's own; or let it be."""
+        kv, stored = part.kv, part.kv.length
+        choice = self.random.random()
+        if choice < 0.1:
+            assert kv.length == stored
+            return text, kv
+        node = int(self.random.integers(-1, len(part.draft))) if choice < 0.7 else -1
+        nodes = zoo.path(part.draft, node)
+        part.keep(nodes)
+        text = np.concatenate([text, part.draft.tokens[nodes]])
+        assert kv.length == len(text)
+        kv.check_integrity()
+        text = np.concatenate([text, zoo.tokens(self.random, 1)])
+        if len(text) > zoo.CONTEXT - 20:
+            return text[:10], self.target.open()
+        return text, kv
+
+    def disturb(self, at: int) -> None:
+        text, kv = self.texts[at]
+        choice = self.random.random()
+        if choice < 0.15:  # taken back, in part
+            length = int(self.random.integers(0, kv.length + 1))
+            kv.cut(length)
+            assert kv.length == length
+            if choice < 0.07:
+                text = np.concatenate([text[:length], zoo.tokens(self.random, 2)])
+        elif choice < 0.25:  # preempted
+            kv = self.target.open()
+        elif choice < 0.4:  # a sibling takes over what is shared
+            other, length = self.target.open(), int(self.random.integers(0, kv.length + 1))
+            other.copy_from(kv, length)
+            assert other.length == length
+            kv = other
+        elif choice < 0.45:
+            kv.reserve(kv.capacity + 1)
+        kv.check_integrity()
+        self.texts[at] = text, kv
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_stored_is_what_a_fresh_prefill_stores(name: str) -> None:
+    target = target_of(name)
+    walk = Walk(target, 1, plain_of(name))
+    for _ in range(12):
+        walk.step()
+    assert walk.compared > 90
+    assert not (target.exact and walk.different)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_exact_is_never_contradicted(name: str) -> None:
+    target = target_of(name, torch.bfloat16)
+    walk = Walk(target, 2, sizes=(3, 40))
+    for _ in range(200):
+        walk.step()
+    assert walk.compared > 1000
+    if not target.exact:
+        pytest.skip(f"not exact on this machine: {walk.different} of {walk.compared} rows differ")
+    assert walk.different == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, torch.float32) for name in NAMES), *((name, torch.bfloat16) for name in NAMES)],
+)
+def test_exact(name: str, dtype: torch.dtype) -> None:
+    """True on the machines that this was developed on; elsewhere it may be False, never wrong."""
+    target = target_of(name, dtype)
+    walk = Walk(target, 3)
+    for _ in range(6):
+        walk.step(16)
+    assert target.exact or not KNOWN_MACHINE
+    assert not (target.exact and walk.different)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_text_does_not_see_the_texts_beside_it(name: str) -> None:
+    target, random = target_of(name), np.random.default_rng(4)
+    text, draft = zoo.tokens(random, 35), zoo.tree(random, 6)
+    alone = after(target, text, draft)
+    for others in ([40], [1, 1, 90], [3, 60, 5, 17]):
+        parts = [
+            target.part(target.open(), zoo.tokens(random, size), zoo.tree(random, size % 7))
+            for size in others
+        ]
+        mine = target.part(target.open(), text, draft)
+        for place in range(len(parts) + 1):
+            rows = target.forward([*parts[:place], mine, *parts[place:]])
+            first = sum(1 + len(part.draft) for part in parts[:place])
+            given = rows[first : first + 1 + len(draft)]
+            assert_close(given, alone)
+            assert not target.exact or torch.equal(given, alone)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_decoding_and_verifying_have_the_same_logprobs(name: str) -> None:
+    target, random = target_of(name), np.random.default_rng(6)
+    text, size = zoo.tokens(random, 30), 6
+    kv, rows = prefill(target, text[:-size]), []
+    for token in text[-size:]:
+        part = target.part(kv, np.array([token], np.int32))
+        rows.append(target.forward([part]))
+        part.keep()
+    one_by_one = torch.cat(rows).log_softmax(-1)
+
+    start = text[: -size + 1]
+    chain = after(target, start, Draft.chain(text[-size + 1 :])).log_softmax(-1)
+    wrong = zoo.tokens(random, size - 1)
+    both = np.stack([wrong, text[-size + 1 :]], 1).reshape(-1)
+    parents = np.repeat(np.arange(-1, 2 * size - 4, 2, dtype=np.int32), 2)
+    tree = after(target, start, Draft(both, parents)).log_softmax(-1)
+    tree = torch.cat([tree[:1], tree[2::2]])
+    assert float((chain - one_by_one).abs().max()) < 1e-5
+    assert float((tree - one_by_one).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("name", [*NAMES])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_memory_is_what_the_formula_says(name: str, dtype: torch.dtype) -> None:
+    target = target_of(name, dtype)
+    kv = target.open()
+    assert kv.length == kv.capacity == kv.bytes == 0
+    for size in (1, 100, 300):
+        kv.reserve(size)
+        assert kv.capacity >= size
+        assert kv.bytes == target.bytes_per_token * kv.capacity
+    numbers = sum(heads * (key + value) for heads, key, value in target.shapes)
+    assert target.bytes_per_token >= numbers * dtype.itemsize
+    if all(key % 2 == 0 and value % 32 == 0 for _, key, value in target.shapes):
+        assert target.bytes_per_token == numbers * dtype.itemsize
+
+
+def test_layers_see_what_the_models_say() -> None:
+    window, chunk, full = Visible(zoo.WINDOW), Visible(0, zoo.WINDOW), Visible()
+    assert target_of("llama").layers == [full, full]
+    assert target_of("mistral").layers == [window, window]
+    assert target_of("gemma2").layers == [window, full, window]
+    assert target_of("gpt_oss").layers == [window, full]
+    assert target_of("llama4_text").layers == [chunk, chunk, chunk, full]
+
+
+def test_only_wanted_rows_come_back() -> None:
+    target, random = target_of("qwen3"), np.random.default_rng(8)
+    texts = [zoo.tokens(random, size) for size in (9, 4, 12)]
+    parts = [
+        target.part(target.open(), text, zoo.tree(random, 3), wanted=at != 1)
+        for at, text in enumerate(texts)
+    ]
+    rows = target.forward(parts)
+    assert rows.shape == (8, zoo.VOCABULARY)
+    wanted = [after(target, texts[at], parts[at].draft) for at in (0, 2)]
+    assert_close(rows, torch.cat(wanted))
+    unwanted = [target.part(target.open(), text, wanted=False) for text in texts]
+    assert target.forward(unwanted).shape == (0, zoo.VOCABULARY)
+    for part, text in zip(unwanted, texts, strict=True):
+        part.keep()
+        assert part.kv.length == len(text)
+
+
+def test_padding_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, plain = target_of("gpt_oss"), plain_of("gpt_oss")
+    for least in (1, 2, 8, 33):
+        monkeypatch.setattr(target, "rows", RowRange(least, 64))
+        text = np.arange(40, 45, dtype=np.int32)
+        assert_close(after(target, text), zoo.plain_logits(plain, text)[-1:])
+        kv = prefill(target, text)
+        assert kv.length == 5
+        kv.check_integrity()
+
+
+def test_a_model_that_cannot_pick_rows_is_sliced(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, random = target_of("llama"), np.random.default_rng(9)
+    text, draft = zoo.tokens(random, 9), zoo.tree(random, 5)
+    wanted = after(target, text, draft)
+    monkeypatch.setattr(target, "_picks_rows", False)
+    assert_close(after(target, text, draft), wanted)
+
+
+def test_what_is_no_step_is_refused() -> None:
+    target = target_of("gpt2")
+    kv, text = target.open(), np.array([5, 6], np.int32)
+    with pytest.raises(InputError, match="no tokens"):
+        target.part(kv, text[:0])
+    for token in (-1, zoo.VOCABULARY):
+        with pytest.raises(InputError, match=f"token {token} is not in the vocabulary"):
+            target.part(kv, np.array([3, token], np.int32))
+    with pytest.raises(InputError, match=f"token {zoo.VOCABULARY} is not"):
+        target.part(kv, text, Draft.chain([zoo.VOCABULARY]))
+    with pytest.raises(InputError, match="no parts"):
+        target.forward([])
+    part = target.part(kv, text)
+    with pytest.raises(InputError, match="twice"):
+        target.forward([part, target.part(kv, text)])
+    target.forward([part])
+    with pytest.raises(InputError):
+        part.keep([0])
+    part.keep()
+    with pytest.raises(InputError):
+        kv.cut(3)
+    with pytest.raises(InputError):
+        target.open().copy_from(kv, 3)
+    with pytest.raises(InputError):
+        target.open().copy_from(Kv([(1, 8, 8)], "float32"), 0)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_text_ends_where_the_context_does(name: str) -> None:
+    target, random = target_of(name), np.random.default_rng(10)
+    text = zoo.tokens(random, zoo.CONTEXT)
+    assert target.context == zoo.CONTEXT
+    assert_close(after(target, text), zoo.plain_logits(plain_of(name), text)[-1:])
+    with pytest.raises(InputError, match=f"{zoo.CONTEXT + 1} tokens; the model takes"):
+        target.part(target.open(), zoo.tokens(random, zoo.CONTEXT + 1))
+    kv = prefill(target, text[:-3])
+    wide = Draft(zoo.tokens(random, 5), [-1, -1, 0, 0, 1])
+    rows = target.forward([target.part(kv, text[-3:-2], wide)])
+    assert_close(rows, zoo.expected(plain_of(name), text[:-2], wide))
+    deep = Draft(zoo.tokens(random, 4), [-1, 0, 1, 0])
+    with pytest.raises(InputError, match=f"the draft reaches {zoo.CONTEXT + 1} tokens"):
+        target.part(kv, text[-3:-2], deep)
+
+
+def test_far_queries_of_llama4_are_not_scaled_by_their_row() -> None:
+    """Its own plain pass scales from position floor_scale - 1 on, so texts must end before."""
+    model = zoo.make("llama4_text", floor_scale=40)
+    plain = zoo.make("llama4_text", floor_scale=40)
+    target, random = Target.of(model), np.random.default_rng(11)
+    assert target.context == 39
+    parts, wanted = [], []
+    for size in (30, 39, 20):  # more rows in all than floor_scale
+        text = zoo.tokens(random, size)
+        parts.append(target.part(target.open(), text))
+        wanted.append(zoo.plain_logits(plain, text)[-1:])
+    assert_close(target.forward(parts), torch.cat(wanted))
+
+
+def test_threads_may_share_a_target() -> None:
+    target, random = target_of("gemma3_text"), np.random.default_rng(12)
+    texts = [zoo.tokens(random, 30) for _ in range(4)]
+    wanted = [after(target, text) for text in texts]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            for given, right in zip(
+                pool.map(lambda text: after(target, text), texts), wanted, strict=True
+            ):
+                assert_close(given, right)
+
+
+def test_without_care_the_logits_are_close() -> None:
+    target = Target.of(zoo.make("qwen3"), deterministic=False)
+    assert target.exact is None and target.rows == ANY_ROWS
+    assert_close(*ragged_step(target, plain_of("qwen3"), np.random.default_rng(0)))
+
+
+def test_the_model_belongs_to_the_target() -> None:
+    with pytest.raises(UnsupportedModel, match=r"call Target\.forward"):
+        target_of("llama").model(input_ids=torch.tensor([[1, 2]]), use_cache=False)
+
+
+def test_load(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        Target.load(tmp_path)
+    zoo.make("llama").save_pretrained(tmp_path)
+    text = zoo.tokens(np.random.default_rng(0), 9)
+    target = Target.load(tmp_path, dtype="float32", threads=1)
+    assert_close(after(target, text), zoo.plain_logits(plain_of("llama"), text)[-1:])
+    half = Target.load(tmp_path, dtype="bfloat16")
+    assert half.dtype == torch.bfloat16 and half.bytes_per_token < target.bytes_per_token
+    assert Target.load(tmp_path).dtype in (torch.bfloat16, torch.float32)
+    with pytest.raises(InputError, match="dtype is 'float16'; valid are auto"):
+        Target.load(tmp_path, dtype="float16")  # type: ignore[arg-type]

@@ -1,0 +1,106 @@
+"""A whole model that fits into a moment: random weights, a tokenizer of bytes, a chat template.
+
+And the command line without a process for each call: importing torch takes longer than the work.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from foresay.cli import run
+
+CONTEXT = 4096
+_END = "<|end|>"
+_TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}model: {% endif %}"
+)
+
+
+def save_model(folder: Path, *, chats: bool = True) -> Path:
+    """Write the model into a folder; its answers are nonsense, and always the same."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    inner = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token=_END)  # type: ignore[no-untyped-call]
+    if chats:
+        tokenizer.chat_template = _TEMPLATE
+    tokenizer.save_pretrained(folder)
+    shape = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    model = LlamaForCausalLM(shape)  # type: ignore[no-untyped-call]
+    draw = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for _, weight in sorted(model.named_parameters()):
+            if weight.ndim > 1:
+                weight.copy_(torch.randn(weight.shape, generator=draw) * 0.3)
+    model.save_pretrained(folder)
+    return folder
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Threads that wait for each other at tiny matrices take for ever on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a call of the command line left behind."""
+
+    status: int
+    out: str
+    err: str
+
+
+class _Terminal(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+
+def call(
+    *arguments: object, stdin: bytes = b"", terminal: bool = False, encoding: str = "utf-8"
+) -> Done:
+    """`foresay` with these arguments; stdout can be made to look like a terminal."""
+    kind = _Terminal if terminal else io.TextIOWrapper
+    raw, err = io.BytesIO(), io.StringIO()
+    out = kind(raw, encoding=encoding)
+    given = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
+    status = 0
+    with (
+        patch.object(sys, "argv", ["foresay", *map(str, arguments)]),
+        patch.object(sys, "stdin", given),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            run()
+        except SystemExit as end:
+            status = int(end.code or 0)
+    out.flush()
+    return Done(status, raw.getvalue().decode(encoding), err.getvalue())

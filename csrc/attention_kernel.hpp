@@ -39,14 +39,14 @@ struct Block {
 #define FORESAY_INLINE inline __attribute__((always_inline))
 
 FORESAY_INLINE uint32_t lanes_of(const Block& block) noexcept { return block.row_count * block.group; }
-/// Columns of values, in whole vectors.
+/// Columns of values, in whole vectors; words of a row of values, which holds one token or two.
 FORESAY_INLINE uint32_t columns_of(const Block& block, bool small) noexcept { return small ? 2 * block.value_words : block.value_words; }
 /// Floats of one lane's result: columns, then the highest score and the sum of weights.
 FORESAY_INLINE uint32_t partial_of(uint32_t columns) noexcept { return columns + kKeyBlock; }
-FORESAY_INLINE uint32_t query_of(uint32_t key_dim) noexcept { return (key_dim + 16) / 16 * 16; }
+FORESAY_INLINE uint32_t query_of(uint32_t key_dim) noexcept { return (key_dim + 31) / 32 * 32; }
 /// Floats that a call needs.
 FORESAY_INLINE size_t scratch_of(uint32_t lanes, uint32_t key_dim, uint32_t columns) noexcept {
-    return size_t{lanes + kSpare} * (kSegment + query_of(key_dim)) + size_t{lanes} * 2 * partial_of(columns);
+    return size_t{lanes + kSpare} * (2 * kSegment + query_of(key_dim)) + size_t{lanes} * 2 * partial_of(columns);
 }
 
 struct Kernel {

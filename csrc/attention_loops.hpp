@@ -6,7 +6,8 @@
 // The bits of a lane depend on its query and on the keys and values it sees, in text order, and on nothing else:
 // - a score is one chain of sums over the key's numbers;
 // - a segment is 256 tokens, counted from the beginning of the text. Its highest score is a maximum; its sum of weights
-//   has 16 parts, by text position modulo 16, each one chain; its mixed values are one chain for each column;
+//   has 16 parts, by text position modulo 16, each one chain; its mixed values are one chain for each column, in which
+//   tiles, where there are any, take the place of 32 tokens at a time, counted from the beginning of the text;
 // - segments are joined one after the other.
 // However lanes are grouped, all of this is done with the same operations: fused multiplication and addition is asked for
 // by name, and the compiler may not contract others (-ffp-contract=off). What a lane does not see is never added to it.
@@ -104,33 +105,31 @@ FORESAY_INLINE float folded(const Vec (&parts)[kParts], Join join) {
 struct Float {
     typedef float Number;
     static constexpr bool kSmall = false, kTiles = false;
-    static constexpr uint32_t kUnit = 16;  // columns that are mixed together at least
+    static constexpr uint32_t kTokens = 1;  // whose values share a row of words
     /// A query as `add` needs it.
-    FORESAY_INLINE static void pack(const Number* query, uint32_t dim, float* to) {
+    FORESAY_INLINE static void pack(const Number* query, uint32_t dim, uint32_t, float* to) {
         for (uint32_t i = 0; i < dim; ++i) to[i] = query[i];
     }
     FORESAY_INLINE static Vec add(Vec sum, Words key, const float* query, uint32_t word) {
         return multiply_add(reinterpret_cast<Vec>(key), all(query[word]), sum);
     }
-    /// Adds weight times kUnit columns.
-    FORESAY_INLINE static void columns(const uint32_t* values, Vec (&out)[kParts]) {
-        for (uint32_t i = 0; i < kParts; ++i) out[i] = load<Vec>(values + i * kWidth);
-    }
+    template <bool>
+    FORESAY_INLINE static Vec column(const uint32_t* values) { return load<Vec>(values); }
     FORESAY_INLINE static void write(Number* out, float value) { *out = value; }
 };
 
 struct Bfloat {
     typedef uint16_t Number;
     static constexpr bool kSmall = true, kTiles = FORESAY_TILES;
-    static constexpr uint32_t kUnit = 32;
+    static constexpr uint32_t kTokens = 2;
 #if FORESAY_TILES
-    FORESAY_INLINE static void pack(const Number* query, uint32_t dim, float* to) {
-        to[dim / 2] = 0;  // the second half of an odd end
+    FORESAY_INLINE static void pack(const Number* query, uint32_t dim, uint32_t words, float* to) {
+        for (uint32_t i = dim / 2; i < words; ++i) to[i] = 0;
         __builtin_memcpy(to, query, dim * sizeof(Number));
     }
 #else
-    FORESAY_INLINE static void pack(const Number* query, uint32_t dim, float* to) {
-        for (uint32_t i = 0; i < dim + dim % 2; ++i) {
+    FORESAY_INLINE static void pack(const Number* query, uint32_t dim, uint32_t words, float* to) {
+        for (uint32_t i = 0; i < 2 * words; ++i) {
             const uint32_t word = i < dim ? uint32_t{query[i]} << 16 : 0;
             __builtin_memcpy(&to[i], &word, sizeof(word));
         }
@@ -139,12 +138,8 @@ struct Bfloat {
         return multiply_add(high_of(key), all(query[2 * word + 1]), multiply_add(low_of(key), all(query[2 * word]), sum));
     }
 #endif
-    FORESAY_INLINE static void columns(const uint32_t* values, Vec (&out)[2 * kParts]) {
-        for (uint32_t i = 0; i < kParts; ++i) {
-            const Words words = load<Words>(values + i * kWidth);
-            out[i] = low_of(words), out[kParts + i] = high_of(words);
-        }
-    }
+    template <bool kSecond>
+    FORESAY_INLINE static Vec column(const uint32_t* values) { return kSecond ? high_of(load<Words>(values)) : low_of(load<Words>(values)); }
     /// Rounded to the nearest, of two the even one.
     FORESAY_INLINE static void write(Number* out, float value) {
         uint32_t bits;
@@ -191,22 +186,16 @@ FORESAY_INLINE void score_lanes(uint32_t lanes, const uint32_t* keys, uint32_t k
 
 #if FORESAY_TILES
 
-/// Tiles 0 to 3 are scores of lanes with a block of keys each, 4 the lanes' queries, 5 a block of keys; 6 and 7 are what is
-/// left of these where the words of a key are not a multiple of 16. A block of keys is a tile as it stands in memory. What
-/// the tile of one lane and key holds does not depend on how many others there are.
+/// Tiles 0 to 3 are sums of lanes, 4 and 6 what lanes bring (queries, weights), 5 and 7 what they share (keys, values). A
+/// block of keys is a row of tiles as it stands in memory, and so is a block of values. What the tile of one lane and key
+/// holds does not depend on how many others there are.
 struct alignas(64) Tiling {
     uint8_t palette = 1, start = 0, zeros[14] = {};
     uint16_t row_bytes[16] = {};
     uint8_t rows[16] = {};
 
-    Tiling(uint32_t lanes, uint32_t key_words) {
-        const uint32_t rest = key_words % 16;
-        const auto set = [this](uint32_t tile, uint32_t tile_rows, uint32_t words) {
-            rows[tile] = static_cast<uint8_t>(tile_rows), row_bytes[tile] = static_cast<uint16_t>(4 * words);
-        };
-        for (uint32_t tile = 0; tile < 4; ++tile) set(tile, lanes, 16);
-        set(4, lanes, 16), set(5, 16, 16);
-        if (rest) set(6, lanes, rest), set(7, rest, 16);
+    explicit Tiling(uint32_t lanes) {
+        for (uint32_t tile = 0; tile < 8; ++tile) row_bytes[tile] = 64, rows[tile] = static_cast<uint8_t>(tile == 5 || tile == 7 ? 16 : lanes);
     }
 };
 
@@ -226,17 +215,14 @@ FORESAY_INLINE void score_tiles(const uint32_t* keys, uint32_t key_words, const 
     if constexpr (kBlocks > 1) FORESAY_TILE_ZERO(1);
     if constexpr (kBlocks > 2) FORESAY_TILE_ZERO(2);
     if constexpr (kBlocks > 3) FORESAY_TILE_ZERO(3);
-#define FORESAY_ADD_ALL(a, b)                                                                                             \
-    FORESAY_TILE_LOAD(a, queries + word, lane_bytes);                                                                     \
-    FORESAY_TILE_LOAD(b, keys + word * kKeyBlock, 64u);                                                                   \
-    FORESAY_TILE_ADD(0, a, b);                                                                                            \
-    if constexpr (kBlocks > 1) { FORESAY_TILE_LOAD(b, keys + block + word * kKeyBlock, 64u); FORESAY_TILE_ADD(1, a, b); } \
-    if constexpr (kBlocks > 2) { FORESAY_TILE_LOAD(b, keys + 2 * block + word * kKeyBlock, 64u); FORESAY_TILE_ADD(2, a, b); } \
-    if constexpr (kBlocks > 3) { FORESAY_TILE_LOAD(b, keys + 3 * block + word * kKeyBlock, 64u); FORESAY_TILE_ADD(3, a, b); }
-    uint32_t word = 0;
-    for (; word + 16 <= key_words; word += 16) { FORESAY_ADD_ALL(4, 5) }
-    if (word < key_words) { FORESAY_ADD_ALL(6, 7) }
-#undef FORESAY_ADD_ALL
+    for (uint32_t word = 0; word < key_words; word += 16, keys += 16 * kKeyBlock) {
+        FORESAY_TILE_LOAD(4, queries + word, lane_bytes);
+        FORESAY_TILE_LOAD(5, keys, 64u);
+        FORESAY_TILE_ADD(0, 4, 5);
+        if constexpr (kBlocks > 1) { FORESAY_TILE_LOAD(7, keys + block, 64u); FORESAY_TILE_ADD(1, 4, 7); }
+        if constexpr (kBlocks > 2) { FORESAY_TILE_LOAD(5, keys + 2 * block, 64u); FORESAY_TILE_ADD(2, 4, 5); }
+        if constexpr (kBlocks > 3) { FORESAY_TILE_LOAD(7, keys + 3 * block, 64u); FORESAY_TILE_ADD(3, 4, 7); }
+    }
     FORESAY_TILE_STORE(0, scores, 4 * step);
     if constexpr (kBlocks > 1) FORESAY_TILE_STORE(1, scores + kKeyBlock, 4 * step);
     if constexpr (kBlocks > 2) FORESAY_TILE_STORE(2, scores + 2 * kKeyBlock, 4 * step);
@@ -301,59 +287,121 @@ FORESAY_INLINE void weigh(float* scores, uint32_t first, uint32_t end, float sca
 
 // ---- values --------------------------------------------------------------------------------------------------------
 
-/// Adds weights times values, token after token, to some columns of some lanes.
+/// Adds weights times values, for tokens `first` up to `end`, one after the other, to some columns of some lanes. `values`
+/// stands at token 0, `weights` at `first`; a row of `row` words holds one token, or two.
 template <class Type, uint32_t kLanes, uint32_t kUnits>
-FORESAY_INLINE void mix(const uint32_t* values, uint32_t value_words, uint32_t count, const float* weights, float* mixed, uint32_t mixed_step) {
-    constexpr uint32_t kVecs = Type::kUnit / kWidth;
-    Vec sums[kLanes][kUnits][kVecs];
+FORESAY_INLINE void mix(const uint32_t* values, uint32_t row, uint32_t first, uint32_t end, const float* weights, float* mixed, uint32_t step) {
+    constexpr uint32_t kVecs = kUnits * kParts;
+    Vec sums[kLanes][kVecs];
 #pragma GCC unroll 8
     for (uint32_t lane = 0; lane < kLanes; ++lane)
-#pragma GCC unroll 8
-        for (uint32_t unit = 0; unit < kUnits; ++unit)
-#pragma GCC unroll 8
-            for (uint32_t i = 0; i < kVecs; ++i) sums[lane][unit][i] = load<Vec>(mixed + lane * mixed_step + unit * Type::kUnit + i * kWidth);
-    for (uint32_t token = 0; token < count; ++token, values += value_words) {
-        Vec columns[kUnits][kVecs];
-#pragma GCC unroll 8
-        for (uint32_t unit = 0; unit < kUnits; ++unit) Type::columns(values + unit * 16, columns[unit]);
+#pragma GCC unroll 16
+        for (uint32_t i = 0; i < kVecs; ++i) sums[lane][i] = load<Vec>(mixed + lane * step + i * kWidth);
+    const auto add = [&]<bool kSecond>(const uint32_t* from, const float* weight_of) __attribute__((always_inline)) {
+        Vec columns[kVecs];
+#pragma GCC unroll 16
+        for (uint32_t i = 0; i < kVecs; ++i) columns[i] = Type::template column<kSecond>(from + i * kWidth);
 #pragma GCC unroll 8
         for (uint32_t lane = 0; lane < kLanes; ++lane) {
-            const Vec weight = all(weights[lane * kSegment + token]);
-#pragma GCC unroll 8
-            for (uint32_t unit = 0; unit < kUnits; ++unit)
-#pragma GCC unroll 8
-                for (uint32_t i = 0; i < kVecs; ++i) sums[lane][unit][i] = multiply_add(weight, columns[unit][i], sums[lane][unit][i]);
+            const Vec weight = all(weight_of[lane * kSegment]);
+#pragma GCC unroll 16
+            for (uint32_t i = 0; i < kVecs; ++i) sums[lane][i] = multiply_add(weight, columns[i], sums[lane][i]);
         }
+    };
+    const uint32_t* from = values + size_t{first / Type::kTokens} * row;
+    if constexpr (Type::kTokens == 1) {
+        for (uint32_t token = first; token < end; ++token, from += row, ++weights) add.template operator()<false>(from, weights);
+    } else {
+        if (first % 2 && first < end) add.template operator()<true>(from, weights), from += row, ++weights, ++first;
+        for (; first + 1 < end; first += 2, from += row, weights += 2) {
+            add.template operator()<false>(from, weights);
+            add.template operator()<true>(from, weights + 1);
+        }
+        if (first < end) add.template operator()<false>(from, weights);
     }
 #pragma GCC unroll 8
     for (uint32_t lane = 0; lane < kLanes; ++lane)
-#pragma GCC unroll 8
-        for (uint32_t unit = 0; unit < kUnits; ++unit)
-#pragma GCC unroll 8
-            for (uint32_t i = 0; i < kVecs; ++i) store(mixed + lane * mixed_step + unit * Type::kUnit + i * kWidth, sums[lane][unit][i]);
+#pragma GCC unroll 16
+        for (uint32_t i = 0; i < kVecs; ++i) store(mixed + lane * step + i * kWidth, sums[lane][i]);
 }
 
 template <class Type, uint32_t kUnits>
-FORESAY_INLINE void mix_lanes(uint32_t lanes, const uint32_t* values, uint32_t value_words, uint32_t count, const float* weights,
-                              float* mixed, uint32_t mixed_step) {
+FORESAY_INLINE void mix_lanes(uint32_t lanes, const uint32_t* values, uint32_t row, uint32_t first, uint32_t end, const float* weights,
+                              float* mixed, uint32_t step) {
     switch (lanes) {
 #define FORESAY_CASE(n) \
-    case n: if constexpr (n <= kMixLanes) mix<Type, n, kUnits>(values, value_words, count, weights, mixed, mixed_step); break;
+    case n: if constexpr (n <= kMixLanes) mix<Type, n, kUnits>(values, row, first, end, weights, mixed, step); break;
         FORESAY_CASE(1) FORESAY_CASE(2) FORESAY_CASE(3) FORESAY_CASE(4) FORESAY_CASE(5) FORESAY_CASE(6)
 #undef FORESAY_CASE
     }
 }
 
-/// All columns of neighbouring lanes, for `count` tokens whose values follow each other.
+/// All columns of neighbouring lanes.
 template <class Type>
-void mix_columns(uint32_t lanes, const uint32_t* values, uint32_t value_words, uint32_t columns, uint32_t count, const float* weights,
-                 float* mixed, uint32_t mixed_step) {
-    constexpr uint32_t kUnits = kMixColumns / Type::kUnit;
-    for (; columns >= kMixColumns; columns -= kMixColumns, values += kUnits * 16, mixed += kMixColumns)
-        mix_lanes<Type, kUnits>(lanes, values, value_words, count, weights, mixed, mixed_step);
-    for (; columns > 0; columns -= Type::kUnit, values += 16, mixed += Type::kUnit)
-        mix_lanes<Type, 1>(lanes, values, value_words, count, weights, mixed, mixed_step);
+void mix_columns(uint32_t lanes, const uint32_t* values, uint32_t columns, uint32_t first, uint32_t end, const float* weights, float* mixed,
+                 uint32_t step) {
+    constexpr uint32_t kUnits = kMixColumns / 16;
+    uint32_t column = 0;
+    for (; column + kMixColumns <= columns; column += kMixColumns)
+        mix_lanes<Type, kUnits>(lanes, values + column, columns, first, end, weights, mixed + column, step);
+    for (; column < columns; column += 16) mix_lanes<Type, 1>(lanes, values + column, columns, first, end, weights, mixed + column, step);
 }
+
+#if FORESAY_TILES
+
+constexpr uint32_t kMixBlock = 32;  // tokens that tiles mix together
+
+/// Weights of whole blocks as sums of two bfloat16, which are off by 2^-16 of them at most: the upper half of a weight as it
+/// is, and what is missing, rounded. The first ones of a segment stand before all of the second ones.
+FORESAY_INLINE void halve(const float* weights, uint32_t first, uint32_t end, uint16_t* halves) {
+    __m512i upper;  // of each word of two vectors the upper half
+    for (uint32_t i = 0; i < 16; ++i) reinterpret_cast<Words&>(upper)[i] = (4 * i + 1) | (4 * i + 3) << 16;
+    for (uint32_t at = first; at < end; at += kMixBlock) {
+        Words high[2], low[2];
+        for (uint32_t i = 0; i < 2; ++i) {
+            const Vec weight = load<Vec>(weights + at + i * kWidth);
+            high[i] = reinterpret_cast<Words>(weight) & 0xFFFF0000u;
+            low[i] = reinterpret_cast<Words>(weight - reinterpret_cast<Vec>(high[i])) + 0x8000u;
+        }
+        store(halves + at, _mm512_permutex2var_epi16((__m512i)high[0], upper, (__m512i)high[1]));
+        store(halves + kSegment + at, _mm512_permutex2var_epi16((__m512i)low[0], upper, (__m512i)low[1]));
+    }
+}
+
+/// Adds `blocks` blocks of 32 tokens to up to 64 columns of those of `count` lanes whose bit is set. A block is 16 rows of
+/// words, of which each column of tiles takes 16.
+FORESAY_INLINE void mix_tiles(const uint32_t* values, uint32_t row, uint32_t columns, uint32_t blocks, const uint16_t* halves, float* mixed,
+                              uint32_t step, uint32_t count, uint32_t taking) {
+    alignas(64) float sums[kTileRows * 64];
+    const auto each = [&](auto move) __attribute__((always_inline)) {
+        for (uint32_t lane = 0; lane < count; ++lane)
+            for (uint32_t i = 0; i < columns && taking >> lane & 1; i += kWidth) move(sums + lane * 64 + i, mixed + size_t{lane} * step + i);
+    };
+    each([](float* sum, float* from) __attribute__((always_inline)) { store(sum, load<Vec>(from)); });
+    FORESAY_TILE_LOAD(0, sums, 256u);
+    if (columns > 16) FORESAY_TILE_LOAD(1, sums + 16, 256u);
+    if (columns > 32) FORESAY_TILE_LOAD(2, sums + 32, 256u);
+    if (columns > 48) FORESAY_TILE_LOAD(3, sums + 48, 256u);
+    for (uint32_t block = 0; block < blocks; ++block, values += size_t{kMixBlock / 2} * row, halves += kMixBlock) {
+        FORESAY_TILE_LOAD(4, halves, 4 * kSegment);
+        FORESAY_TILE_LOAD(6, halves + kSegment, 4 * kSegment);
+#define FORESAY_ADD_BOTH(sum, shared)                       \
+    if (columns > 16 * sum) {                               \
+        FORESAY_TILE_LOAD(shared, values + 16 * sum, 4 * row); \
+        FORESAY_TILE_ADD(sum, 4, shared);                   \
+        FORESAY_TILE_ADD(sum, 6, shared);                   \
+    }
+        FORESAY_ADD_BOTH(0, 5) FORESAY_ADD_BOTH(1, 7) FORESAY_ADD_BOTH(2, 5) FORESAY_ADD_BOTH(3, 7)
+#undef FORESAY_ADD_BOTH
+    }
+    FORESAY_TILE_STORE(0, sums, 256u);
+    if (columns > 16) FORESAY_TILE_STORE(1, sums + 16, 256u);
+    if (columns > 32) FORESAY_TILE_STORE(2, sums + 32, 256u);
+    if (columns > 48) FORESAY_TILE_STORE(3, sums + 48, 256u);
+    each([](float* sum, float* to) __attribute__((always_inline)) { store(to, load<Vec>(sum)); });
+}
+
+#endif
 
 // ---- a block -------------------------------------------------------------------------------------------------------
 
@@ -372,6 +420,7 @@ FORESAY_INLINE Part part_of(const Row& row, uint32_t segment) {
 
 struct Space {
     float *scores, *queries, *partials, *joined;
+    uint16_t* halves;  // where there are tiles
     uint32_t query_step, columns;
 };
 
@@ -385,6 +434,7 @@ FORESAY_INLINE Space space_of(const Block& b, float* scratch) {
     s.queries = s.scores + room * kSegment;
     s.partials = s.queries + room * s.query_step;
     s.joined = s.partials + size_t{lanes_of(b)} * partial_of(s.columns);
+    s.halves = reinterpret_cast<uint16_t*>(s.joined + size_t{lanes_of(b)} * partial_of(s.columns));
     return s;
 }
 
@@ -435,36 +485,121 @@ void score_segment(const Block& b, uint32_t segment, const Space& s) {
     }
 }
 
-template <class Type>
-void mix_segment(const Block& b, uint32_t segment, const Space& s, float* partials) {
+struct Range {
+    uint32_t first, end;
+};
+
+/// Adds what range_of(part) says of each row's part of the segment, token after token.
+template <class Type, class RangeOf>
+FORESAY_INLINE void mix_ranges(const Block& b, uint32_t segment, const Space& s, float* partials, RangeOf range_of) {
     const uint32_t lanes = lanes_of(b), step = share(lanes, kMixLanes), size = partial_of(s.columns);
     const uint32_t* values = b.values + size_t{segment} * kSegment * b.value_words;
     const auto together = [&](uint32_t lane, uint32_t count, uint32_t first, uint32_t end) {
         if (first < end)
-            mix_columns<Type>(count, values + size_t{first} * b.value_words, b.value_words, s.columns, end - first,
-                              s.scores + size_t{lane} * kSegment + first, partials + size_t{lane} * size, size);
+            mix_columns<Type>(count, values, s.columns, first, end, s.scores + size_t{lane} * kSegment + first, partials + size_t{lane} * size, size);
     };
     for (uint32_t lane = 0; lane < lanes; lane += step) {
         const uint32_t count = least(step, lanes - lane);
         uint32_t first = 0, end = kSegment;  // what all of them see
         for (uint32_t row = lane / b.group; row <= (lane + count - 1) / b.group; ++row) {
             const Part part = part_of(b.rows[row], segment);
-            first = most(first, part.first), end = least(end, part.straight);
+            const Range range = range_of(part);
+            first = most(first, range.first), end = least(end, least(range.end, part.straight));
         }
         const bool common = first < end;
         for (uint32_t i = lane; i < lane + count; ++i) {
             const Part part = part_of(b.rows[i / b.group], segment);
-            together(i, 1, part.first, common ? first : part.straight);
+            const Range range = range_of(part);
+            together(i, 1, range.first, common ? first : least(range.end, part.straight));
         }
         if (common) together(lane, count, first, end);
         for (uint32_t i = lane; i < lane + count; ++i) {
             const Part part = part_of(b.rows[i / b.group], segment);
-            if (common) together(i, 1, end, part.straight);
-            for (uint32_t place = part.straight; place < part.end; ++place)
-                mix_columns<Type>(1, b.values + size_t{part.rest[place - part.straight]} * b.value_words, b.value_words, s.columns, 1,
-                                  s.scores + size_t{i} * kSegment + place, partials + size_t{i} * size, size);
+            const Range range = range_of(part);
+            if (common) together(i, 1, end, least(range.end, part.straight));
+            for (uint32_t place = most(range.first, part.straight); place < range.end; ++place) {
+                const uint32_t slot = part.rest[place - part.straight];
+                mix_columns<Type>(1, b.values, s.columns, slot, slot + 1, s.scores + size_t{i} * kSegment + place, partials + size_t{i} * size, size);
+            }
         }
     }
+}
+
+#if FORESAY_TILES
+
+/// The whole blocks of 32 tokens, counted from the beginning of the text, that a row sees; tiles mix these. `first` == `end`
+/// where there is none, and what is seen is before them.
+FORESAY_INLINE Range blocks_of(const Part& part) {
+    const uint32_t first = least(part.end, (part.first + kMixBlock - 1) / kMixBlock * kMixBlock);
+    return {first, most(first, part.end / kMixBlock * kMixBlock)};
+}
+
+/// Where those that stand one after the other in memory end.
+FORESAY_INLINE uint32_t straight_of(const Part& part, const Range& blocks) {
+    return most(blocks.first, least(blocks.end, part.straight / kMixBlock * kMixBlock));
+}
+
+/// Blocks that stand in memory as in the text: neighbouring lanes together, and of each those lanes that see it.
+void mix_blocks(const Block& b, uint32_t segment, const Space& s, float* partials) {
+    const uint32_t lanes = lanes_of(b), step = share(lanes, kTileRows), size = partial_of(s.columns);
+    const uint32_t* values = b.values + size_t{segment} * kSegment * b.value_words;
+    for (uint32_t lane = 0; lane < lanes; lane += step) {
+        const uint32_t count = least(step, lanes - lane);
+        uint32_t taking[kSegment / kMixBlock] = {};
+        for (uint32_t i = 0; i < count; ++i) {
+            const Part part = part_of(b.rows[(lane + i) / b.group], segment);
+            const Range blocks = blocks_of(part);
+            for (uint32_t at = blocks.first; at < straight_of(part, blocks); at += kMixBlock) taking[at / kMixBlock] |= 1u << i;
+        }
+        for (uint32_t block = 0, next; block < kSegment / kMixBlock; block = next) {
+            for (next = block + 1; next < kSegment / kMixBlock && taking[next] == taking[block]; ++next) {}
+            for (uint32_t column = 0; taking[block] && column < s.columns; column += 64)
+                mix_tiles(values + size_t{block} * kMixBlock * b.value_words + column, s.columns, least(64, s.columns - column), next - block,
+                          s.halves + size_t{lane} * 2 * kSegment + block * kMixBlock, partials + size_t{lane} * size + column, size, count,
+                          taking[block]);
+        }
+    }
+}
+
+/// Blocks of which some tokens stand elsewhere: gathered first, row by row.
+void mix_gathered(const Block& b, uint32_t segment, const Space& s, float* partials) {
+    const uint32_t step = share(lanes_of(b), kTileRows), size = partial_of(s.columns);
+    for (uint32_t row = 0; row < b.row_count; ++row) {
+        const Part part = part_of(b.rows[row], segment);
+        const Range blocks = blocks_of(part);
+        for (uint32_t at = straight_of(part, blocks); at < blocks.end; at += kMixBlock)
+            for (uint32_t column = 0; column < s.columns; column += 64) {
+                alignas(64) uint32_t gathered[kMixBlock / 2 * 64];
+                const uint32_t columns = least(64, s.columns - column);
+                for (uint32_t i = 0; i < kMixBlock; ++i) {
+                    const uint32_t place = at + i, slot = place < part.straight ? segment * kSegment + place : part.rest[place - part.straight];
+                    const uint32_t* from = b.values + size_t{slot / 2} * s.columns + column;
+                    uint32_t* to = gathered + i / 2 * 64;
+                    for (uint32_t j = 0; j < columns; ++j) {
+                        const uint32_t value = from[j] >> 16 * (slot % 2) & 0xFFFF;
+                        to[j] = i % 2 ? to[j] | value << 16 : value;
+                    }
+                }
+                for (uint32_t lane = row * b.group; lane < (row + 1) * b.group; lane += step)
+                    mix_tiles(gathered, 64, columns, 1, s.halves + size_t{lane} * 2 * kSegment + at, partials + size_t{lane} * size + column, size,
+                              least(step, (row + 1) * b.group - lane), UINT32_MAX);
+            }
+    }
+}
+
+#endif
+
+template <class Type>
+void mix_segment(const Block& b, uint32_t segment, const Space& s, float* partials) {
+#if FORESAY_TILES
+    if constexpr (Type::kTiles) {
+        mix_ranges<Type>(b, segment, s, partials, [](const Part& part) { return Range{part.first, blocks_of(part).first}; });
+        mix_blocks(b, segment, s, partials);
+        mix_gathered(b, segment, s, partials);
+        return mix_ranges<Type>(b, segment, s, partials, [](const Part& part) { return Range{blocks_of(part).end, part.end}; });
+    }
+#endif
+    mix_ranges<Type>(b, segment, s, partials, [](const Part& part) { return Range{part.first, part.end}; });
 }
 
 /// Adds a segment's result to those of the segments before it.
@@ -498,9 +633,9 @@ void attend(const Block& b, float* scratch) noexcept {
     const uint32_t lanes = lanes_of(b), size = partial_of(s.columns);
     for (uint32_t lane = 0; lane < lanes; ++lane)
         Type::pack(static_cast<const typename Type::Number*>(b.query) + ptrdiff_t(lane / b.group) * b.query_row + ptrdiff_t(lane % b.group) * b.query_head,
-                   b.key_dim, s.queries + size_t{lane} * s.query_step);
+                   b.key_dim, b.key_words, s.queries + size_t{lane} * s.query_step);
 #if FORESAY_TILES
-    const Tiling tiling(share(lanes, kTileRows), b.key_words);
+    const Tiling tiling(share(lanes, kTileRows));
     if constexpr (Type::kTiles) asm volatile("ldtilecfg %0" : : "m"(tiling) : "memory");
 #endif
     for (uint32_t segment = b.first_segment; segment < b.end_segment; ++segment) {
@@ -510,8 +645,12 @@ void attend(const Block& b, float* scratch) noexcept {
             const Part part = part_of(b.rows[lane / b.group], segment);
             float* partial = partials + size_t{lane} * size;
             for (uint32_t i = 0; i < s.columns; i += kWidth) store(partial + i, Vec{});
-            if (part.first < part.end)
-                weigh(s.scores + size_t{lane} * kSegment, part.first, part.end, b.scaling, b.softcap, partial[s.columns], partial[s.columns + 1]);
+            if (part.first == part.end) continue;
+            weigh(s.scores + size_t{lane} * kSegment, part.first, part.end, b.scaling, b.softcap, partial[s.columns], partial[s.columns + 1]);
+#if FORESAY_TILES
+            if constexpr (Type::kTiles)
+                halve(s.scores + size_t{lane} * kSegment, blocks_of(part).first, blocks_of(part).end, s.halves + size_t{lane} * 2 * kSegment);
+#endif
         }
         mix_segment<Type>(b, segment, s, partials);
         if (b.partials) continue;

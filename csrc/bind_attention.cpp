@@ -64,8 +64,10 @@ public:
     Borrowed(const char* name, nb::handle object, Dtype dtype, bool written) {
         if (const Exchange* exchange = exchange_of(object.type())) {
             nb::dlpack::dltensor tensor;
-            if (exchange->borrow(object.ptr(), &tensor) != 0) nb::raise_python_error();
-            if (tensor.device.device_type != nb::device::cpu::value) throw nb::type_error((std::string(name) + " is not on the CPU").c_str());
+            const bool there = exchange->borrow(object.ptr(), &tensor) == 0;
+            if (!there) PyErr_Clear();  // a tensor without memory
+            if (!there || tensor.device.device_type != nb::device::cpu::value)
+                throw nb::type_error((std::string(name) + " is not on the CPU").c_str());
             take(name, dtype, static_cast<char*>(tensor.data) + tensor.byte_offset, tensor.dtype, static_cast<size_t>(tensor.ndim),
                  tensor.shape, tensor.strides);
             return;

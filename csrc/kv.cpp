@@ -19,6 +19,9 @@ void check(const char* name, uint32_t value, uint32_t most, size_t layer) {
                          std::to_string(most));
 }
 
+/// A word with another low (0) or high (1) half.
+uint32_t with_half(uint32_t word, size_t which, uint32_t half) { return which ? (word & 0xFFFF) | half << 16 : (word & 0xFFFF0000) | (half & 0xFFFF); }
+
 uint32_t rounded(uint32_t value, uint32_t step) { return (value + step - 1) / step * step; }
 
 }  // namespace
@@ -33,8 +36,8 @@ Kv::Kv(std::vector<KvLayer> layers, Dtype dtype) : layers_(std::move(layers)), d
         check("value_dim", layer.value_dim, kMaxDim, i);
         Place& place = places_.emplace_back();
         const bool small = dtype == Dtype::bfloat16;
-        place.key_words = small ? (layer.key_dim + 1) / 2 : layer.key_dim;
-        place.value_words = small ? rounded(layer.value_dim, 32) / 2 : rounded(layer.value_dim, 16);
+        place.key_words = small ? rounded(layer.key_dim, 32) / 2 : layer.key_dim;
+        place.value_words = rounded(layer.value_dim, 16) / (small ? 2 : 1);
         place.keys = words_;
         words_ += size_t{layer.heads} * place.key_words;
         place.values = words_;
@@ -78,7 +81,7 @@ void Kv::copy_tokens(const Kv& source, uint32_t tokens, uint32_t* memory, uint32
     };
     for (size_t i = 0; i < layers_.size(); ++i) {
         copy(places_[i].keys, layers_[i].heads, places_[i].key_words, rounded(tokens, kKeyBlock));
-        copy(places_[i].values, layers_[i].heads, places_[i].value_words, tokens);
+        copy(places_[i].values, layers_[i].heads, places_[i].value_words, rounded(tokens, 2));
     }
 }
 
@@ -113,7 +116,15 @@ void Kv::keep(std::span<const int32_t> path) {
                 const uint32_t* source = keys + from / kKeyBlock * kKeyBlock * place.key_words + from % kKeyBlock;
                 uint32_t* target = keys + to / kKeyBlock * kKeyBlock * place.key_words + to % kKeyBlock;
                 for (uint32_t word = 0; word < place.key_words; ++word) target[word * kKeyBlock] = source[word * kKeyBlock];
-                std::memcpy(values + to * place.value_words, values + from * place.value_words, place.value_words * sizeof(uint32_t));
+                if (dtype_ == Dtype::float32) {
+                    std::memcpy(values + to * place.value_words, values + from * place.value_words, place.value_words * sizeof(uint32_t));
+                    continue;
+                }
+                const uint32_t columns = 2 * place.value_words;
+                const uint32_t* old_row = values + from / 2 * columns;
+                uint32_t* row = values + to / 2 * columns;
+                for (uint32_t column = 0; column < columns; ++column)
+                    row[column] = with_half(row[column], to % 2, old_row[column] >> 16 * (from % 2));
             }
         }
     }
@@ -150,25 +161,22 @@ void Kv::put(uint32_t layer, uint32_t head, uint32_t row, const void* key, const
     const uint32_t key_dim = layers_[layer].key_dim, value_dim = layers_[layer].value_dim;
     const size_t slot = size_t{length_} + row;
     uint32_t* keys = at(place.keys, head, place.key_words) + slot / kKeyBlock * kKeyBlock * place.key_words + slot % kKeyBlock;
-    uint32_t* values = at(place.values, head, place.value_words) + slot * place.value_words;
+    uint32_t* values = at(place.values, head, place.value_words);
     if (dtype_ == Dtype::float32) {
-        const auto* words = static_cast<const char*>(key);
-        for (uint32_t i = 0; i < key_dim; ++i) std::memcpy(&keys[i * kKeyBlock], words + i * sizeof(uint32_t), sizeof(uint32_t));
+        const auto* numbers = static_cast<const char*>(key);
+        for (uint32_t i = 0; i < key_dim; ++i) std::memcpy(&keys[i * kKeyBlock], numbers + i * sizeof(uint32_t), sizeof(uint32_t));
+        values += slot * place.value_words;
         std::memcpy(values, value, value_dim * sizeof(uint32_t));
         std::fill(values + value_dim, values + place.value_words, 0);
         return;
     }
-    const auto *from = static_cast<const uint16_t*>(key), *mixed = static_cast<const uint16_t*>(value);
+    const auto *from = static_cast<const uint16_t*>(key), *numbers = static_cast<const uint16_t*>(value);
     for (uint32_t i = 0; i < key_dim / 2; ++i) keys[i * kKeyBlock] = from[2 * i] | uint32_t{from[2 * i + 1]} << 16;
-    if (key_dim % 2) keys[key_dim / 2 * kKeyBlock] = from[key_dim - 1];
-    uint32_t column = 0;
-    for (; column + 32 <= value_dim; column += 32)
-        for (uint32_t i = 0; i < 16; ++i) values[column / 2 + i] = mixed[column + i] | uint32_t{mixed[column + 16 + i]} << 16;
-    if (column == value_dim) return;
-    for (uint32_t i = 0; i < 16; ++i) {
-        const uint32_t low = column + i < value_dim ? mixed[column + i] : 0, high = column + 16 + i < value_dim ? mixed[column + 16 + i] : 0;
-        values[column / 2 + i] = low | high << 16;
-    }
+    for (uint32_t i = key_dim / 2; i < place.key_words; ++i) keys[i * kKeyBlock] = 2 * i < key_dim ? from[2 * i] : 0;
+    // Halves are written by themselves: another thread may be writing the other ones.
+    auto* halves = reinterpret_cast<char*>(values + slot / 2 * 2 * place.value_words) + slot % 2 * sizeof(uint16_t);
+    for (uint32_t i = 0; i < value_dim; ++i) std::memcpy(halves + i * sizeof(uint32_t), &numbers[i], sizeof(uint16_t));
+    for (uint32_t i = value_dim; i < 2 * place.value_words; ++i) std::memset(halves + i * sizeof(uint32_t), 0, sizeof(uint16_t));
 }
 
 uint32_t Kv::rows(uint32_t layer) const {
@@ -189,11 +197,10 @@ std::vector<Number> Kv::plain(uint32_t layer, bool want_values) const {
         for (size_t token = 0; token < tokens; ++token)
             for (uint32_t i = 0; i < dim; ++i) {
                 Number& number = out[(head * tokens + token) * dim + i];
-                uint32_t word = i, high = 0;
-                if constexpr (sizeof(Number) == 2)
-                    word = want_values ? i / 32 * 16 + i % 16 : i / 2, high = want_values ? i / 16 % 2 : i % 2;
-                const uint32_t* from = want_values ? values(layer, head) + token * place.value_words + word
-                                                   : keys(layer, head) + (token / kKeyBlock * place.key_words + word) * kKeyBlock + token % kKeyBlock;
+                const size_t halves = sizeof(Number) == 2 ? 2 : 1;  // of a word: neighbours of a key, tokens of values
+                const size_t high = (want_values ? token : i) % halves;
+                const uint32_t* from = want_values ? values(layer, head) + token / halves * halves * place.value_words + i
+                                                   : keys(layer, head) + (token / kKeyBlock * place.key_words + i / halves) * kKeyBlock + token % kKeyBlock;
                 const uint32_t bits = *from >> 16 * high;
                 std::memcpy(&number, &bits, sizeof(Number));  // little-endian, as all that is supported
             }
@@ -217,13 +224,13 @@ void Kv::check_integrity() const {
         require(capacity_ * words % 16 == 0, "heads are aligned to 64 bytes");
         words += size_t{layers_[i].heads} * places_[i].key_words;
         require(places_[i].values == words, "values follow the keys");
-        require(places_[i].value_words % 16 == 0, "rows of values are whole vectors");
+        require(places_[i].value_words % (dtype_ == Dtype::float32 ? 16 : 8) == 0, "rows of values are whole vectors");
         words += size_t{layers_[i].heads} * places_[i].value_words;
-        if (dtype_ == Dtype::float32) continue;
-        for (uint32_t head = 0; head < layers_[i].heads && layers_[i].key_dim % 2; ++head)
+        for (uint32_t head = 0; head < layers_[i].heads && dtype_ == Dtype::bfloat16; ++head)
             for (size_t token = 0; token < length_ + size_t{tails_[i]}; ++token)
-                require(keys(static_cast<uint32_t>(i), head)[(token / kKeyBlock * places_[i].key_words + layers_[i].key_dim / 2) * kKeyBlock +
-                                                              token % kKeyBlock] >> 16 == 0, "an odd key ends with a zero");
+                for (uint32_t word = layers_[i].key_dim / 2; word < places_[i].key_words; ++word)
+                    require(keys(static_cast<uint32_t>(i), head)[(token / kKeyBlock * places_[i].key_words + word) * kKeyBlock + token % kKeyBlock] >>
+                                    (2 * word < layers_[i].key_dim ? 16 : 0) == 0, "a key is filled up with zeros");
     }
     require(words == words_, "layers fill the memory");
 }

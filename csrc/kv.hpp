@@ -1,9 +1,10 @@
 // The keys and values of one text, of all layers, as the attention kernels read them.
 //
 // Memory is made of 32-bit words: a float, or two bfloat16 (the first in the low half). Keys stand in blocks of 16 tokens,
-// token beside token, so that a score needs no sum across a vector: word w of token t is at [t / 16][w][t % 16]. Values
-// stand in rows, one for each token, filled up with zeros to whole vectors; a word of bfloat16 values holds columns i and
-// i + 16 of 32, so that one shift and one mask make two vectors of neighbours.
+// token beside token, so that a score needs no sum across a vector: word w of token t is at [t / 16][w][t % 16]; those of
+// bfloat16 are filled up with zeros to a multiple of 16 words. Values stand in rows, filled up with zeros to whole vectors;
+// a row is one token or, of bfloat16, two, the even one in the low halves. So one shift or mask makes a vector of floats,
+// and both are what matrix tiles want.
 #pragma once
 
 #include <atomic>
@@ -83,7 +84,7 @@ public:
 private:
     struct Place {
         size_t keys, values;              // words before it, for each token of capacity
-        uint32_t key_words, value_words;  // of one token and head
+        uint32_t key_words, value_words;  // of one token and head, on average
     };
     const uint32_t* at(size_t before, uint32_t head, uint32_t words) const noexcept {
         return memory_.get() + capacity_ * (before + size_t{head} * words);

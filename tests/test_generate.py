@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -138,6 +139,19 @@ def test_sources(model: Path) -> None:
     shown = good(model, *asked)
     assert "«" in shown and "»" in shown and "\x1b" not in shown
     assert objects(good(model, "Hello", "--drafter", "none", "--sources", "--json"))
+
+
+def test_sources_on_a_terminal(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    asked = ("Hello", "--max-tokens", 60, "--policy", "fixed", "--sources")
+    shown = good(model, *asked, terminal=True)
+    assert "\x1b[4;32m" in shown and "«" not in shown
+    text = re.sub("\x1b\\[[0-9;]*m", "", shown)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", text)  # the model wrote such bytes
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown = good(model, *asked, terminal=True)
+    assert "«" in shown and "\x1b" not in shown
 
 
 def test_a_request_that_fails_does_not_take_the_others_along(

@@ -312,6 +312,22 @@ def test_drafts_neighbours_and_threads_change_no_bit(known: Known) -> None:
         assert_equal_kvs(kv, reference, kv.length)
 
 
+@pytest.mark.parametrize("before", [0, 3, 30, 200])
+def test_two_texts_zipped_in_one_tree(known: Known, before: int) -> None:
+    """No row stands where its position says, for longer than a segment."""
+    text, dtype, level, expected, reference = known
+    count = min(300, TOKENS - before)
+    kv = new_kv(BIT_SHAPES, dtype)
+    kv.copy_from(reference, before)
+    order = [before + i // 2 if i % 2 else 7 for i in range(2 * count)]
+    tree = [-1, -1, *range(2 * count - 2)]
+    out = forward([kv], [text[order]], [tree], BIT_RULES, level=level, threads=2)[0]
+    odd = slice(1, None, 2)
+    assert same([a[odd] for a in out], [e[before : before + count] for e in expected])
+    kv.keep(ints(range(1, 2 * count, 2)))
+    assert_equal_kvs(kv, reference, before + count)
+
+
 def test_what_was_cut_or_copied_is_as_if_never_there(known: Known) -> None:
     text, dtype, level, expected, reference = known
     rng = np.random.default_rng(13)

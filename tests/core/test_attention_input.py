@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -130,6 +131,31 @@ def test_views_are_read_where_they_are(dtype: str) -> None:
     for given in (plain, views):
         new_step(dtype)[1].attend(**given)
     assert plain["out"].tobytes() == views["out"].tobytes()
+
+
+@pytest.mark.skipif("FORESAY_SANITIZE" in os.environ, reason="torch under the sanitizers")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_tensors_are_read_where_they_are(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    arrays = arguments(rows=3)
+    tensors: Arguments = {}
+    for name, array in arrays.items():
+        if isinstance(array, np.ndarray):
+            tensors[name] = torch.from_numpy(array.copy()).to(getattr(torch, dtype))
+            tensors[name] = tensors[name].transpose(1, 2).contiguous().transpose(1, 2)
+            bits = tensors[name].contiguous()
+            arrays[name] = (bits.view(torch.uint16) if dtype == "bfloat16" else bits).numpy().copy()
+    tensors["out"] = tensors["out"].contiguous()
+    for given in (arrays, arrays | tensors):
+        new_step(dtype)[1].attend(**given)
+    found = tensors["out"].view(torch.uint16) if dtype == "bfloat16" else tensors["out"]
+    assert found.numpy().tobytes() == arrays["out"].tobytes()
+    with pytest.raises(InputError, match=r"^query has 3 dimensions"):
+        new_step(dtype)[1].attend(**(arrays | tensors | {"query": tensors["query"][0]}))
+    with pytest.raises(InputError, match=r"^out is of another dtype"):
+        new_step(dtype)[1].attend(**(arrays | {"out": tensors["out"].double()}))
+    with pytest.raises(TypeError, match=r"^key is not on the CPU"):
+        new_step(dtype)[1].attend(**(arrays | {"key": tensors["key"].to("meta")}))
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_who_joins_and_leaves_changes_nobody(target: Target) -> None:
         if waiting and random.random() < 0.4:
             seed, (prompt, params) = waiting.pop(int(random.integers(len(waiting))))
             requests[seed] = engine.add(prompt, params, seed=seed, stops=STOPS)
-        if random.random() < 0.3:
+        if waiting and random.random() < 0.3:
             noise.append(engine.add(prompts(1, seed=len(noise))[0], GREEDY, seed=1))
         if noise and random.random() < 0.3:
             engine.cancel(noise[int(random.integers(len(noise)))])

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from foresay.models import linears
-from foresay.models.linears import ANY_ROWS, PackedLinear, RowRange, pack, row_range
+from foresay.models import exactness, linears
+from foresay.models.linears import ANY_ROWS, PackedLinear, RowRange, pack, reading, row_ranges
 
 
 def works() -> bool:
@@ -29,14 +29,19 @@ class Two(nn.Module):
         super().__init__()
         torch.manual_seed(5)
         self.up = nn.Linear(24, 40, bias=bias)
-        self.inner = nn.Sequential(nn.SiLU(), Conv1D(24, 40))
+        down = Conv1D(24, 40)  # type: ignore[no-untyped-call]
+        nn.init.normal_(down.weight)
+        self.inner = nn.Sequential(nn.SiLU(), down)
         self.norm = nn.LayerNorm(24)
-        nn.init.normal_(self.inner[1].weight)
         self.requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.norm(self.inner(self.up(x)))
         return out
+
+
+def kinds(model: Two) -> list[type[nn.Module]]:
+    return [type(model.up), type(model.inner[1])]
 
 
 @packing
@@ -45,7 +50,7 @@ class Two(nn.Module):
 def test_packed_equals_plain(bias: bool, rows: int) -> None:
     model, same = Two(bias), Two(bias)
     pack(model, deterministic=True)
-    assert isinstance(model.up, PackedLinear) and isinstance(model.inner[1], PackedLinear)
+    assert kinds(model) == [PackedLinear, PackedLinear]
     x = torch.randn(1, rows, 24)
     with torch.inference_mode():
         assert model(x).shape == (1, rows, 24)
@@ -116,7 +121,7 @@ def test_row_range_finds_the_class_of_a_usual_draft(
     least: int, most: int, found: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(linears, "_TRIED", tuple(n for n in linears._TRIED if n <= 64))
-    assert row_range(waver(monkeypatch, least, most)) == RowRange(*found)
+    assert row_ranges(waver(monkeypatch, least, most))[0] == RowRange(*found)
 
 
 @packing
@@ -129,30 +134,73 @@ def test_no_part_is_outside_of_the_range(rows: int, monkeypatch: pytest.MonkeyPa
 
 
 @packing
+def test_row_ranges_finds_the_class_of_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linears, "_TRIED", (1, 7, 8, 15, 16, 40, 48, 80, 96, 128))
+    written, read = row_ranges(waver(monkeypatch, 2, 47))
+    assert written == RowRange(7, 32)
+    assert read == RowRange(48, 128)
+    written, read = row_ranges(waver(monkeypatch, 1, 999))
+    assert written is read
+
+
+@packing
 def test_a_class_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linears, "_FOUND", {})
     asked: list[int] = []
 
-    def found(layer: PackedLinear) -> RowRange:
+    def found(layer: PackedLinear) -> tuple[RowRange, RowRange]:
         asked.append(layer.in_features)
-        return RowRange(3 if layer.in_features == 24 else 2, 32)
+        return RowRange(2, 32), RowRange(48, 96)
 
-    monkeypatch.setattr(linears, "row_range", found)
-    for _ in range(2):
+    monkeypatch.setattr(linears, "row_ranges", found)
+    for deterministic in (True, True, False):
         model = Two(True)
-        assert pack(model, deterministic=True).least == 3
-        assert isinstance(model.up, PackedLinear)
-        assert model.up.rows == RowRange(3, 32)
+        pack(model, deterministic=deterministic)
+        layer: object = model.up
+        assert isinstance(layer, PackedLinear)
+        wanted = (RowRange(2, 32), RowRange(48, 96)) if deterministic else (ANY_ROWS, ANY_ROWS)
+        assert (layer.rows, layer.read) == wanted
     assert asked == [24, 40]
-    model = Two(True)
-    assert pack(model, deterministic=False) == ANY_ROWS
-    assert isinstance(model.up, PackedLinear)
-    assert model.up.rows == ANY_ROWS
 
 
-def test_ranges_meet() -> None:
-    assert RowRange(2, 64) & RowRange(1, 32) == RowRange(2, 32)
-    assert ANY_ROWS & RowRange(3, 9) == RowRange(3, 9)
+@packing
+@pytest.mark.parametrize("read", [[], [0], [1, 2, 3], [0, 4, 5, 19], list(range(20))])
+def test_read_rows_are_multiplied_in_their_own_class(
+    read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = PackedLinear(torch.eye(6), None)
+    layer.rows, layer.read = RowRange(2, 8), RowRange(32, 64)
+    multiply, sizes = PackedLinear._multiply, list[int]()
+
+    def marked(self: PackedLinear, x: Tensor) -> Tensor:
+        sizes.append(x.numel() // 6)
+        return multiply(self, x) + (1000 if sizes[-1] > 8 else 0)
+
+    monkeypatch.setattr(PackedLinear, "_multiply", marked)
+    x = torch.randn(1, 20, 6)
+    mask = torch.zeros(20, dtype=torch.bool)
+    mask[read] = True
+    with torch.inference_mode(), reading(mask):
+        torch.testing.assert_close(layer(x), x + 1000 * mask[None, :, None])
+        assert all(2 <= size <= 8 or 32 <= size <= 64 for size in sizes)
+        torch.testing.assert_close(layer(x[:, :5]), x[:, :5])  # not the step's rows
+    torch.testing.assert_close(layer(x), x)
+
+
+@pytest.mark.parametrize("function", [nn.SiLU(), nn.GELU(approximate="tanh"), nn.Sigmoid()])
+@pytest.mark.parametrize("width", [48, 1536])
+def test_an_activation_does_not_see_where_its_numbers_lie(function: nn.Module, width: int) -> None:
+    steady = exactness._in_whole_vectors(function)
+    x = torch.randn(1, 90, width)
+    wanted = steady(x[:, :64])
+    torch.testing.assert_close(wanted, function(x[:, :64]))
+    for rows in (1, 2, 3, 7, 31, 43, 64, 90):
+        for first in (0, 5, 40):
+            given = steady(x[:, first : first + rows])
+            same = wanted[:, first : first + rows]
+            assert torch.equal(given[:, : same.shape[1]], same)
+    halves = torch.cat([x, x], -1).chunk(2, -1)[0]  # as gates come: not contiguous
+    assert torch.equal(steady(halves)[:, :64], wanted)
 
 
 @pytest.mark.parametrize("missing", ["_reorder_linear_weight", "_linear_pointwise"])
@@ -170,8 +218,8 @@ def test_without_the_operation_the_layers_stay(
     model, same = Two(True), Two(True)
     with monkeypatch.context() as patch:
         patch.setattr(torch.ops, "mkldnn", Ops())
-        assert pack(model, deterministic=True) == ANY_ROWS
-    assert type(model.up) is nn.Linear and type(model.inner[1]) is Conv1D
+        pack(model, deterministic=True)
+    assert kinds(model) == [nn.Linear, Conv1D]
     x = torch.randn(3, 24)
     assert torch.equal(model(x), same(x))
 
@@ -183,4 +231,4 @@ def test_a_wrong_operation_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     model = Two(True)
     pack(model, deterministic=True)
-    assert type(model.up) is nn.Linear
+    assert kinds(model) == [nn.Linear, Conv1D]

@@ -99,7 +99,7 @@ def make(
     name: str, *, dtype: torch.dtype = torch.float32, seed: int = 0, **changes: Any
 ) -> PreTrainedModel:
     """A model of the type `name`, the same in every call."""
-    logging.set_verbosity_error()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     shape = {**_COMMON, **SUPPORTED.get(name, {}), **changes}
     return from_config(AutoConfig.for_model(name, **shape), dtype=dtype, seed=seed)
 
@@ -108,10 +108,10 @@ def from_config(
     config: Any, *, dtype: torch.dtype = torch.float32, seed: int = 0
 ) -> PreTrainedModel:
     """A model with wide random weights, rounded to `dtype`."""
-    logging.set_verbosity_error()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+        model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for key, weight in sorted(model.named_parameters()):
@@ -122,7 +122,8 @@ def from_config(
                 weight.copy_(noise * (1.0 if "emb" in key or "wte" in key else wide * width))
             else:  # of norms, biases, sinks
                 weight.add_(noise * 0.2)
-    return model.to(dtype).eval()
+    made: PreTrainedModel = model.to(dtype).train(False)
+    return made
 
 
 def tokens(random: np.random.Generator, size: int) -> Int32s:

@@ -112,8 +112,8 @@ def print_marked(pieces: Sequence[Span]) -> None:
         print(harmless(marked(pieces)))
         return
     shown = Text()
-    for before, text, after, source in _bare(pieces):
-        shown.append(before).append(harmless(text), source_of(source).style).append(after)
+    for before, text, after, source in _bare([Span(harmless(p.text), p.source) for p in pieces]):
+        shown.append(before).append(text, source_of(source).style).append(after)
     console.print(shown, soft_wrap=True)
 
 

@@ -222,6 +222,7 @@ class Engine:
                 r.pending[: turn.tokens],
                 next(drafts) if turn.whole else None,
                 wanted=turn.whole,
+                read=min(turn.tokens, r.unread),
             )
             for turn in turns
             if (r := turn.request).kv is not None

@@ -21,7 +21,7 @@ from foresay.sampling.reference import match
 
 __all__ = ["logits_of", "plain"]
 
-NextLogits = Callable[[Int32s], Tensor]
+NextLogits = Callable[[Int32s, int], Tensor]
 
 
 def plain(
@@ -31,14 +31,15 @@ def plain(
     seed: int,
     stops: tuple[int, ...] = (),
 ) -> list[int]:
-    """The answer's tokens. `next_logits` gives the row of logits after a text.
+    """The answer's tokens. `next_logits(text, prompt)` gives the row of logits after a text whose
+    first `prompt` tokens are the prompt.
 
     Mutates: nothing. Valid until: for ever. Raises: LogitsError. GIL: held but for torch's work.
     """
     output: list[int] = []
     while len(output) < params.max_tokens:
         ask = Ask(params, seed, prompt, output, stops)
-        row = next_logits(np.array([*prompt, *output], np.int32))
+        row = next_logits(np.array([*prompt, *output], np.int32), len(prompt))
         verdict = match(Draft.empty(), row[None].float().numpy(), ask)
         output.append(int(verdict.tokens[0]))
         if output[-1] in ask.stops:
@@ -53,8 +54,8 @@ def logits_of(target: Target) -> NextLogits:
     read. GIL: released by torch and the core.
     """
 
-    def next_logits(text: Int32s) -> Tensor:
+    def next_logits(text: Int32s, prompt: int) -> Tensor:
         with torch.inference_mode():
-            return target.forward([target.part(target.open(), text)])[0]
+            return target.forward([target.part(target.open(), text, read=prompt - 1)])[0]
 
     return next_logits

@@ -1,13 +1,18 @@
-"""Texts that begin alike share what was computed of their beginning.
+"""Prompts that begin alike share what was computed of their beginning.
 
 A request that is being written offers its stored tokens to later ones; when it has finished, its
 keys and values stay as long as nobody needs the memory. Only texts of one tenant share, so that no
 tenant can learn from the speed what another has asked. On the CPU sharing is copying.
+
+Only what was read as a prompt is shared, and taken over as a prompt: what was written may differ
+in the last bits from the same text when it is read, and an answer must not depend on who came
+before.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,13 +44,15 @@ class Kept:
 class Prefixes:
     """Who has stored which beginning.
 
+    open   makes room for a new text
     pages  the memory that all texts share; a kept text holds its pages under its own name
     most   pages that kept texts may hold; the least recently used goes first
 
     Mutates: through its methods, also the pages. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
-    def __init__(self, pages: Pages, most: int) -> None:
+    def __init__(self, open: Callable[[], Kv], pages: Pages, most: int) -> None:
+        self._open = open
         self._pages = pages
         self._most = most
         self._running: dict[Key, list[Request]] = {}
@@ -76,12 +83,12 @@ class Prefixes:
         for other in self._running.get(key, ()):
             if other.kv is None:
                 continue
-            common = _common(request.tokens[:-1], other.tokens)
+            common = _common(request.prompt[:-1], other.prompt[:-1])
             soon = max(soon, common)
             if min(common, other.kv.length) > best[0]:
                 best = min(common, other.kv.length), other.kv
         for kept in self._kept_by_key.get(key, ()):
-            common = min(_common(request.tokens[:-1], kept.tokens), kept.kv.length)
+            common = _common(request.prompt[:-1], kept.tokens)
             if common > best[0]:
                 best = common, kept.kv
                 self._kept.move_to_end(kept)
@@ -91,16 +98,17 @@ class Prefixes:
         """Take over the keys and values of a request that has finished, if there is room. The
         request's pages must have been released.
         """
-        kv = request.kv
-        if kv is None or kv.length < _KEY:
+        length = min(request.stored, len(request.prompt) - 1)
+        if request.kv is None or length < _KEY:
             return
-        key = _key(request)
-        kept = Kept(kv, request.tokens[: kv.length].copy(), key)
+        key, tokens = _key(request), request.prompt[:length].copy()
         for other in self._kept_by_key.get(key, ()):
-            if len(other.tokens) >= kv.length and _common(kept.tokens, other.tokens) == kv.length:
+            if _common(tokens, other.tokens) == length:
                 return  # all of it is there
-        if not self._pages.hold(kept, kv.length):
+        kept = Kept(self._open(), tokens, key)
+        if not self._pages.hold(kept, length):
             return
+        kept.kv.copy_from(request.kv, length)  # the answer's memory is not kept with it
         self._kept[kept] = None
         self._kept_by_key.setdefault(key, []).append(kept)
         while self._held() > self._most and self._kept:

@@ -183,6 +183,11 @@ class Request:
         return 0 if self.kv is None else self.kv.length
 
     @property
+    def unread(self) -> int:
+        """How many of the pending tokens are to be read as a prompt's: all but its last one."""
+        return max(self._prompt - 1 - self.stored, 0)
+
+    @property
     def room(self) -> int:
         """How many tokens the answer may still get."""
         return self.params.max_tokens - (self._length - self._prompt)

@@ -52,7 +52,7 @@ class Scheduler:
     ) -> None:
         self._open = open
         self.pages = pages
-        self.prefixes = Prefixes(pages, most=pages.total // 4)
+        self.prefixes = Prefixes(open, pages, most=pages.total // 4)
         self.max_running = max_running
         self.max_rows = max_rows
         self.waiting: deque[Request] = deque()

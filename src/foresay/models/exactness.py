@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, activations
 
 from foresay.draft import Draft
+from foresay.models.linears import reading
 
 if TYPE_CHECKING:
     from foresay.arrays import Int32s
@@ -37,15 +38,14 @@ def steady(model: PreTrainedModel) -> None:
 
     Mutates: the model. Valid until: for ever. Raises: nothing. GIL: held.
     """
-    experts = model.dtype == torch.float32 and model._can_set_experts_implementation()
-    if experts:
+    # In bfloat16 rounding hid how experts are multiplied in every trial; parts would cost time.
+    in_parts = model.dtype == torch.float32
+    if in_parts and model._can_set_experts_implementation():
         model.set_experts_implementation("batched_mm")  # the others look at who shares an expert
     for module in model.modules():
         if type(module).__module__ == activations.__name__ or isinstance(module, _ELEMENTWISE):
             module.forward = _in_whole_vectors(module.forward)
-        elif model.dtype == torch.float32 and isinstance(
-            getattr(module, "experts", None), nn.Module
-        ):
+        elif in_parts and isinstance(getattr(module, "experts", None), nn.Module):
             module.forward = _by_equal_parts(module.forward)
 
 
@@ -74,8 +74,9 @@ def _by_equal_parts(function: Callable[[Tensor], Any]) -> Callable[[Tensor], Any
 
     def forward(x: Tensor) -> Any:
         rows = x.shape[1]
-        parts = nn.functional.pad(x, (0, 0, 0, -rows % _ROWS)).split(_ROWS, 1)
-        outs = [function(part) for part in parts]
+        filled = nn.functional.pad(x, (0, 0, 0, -rows % _ROWS))
+        with reading(torch.zeros(0, dtype=torch.bool)):  # a part's rows are not the step's
+            outs = [function(part) for part in torch.split(filled, _ROWS, 1)]
         if isinstance(outs[0], Tensor):
             return _joined(outs, rows)
         return tuple(_joined(column, rows) for column in zip(*outs, strict=True))
@@ -106,29 +107,33 @@ def _one_by_one(target: Target, text: Int32s, last: int) -> Tensor:
     kv = target.open()
     rows = []
     for piece in [text[:-last], *np.split(text[-last:], last)]:
-        part = target.part(kv, piece)
+        part = target.part(kv, piece, read=len(piece) - 1)
         rows.append(target.forward([part]))
         part.keep()
     return torch.cat(rows)
 
 
 def _as_chain(target: Target, text: Int32s, wrong: Int32s, last: int) -> Tensor:
-    return target.forward([target.part(target.open(), text[:-last], Draft.chain(text[-last:]))])
+    prompt, chain = text[:-last], Draft.chain(text[-last:])
+    return target.forward([target.part(target.open(), prompt, chain, read=len(prompt) - 1)])
 
 
 def _in_tree(target: Target, text: Int32s, wrong: Int32s, last: int) -> Tensor:
     """Each right node has a wrong sibling before it, and the prompt comes in two pieces."""
     kv = target.open()
-    part = target.part(kv, text[:7], wanted=False)
+    part = target.part(kv, text[:7], wanted=False, read=7)
     target.forward([part])
     part.keep()
     tokens = np.stack([wrong[:last], text[-last:]], axis=1).reshape(-1)
     parents = np.repeat(np.arange(-1, 2 * last - 2, 2), 2)
-    rows = target.forward([target.part(kv, text[7:-last], Draft(tokens, parents.astype(np.int32)))])
+    tree, rest = Draft(tokens, parents.astype(np.int32)), text[7:-last]
+    rows = target.forward([target.part(kv, rest, tree, read=len(rest) - 1)])
     return torch.cat([rows[:1], rows[2::2]])
 
 
 def _beside_another(target: Target, text: Int32s, wrong: Int32s, last: int) -> Tensor:
-    others = [target.part(target.open(), np.tile(wrong, 3)[: target.context], wanted=False)]
-    mine = target.part(target.open(), text[:-last], Draft.chain(text[-last:]))
-    return target.forward([*others, mine])
+    """Of another prompt nothing is read, so that rows of both kinds stand among each other."""
+    other = target.part(target.open(), np.tile(wrong, 3)[: target.context], wanted=False)
+    prompt, chain = text[:-last], Draft.chain(text[-last:])
+    mine = target.part(target.open(), prompt, chain, read=len(prompt) - 1)
+    return target.forward([other, mine])

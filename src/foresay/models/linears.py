@@ -3,24 +3,27 @@
 oneDNN lays the weights out anew at every call of an ordinary Linear, which takes longer than the
 multiplication where the rows are few. And the order in which products are added may depend on how
 many rows there are: so the classes of row counts with equal bits are found by trying, and calls
-are kept within one of them.
+are kept within one of them. Tokens of a prompt are read many at once, in another class than those
+that are written; which of the two a token belongs to is a matter of the text alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-__all__ = ["ANY_ROWS", "PackedLinear", "RowRange", "pack"]
+__all__ = ["ANY_ROWS", "PackedLinear", "RowRange", "pack", "reading"]
 
-_TRIED = (*range(1, 41), 48, 56, 64, 65, 80, 96, 128, 160, 192, 256, 384, 512, 768, 1024)
-_SAME_AS = 8  # rows that others are compared with: a usual draft
+_TRIED = (*range(1, 18), 23, 24, 31, 32, 33, 40, 47, 48, 56, 64, 80, 96, 112, 128, 144, 160, 192)
+_WRITTEN, _READ = 8, 128  # rows that others are compared with: a usual draft, a part of a prompt
 _COMPARED = 64
-_ENOUGH_WORK = 2 << 30  # multiplications: more rows of a wide layer are not tried
+_ENOUGH_WORK = 6 << 30  # multiplications: more rows of a very wide layer are not tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +36,47 @@ class RowRange:
     least: int
     most: int
 
-    def __and__(self, other: RowRange) -> RowRange:
-        return RowRange(max(self.least, other.least), min(self.most, other.most))
-
 
 ANY_ROWS = RowRange(1, 1 << 62)
-_FOUND: dict[tuple[object, ...], RowRange] = {}  # by kind of layer: it is the machine's, not ours
+# By kind of layer: it is the machine's, not the model's.
+_FOUND: dict[tuple[object, ...], tuple[RowRange, RowRange]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Of how many rows how many are read: the first, or the first after putting them in `order`."""
+
+    rows: int
+    read: int
+    order: Tensor | None = None
+    back: Tensor | None = None
+
+
+_NOTHING_READ = _Reading(0, 0)
+_READING: ContextVar[_Reading] = ContextVar("foresay_reading", default=_NOTHING_READ)
+
+
+@contextmanager
+def reading(read: Tensor) -> Iterator[None]:
+    """While the body runs, the rows marked in `read` (bool[T]) belong to prompts.
+
+    Mutates: the present context. Valid until: the body ends. Raises: nothing. GIL: held.
+    """
+    count = int(read.sum())
+    order = back = None
+    if count and not bool(read[:count].all()):
+        order = torch.argsort((~read).int(), stable=True)
+        back = torch.argsort(order)
+    token = _READING.set(_Reading(len(read), count, order, back))
+    try:
+        yield
+    finally:
+        _READING.reset(token)
 
 
 class PackedLinear(nn.Module):
-    """A Linear whose weight is laid out for the machine. `rows` says how many it takes at once:
-    more are done in parts, fewer are filled up with zeros.
+    """A Linear whose weight is laid out for the machine. `rows` says how many it takes at once, and
+    `read` how many of a prompt's: more are done in parts, fewer are filled up with zeros.
 
     Mutates: nothing. Valid until: for ever. Raises: as torch. GIL: released by torch.
     """
@@ -51,35 +84,47 @@ class PackedLinear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.rows = ANY_ROWS
+        self.rows = self.read = ANY_ROWS
         self.bias = bias
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), 16)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.rows.least <= x.numel() // self.in_features <= self.rows.most:
+        rows, now = x.numel() // self.in_features, _READING.get()
+        read = now.read if now.rows == rows and self.read is not self.rows else 0
+        if not read and self.rows.least <= rows <= self.rows.most:
             return self._multiply(x)
+        if not rows:  # of an expert that nobody uses
+            return x.new_empty(*x.shape[:-1], self.out_features)
         flat = x.reshape(-1, self.in_features)
-        parts = max(-(-len(flat) // self.rows.most), 1)
-        out = torch.cat([self._filled(part) for part in flat.tensor_split(parts)])
+        if read and now.order is not None:
+            flat = flat[now.order]
+        parts = self._in_parts(flat[:read], self.read) if read else []
+        out = torch.cat([*parts, *self._in_parts(flat[read:], self.rows)])
+        if read and now.back is not None:
+            out = out[now.back]
         return out.reshape(*x.shape[:-1], self.out_features)
 
-    def _filled(self, x: Tensor) -> Tensor:
-        missing = max(self.rows.least - len(x), 0)
-        return self._multiply(nn.functional.pad(x, (0, 0, 0, missing)))[: len(x)]
+    def _in_parts(self, x: Tensor, rows: RowRange) -> list[Tensor]:
+        if rows.least <= len(x) <= rows.most:
+            return [self._multiply(x)]
+        found = []
+        for part in x.tensor_split(-(-len(x) // rows.most)) if len(x) else ():
+            missing = max(rows.least - len(part), 0)
+            filled = nn.functional.pad(part, (0, 0, 0, missing)) if missing else part
+            found.append(self._multiply(filled)[: len(part)])
+        return found
 
     def _multiply(self, x: Tensor) -> Tensor:
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
         return out
 
 
-def pack(model: nn.Module, *, deterministic: bool) -> RowRange:
+def pack(model: nn.Module, *, deterministic: bool) -> None:
     """Replace the model's linear layers by packed ones, where the machine can do that and gives
     the same results; if `deterministic`, find the row counts that each must be given.
 
-    Mutates: the model. Valid until: for ever; the range is what every step must have rows of.
-    Raises: nothing. GIL: released by torch.
+    Mutates: the model. Valid until: for ever. Raises: nothing. GIL: released by torch.
     """
-    rows = ANY_ROWS
     for parent, name, layer in list(_linears(model)):
         weight = layer.weight if isinstance(layer, nn.Linear) else layer.weight.t()
         packed = _packed(weight, layer.bias, layer)
@@ -88,17 +133,16 @@ def pack(model: nn.Module, *, deterministic: bool) -> RowRange:
         if deterministic:
             kind = (*weight.shape, weight.dtype, layer.bias is not None, torch.get_num_threads())
             if kind not in _FOUND:
-                _FOUND[kind] = row_range(packed)
-            packed.rows = _FOUND[kind]
-            rows = rows & RowRange(packed.rows.least, ANY_ROWS.most)
+                _FOUND[kind] = row_ranges(packed)
+            packed.rows, packed.read = _FOUND[kind]
         setattr(parent, name, packed)
-    return rows
 
 
 @torch.inference_mode()
-def row_range(layer: PackedLinear) -> RowRange:
-    """The row counts around a usual draft's that give the same bits, found by trying: on a layer of
-    the same shape, since it is the shape by which the library chooses.
+def row_ranges(layer: PackedLinear) -> tuple[RowRange, RowRange]:
+    """The row counts around a usual draft's that give the same bits, and those around a part of a
+    prompt's; the same range if all do. Found by trying, on a layer of the same shape, since it is
+    the shape by which the library chooses.
 
     Mutates: nothing. Valid until: the number of torch's threads changes. Raises: nothing. GIL:
     released by torch.
@@ -107,16 +151,27 @@ def row_range(layer: PackedLinear) -> RowRange:
     tried = [rows for rows in _TRIED if rows <= max(_ENOUGH_WORK // (ins * outs), 64)]
     x, weight = _telling(tried[-1], outs, ins)
     trial = PackedLinear(weight.to(layer.packed.dtype), layer.bias)
-    x = x.to(layer.packed.dtype)
-    wanted = torch.cat([trial._multiply(part) for part in x[:_COMPARED].split(_SAME_AS)])
-    same = [
-        torch.equal(trial._multiply(x[:rows])[:_COMPARED], wanted[: min(rows, _COMPARED)])
-        for rows in tried
-    ]
-    at = tried.index(_SAME_AS)
-    low = next((i + 1 for i in range(at, -1, -1) if not same[i]), 0)
-    high = next((i - 1 for i in range(at, len(tried)) if not same[i]), len(tried) - 1)
-    return RowRange(tried[low], max(tried[high] // 16 * 16, _SAME_AS))  # whole tiles
+    results = {rows: trial._multiply(x[:rows].to(layer.packed.dtype)) for rows in tried}
+
+    def around(center: int) -> RowRange:
+        wanted = torch.cat(
+            [
+                trial._multiply(part)
+                for part in torch.split(x[:_COMPARED].to(layer.packed.dtype), center)
+            ]
+            if center < _COMPARED
+            else [results[center][:_COMPARED]]
+        )
+        same = [torch.equal(y[:_COMPARED], wanted[: len(y)]) for y in results.values()]
+        at = tried.index(center)
+        low = next((i + 1 for i in range(at, -1, -1) if not same[i]), 0)
+        high = next((i - 1 for i in range(at, len(tried)) if not same[i]), len(tried) - 1)
+        return RowRange(tried[low], max(tried[high] // 16 * 16, center))  # whole tiles
+
+    written = around(_WRITTEN)
+    if _READ not in results or written.most >= _READ:
+        return written, written
+    return written, around(_READ)
 
 
 def _telling(rows: int, outs: int, ins: int) -> tuple[Tensor, Tensor]:
@@ -152,5 +207,7 @@ def _linears(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear | Con
     for parent in model.modules():
         children: Iterable[tuple[str, nn.Module]] = parent.named_children()
         for name, child in children:
-            if type(child) in (nn.Linear, Conv1D) and child.weight.device.type == "cpu":
+            if not isinstance(child, (nn.Linear, Conv1D)) or type(child) not in (nn.Linear, Conv1D):
+                continue  # also a subclass, which does more than a Linear
+            if child.weight.device.type == "cpu":
                 yield parent, name, child

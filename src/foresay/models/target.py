@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ from foresay.draft import Draft
 from foresay.errors import InputError, ModelError
 from foresay.models import canaries, exactness, linears
 from foresay.models.attention import Run, running
+from foresay.models.linears import reading
 from foresay.models.visibility import Visible, visible_by_layer
 
 __all__ = ["Dtype", "Part", "Target"]
@@ -41,6 +43,9 @@ class Part:
     tokens  int32[m], m >= 1: the text that follows, not stored yet
     draft   guesses after that
     wanted  whether logits are wanted, after the last token and after each guess
+    read    how many of the tokens are read as a prompt's: many at once, which takes less time. A
+            prompt's last token is not read, as everything after it is not; for a text to be the
+            same to the bit, what is read must depend on the text alone
 
     Mutates: the kv, by `keep`. Valid until: the kv's next step. Raises: nothing. GIL: held.
     """
@@ -49,6 +54,7 @@ class Part:
     tokens: Int32s
     draft: Draft
     wanted: bool
+    read: int
 
     def keep(self, path: Int32s | Sequence[int] = ()) -> None:
         """Store the tokens and the accepted nodes, after `forward`; other guesses are forgotten.
@@ -88,9 +94,8 @@ class Target:
         self.threads = threads
         self.layers: list[Visible] = []
         self.shapes: list[tuple[int, int, int]] = []
-        self.rows = linears.ANY_ROWS
         self.exact: bool | None = None
-        self._picks_rows = bool(model._supports_logits_to_keep())
+        self._picks_rows = "logits_to_keep" in signature(model.forward).parameters
 
     @classmethod
     def load(
@@ -143,7 +148,7 @@ class Target:
         self = cls(model, deterministic=deterministic, threads=threads or torch.get_num_threads())
         self.layers = visible_by_layer(model, self.context)
         self.shapes = canaries.layer_shapes(model)
-        self.rows = linears.pack(model, deterministic=deterministic)
+        linears.pack(model, deterministic=deterministic)
         canaries.check_logits(self)
         if deterministic:
             self.exact = exactness.holds(self)
@@ -164,7 +169,13 @@ class Target:
         return Kv(self.shapes, str(self.dtype).removeprefix("torch."))
 
     def part(
-        self, kv: Kv, tokens: Int32s, draft: Draft | None = None, *, wanted: bool = True
+        self,
+        kv: Kv,
+        tokens: Int32s,
+        draft: Draft | None = None,
+        *,
+        wanted: bool = True,
+        read: int = 0,
     ) -> Part:
         """A text's share of a step.
 
@@ -187,7 +198,9 @@ class Target:
             raise InputError(
                 f"the draft reaches {text + _depth(draft)} tokens; the model takes {self.context}"
             )
-        return Part(kv, tokens, draft, wanted)
+        if not 0 <= read <= len(tokens):
+            raise InputError(f"{read} tokens are read; valid are 0 to the part's {len(tokens)}")
+        return Part(kv, tokens, draft, wanted, read)
 
     def forward(self, parts: Sequence[Part]) -> Tensor:
         """The logits [R, vocabulary] of the parts that want them, one after the other: after the
@@ -199,14 +212,14 @@ class Target:
         """
         if not parts:
             raise InputError("the step has no parts; at least 1 is needed")
-        tokens, parents, offsets, wanted = _packed(parts)
+        tokens, parents, offsets, wanted, read = _packed(parts)
         step = AttentionStep([part.kv for part in parts], offsets, parents)
-        padding = max(self.rows.least - len(tokens), 0)
         run = Run(step, self.layers, self.threads)
-        ids = torch.from_numpy(np.pad(tokens.astype(np.int64), (0, padding)))
-        places = torch.from_numpy(np.pad(step.positions, (0, padding)))
-        picked = torch.from_numpy(_at_least(wanted, self.rows.least))
-        with torch.inference_mode(), running(run):
+        ids = torch.from_numpy(tokens.astype(np.int64))
+        places = torch.from_numpy(step.positions)
+        # The head is slow, and some models cannot do without a row.
+        picked = torch.from_numpy(wanted if len(wanted) else np.zeros(1, np.int64))
+        with torch.inference_mode(), running(run), reading(torch.from_numpy(read)):
             if self._picks_rows:
                 logits = self._call(ids, places, logits_to_keep=picked)
             else:
@@ -219,11 +232,14 @@ class Target:
         return logits
 
 
-def _packed(parts: Sequence[Part]) -> tuple[Int32s, Int32s, Int32s, np.ndarray[Any, Any]]:
-    """Tokens and parents of all rows, where each part's begin, and the rows that are wanted."""
+def _packed(
+    parts: Sequence[Part],
+) -> tuple[Int32s, Int32s, Int32s, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Tokens and parents of all rows, where each part's begin, which are wanted, which are read."""
     tokens: list[Int32s] = []
     parents: list[Int32s] = []
     wanted: list[np.ndarray[Any, Any]] = []
+    read: list[np.ndarray[Any, Any]] = []
     offsets = np.zeros(len(parts) + 1, np.int32)
     for at, part in enumerate(parts):
         size, guesses = len(part.tokens), len(part.draft)
@@ -233,10 +249,17 @@ def _packed(parts: Sequence[Part]) -> tuple[Int32s, Int32s, Int32s, np.ndarray[A
         if guesses:
             parents[-1][part.draft.parents < 0] = size - 1
         offsets[at + 1] = end
+        read.append(np.arange(end - start) < part.read)
         if part.wanted:
             wanted.append(np.arange(start + size - 1, end))
     picked = np.concatenate(wanted) if wanted else np.zeros(0, np.int64)
-    return np.concatenate(tokens), np.concatenate(parents), offsets, picked.astype(np.int64)
+    return (
+        np.concatenate(tokens),
+        np.concatenate(parents),
+        offsets,
+        picked.astype(np.int64),
+        np.concatenate(read),
+    )
 
 
 def _depth(draft: Draft) -> int:
@@ -245,12 +268,6 @@ def _depth(draft: Draft) -> int:
     for parent in draft.parents.tolist():
         depths.append(1 + (depths[parent] if parent >= 0 else 0))
     return max(depths, default=0)
-
-
-def _at_least(rows: np.ndarray[Any, Any], least: int) -> np.ndarray[Any, Any]:
-    """The rows, the last one repeated until there are `least`; row 0 where none is wanted."""
-    rows = rows if len(rows) else np.zeros(1, np.int64)
-    return np.pad(rows, (0, max(least - len(rows), 0)), mode="edge")
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -276,4 +293,4 @@ def _without_far_scaling(model: PreTrainedModel) -> None:
     """
     for module in model.modules():
         if getattr(module, "attn_temperature_tuning", False):
-            module.attn_temperature_tuning = False
+            setattr(module, "attn_temperature_tuning", False)  # noqa: B010 (not known to mypy)

@@ -32,7 +32,7 @@ export NEEDS
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 18
 
-demo: $(VENV)/.core $(VENV)/.cli  ## install, then replay a small recorded trace through every drafter
+demo: $(VENV)/.core $(VENV)/.engine  ## install, fetch the default model, answer a few prompts without and with guesses
 	@$(BIN)/foresay demo
 
 test: lint types  ## install what the tests need, then lint, type-check and test
@@ -90,9 +90,10 @@ $(VENV)/.core: $(VENV)/.tools $(VENV)/.files pyproject.toml CMakeLists.txt $(COR
 	@$(PIP) --no-build-isolation -e .
 	@touch $@
 
-$(VENV)/.cli: pyproject.toml constraints.txt | $(VENV)/.core
-	@$(PY) -c "$$NEEDS" cli > $(VENV)/cli.txt
-	@$(PIP) --no-build-isolation -r $(VENV)/cli.txt
+$(VENV)/.engine: pyproject.toml constraints.txt | $(VENV)/.core $(VENV)/.torch
+	@echo "installing what the engine needs"
+	@$(PY) -c "$$NEEDS" engine > $(VENV)/engine.txt
+	@$(PIP) --no-build-isolation -r $(VENV)/engine.txt
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.core $(VENV)/.torch

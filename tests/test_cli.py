@@ -107,7 +107,7 @@ def test_doctor() -> None:
     assert {"numpy", "torch"} <= {library["name"] for library in report["libraries"]}
     text = ok("doctor")
     assert "pip install" in text and "numpy" in text
-    assert "not run by this version" in text  # there is no engine yet, whatever is installed
+    assert "any causal LM of transformers" in text
 
 
 def test_help_says_what_ngram_sees() -> None:

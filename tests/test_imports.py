@@ -40,6 +40,8 @@ HOSTS = {"vllm", "trl", "verl", "transformers"}
 TORCH_FREE = {
     *("__init__", "arrays", "draft", "drafter", "errors", "oracle", "traces"),
     *(f"drafters/{name}" for name in ("__init__", "suffix", "corpus", "ngram", "merge")),
+    *(f"engine/{name}" for name in ("load", "budget", "adaptive", "asking", "calibration")),
+    *(f"engine/{name}" for name in ("cost", "isotonic", "text")),
     *(f"sampling/{name}" for name in ("params", "ask", "noise", "law", "reference", "theory")),
 }
 

@@ -29,7 +29,7 @@ def test_no_install_by_our_own_name() -> None:
             assert "foresay" not in line, line
 
 
-@pytest.mark.parametrize("extra", ["cli", "dev"])
+@pytest.mark.parametrize("extra", ["engine", "dev"])
 def test_needs_of_an_extra(extra: str) -> None:
     found = needs(extra)
     assert "rich>=13" in found and ("pytest>=8" in found) == (extra == "dev")

@@ -14,11 +14,13 @@ _LIBRARIES = [
     ("numpy", "everything", "foresay"),
     ("typer", "the command line", "foresay[cli]"),
     ("rich", "the command line", "foresay[cli]"),
-    ("torch", "verification in batches; running a model, in later versions", "foresay[engine]"),
+    ("torch", "running a model; verification in batches", "foresay[engine]"),
     ("scipy", "foresay lossless", "foresay[lossless]"),
-    ("transformers", "running a model, in later versions", "foresay[engine]"),
-    ("safetensors", "running a model, in later versions", "foresay[engine]"),
-    ("tokenizers", "running a model, in later versions", "foresay[engine]"),
+    ("transformers", "running a model", "foresay[engine]"),
+    ("safetensors", "running a model", "foresay[engine]"),
+    ("tokenizers", "running a model", "foresay[engine]"),
+    ("gguf", "reading GGUF files, as the default model comes in", "foresay[engine]"),
+    ("huggingface_hub", "getting models from the hub", "foresay[engine]"),
     ("starlette", "the server, in later versions", "foresay[serve]"),
     ("uvicorn", "the server, in later versions", "foresay[serve]"),
     ("msgspec", "the server, in later versions", "foresay[serve]"),
@@ -27,6 +29,9 @@ _LIBRARIES = [
     ("trl", "training, in later versions", "foresay[rl]"),
     ("datasets", "training, in later versions", "foresay[rl]"),
 ]
+
+
+_ENGINE = ("torch", "transformers", "safetensors", "tokenizers")
 
 
 def examine() -> dict[str, Any]:
@@ -42,7 +47,8 @@ def examine() -> dict[str, Any]:
         "core": core,
         "ok": ok,
         "drafting": "in the native core" if ok else "by NgramDrafter alone, without the core",
-        "models": "not run by this version itself yet: it drafts and verifies",
+        "models": _models(),
+        "attention": " ".join(_attention()) if ok else "none, without the core",
         "libraries": [
             {"name": name, "version": _version(name), "use": use, "get": f"pip install '{extra}'"}
             for name, use, extra in _LIBRARIES
@@ -61,6 +67,19 @@ def _core() -> tuple[str, bool]:
     info = _core.build_info()
     sanitized = ", with sanitizers" if info["sanitized"] else ""
     return f"loads, built with compiler {info['compiler']}{sanitized}", True
+
+
+def _models() -> str:
+    missing = [name for name in _ENGINE if _version(name) is None]
+    if missing:
+        return f"not run here, without {', '.join(missing)}: pip install 'foresay[engine]'"
+    return "any causal LM of transformers that passes the canaries, on the CPU"
+
+
+def _attention() -> list[str]:
+    from foresay import _core
+
+    return _core.attention_levels()
 
 
 def _version(name: str) -> str | None:

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from foresay import Draft, Verdict, Wants
+from foresay.arrays import Int32s
 
 
 class State:
-    def __init__(self, prompt: Sequence[int]) -> None:
-        self.prompt = [int(token) for token in prompt]
+    def __init__(self, prompt: Int32s) -> None:
+        self.prompt: list[int] = prompt.tolist()
         self.observed: list[int] = []
         self.finished = False
 
@@ -38,12 +39,12 @@ class Scripted:
         self.states: list[State] = []
 
     def begin(
-        self, prompt: Sequence[int], *, group: str | None = None, tenant: str | None = None
+        self, prompt: Int32s, /, *, group: str | None = None, tenant: str | None = None
     ) -> State:
         self.states.append(State(prompt))
         return self.states[-1]
 
-    def propose(self, states: Sequence[State], budgets: Sequence[int]) -> list[Draft]:
+    def propose(self, states: Sequence[State], budgets: Sequence[int], /) -> list[Draft]:
         return [self._draft(state, budget) for state, budget in zip(states, budgets, strict=True)]
 
     def _draft(self, state: State, budget: int) -> Draft:
@@ -62,11 +63,11 @@ class Scripted:
                 tokens[-1] = int(self.random.integers(self.vocabulary))
         return Draft(tokens[:budget], parents[:budget])
 
-    def observe(self, states: Sequence[State], verdicts: Sequence[Verdict]) -> None:
+    def observe(self, states: Sequence[State], verdicts: Sequence[Verdict], /) -> None:
         for state, verdict in zip(states, verdicts, strict=True):
             assert not state.finished
             state.observed += verdict.tokens.tolist()
 
-    def finish(self, state: State) -> None:
+    def finish(self, state: State, /) -> None:
         assert not state.finished
         state.finished = True

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from engine.drafters import Scripted
-from models import zoo
 
+from engine.drafters import Scripted
 from foresay import Draft, SamplingParams
 from foresay.drafters import MergeDrafter, NgramDrafter, SuffixDrafter
 from foresay.engine.budget import POLICIES, Fixed
@@ -22,6 +21,7 @@ from foresay.engine.text import AnswerText
 from foresay.errors import InputError, LogitsError
 from foresay.models.pages import PAGE
 from foresay.models.target import Part, Target
+from models import zoo
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
 ASKED = [
@@ -72,21 +72,31 @@ def answers(engine: Engine, asked: Sequence[tuple[list[int], SamplingParams]]) -
 
 
 def drafter_of(name: str, known: dict[tuple[int, ...], list[int]]) -> Any:
-    return {
+    made: dict[str, Callable[[], Any]] = {
         "nobody": lambda: None,
         "suffix": SuffixDrafter,
         "ngram": NgramDrafter,
         "merge": lambda: MergeDrafter(SuffixDrafter(), NgramDrafter()),
         "right": lambda: Scripted(known, wrong=0.0),
         "half right": lambda: Scripted(known, wrong=0.4),
-    }[name]()
+    }
+    return made[name]()
+
+
+MANY = list(zip(prompts(len(ASKED) * 2), ASKED * 2, strict=True))
+
+
+@pytest.fixture(scope="module")
+def answered(target: Target) -> list[list[int]]:
+    return wanted(target, MANY)
 
 
 @pytest.mark.parametrize("policy", list(POLICIES))
 @pytest.mark.parametrize("name", ["nobody", "suffix", "ngram", "merge", "right", "half right"])
-def test_the_text_is_that_of_the_plain_loop(target: Target, name: str, policy: str) -> None:
-    asked = list(zip(prompts(len(ASKED) * 2), ASKED * 2, strict=True))
-    expected = wanted(target, asked)
+def test_the_text_is_that_of_the_plain_loop(
+    target: Target, answered: list[list[int]], name: str, policy: str
+) -> None:
+    asked, expected = MANY, answered
     known = {tuple(p): text for (p, _), text in zip(asked, expected, strict=True)}
     engine = Engine(target, drafter_of(name, known), policy=policy, max_running=7, max_rows=48)
     requests = answers(engine, asked)
@@ -110,7 +120,7 @@ def test_other_architectures(name: str) -> None:
 
 
 def test_bfloat16_to_the_bit() -> None:
-    target = Target.of(zoo.make("llama").to(torch.bfloat16))
+    target = Target.of(zoo.make("llama", dtype=torch.bfloat16))
     if not target.exact:
         pytest.skip("this machine does not give a row the same bits in every step")
     asked = list(zip(prompts(8, seed=5), ASKED, strict=True))
@@ -172,7 +182,8 @@ def test_ten_thousand_cancelled_requests_leave_nothing(target: Target) -> None:
     random = np.random.default_rng(4)
     drafter = SuffixDrafter(history=False)
     engine = Engine(target, drafter, policy="fixed", memory=40 * PAGE * target.bytes_per_token)
-    texts, alive, added = prompts(50, seed=6), [], 0
+    alive: list[Request] = []
+    texts, added = prompts(50, seed=6), 0
     while added < 10_000 or alive:
         for _ in range(int(random.integers(0, 600)) if added < 10_000 else 0):
             text = texts[int(random.integers(len(texts)))]
@@ -333,7 +344,7 @@ def test_what_cannot_be_answered(target: Target) -> None:
         ([1.5], "prompt"),
     ):
         with pytest.raises(InputError, match=said):
-            engine.add(prompt)
+            engine.add(prompt)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="logit_bias names token 500"):
         engine.add([1], SamplingParams(logit_bias={500: 1}))
     with pytest.raises(InputError, match="the model takes 256"):
@@ -353,7 +364,7 @@ def test_the_answer_ends_with_the_context(target: Target) -> None:
 
 
 class Broken(Scripted):
-    def propose(self, states: Sequence[Any], budgets: Sequence[int]) -> list[Draft]:
+    def propose(self, states: Sequence[Any], budgets: Sequence[int], /) -> list[Draft]:
         raise ZeroDivisionError("no guess")
 
 
@@ -369,7 +380,7 @@ def test_a_drafter_that_fails_costs_only_its_guesses(target: Target) -> None:
 class Foreign(Scripted):
     """Guesses tokens that the model does not have."""
 
-    def propose(self, states: Sequence[Any], budgets: Sequence[int]) -> list[Draft]:
+    def propose(self, states: Sequence[Any], budgets: Sequence[int], /) -> list[Draft]:
         return [Draft.chain([5, 60_000, 7][:budget]) for budget in budgets]
 
 

@@ -19,8 +19,8 @@ def doctor(as_json: AsJson = False) -> None:
       foresay doctor
       foresay doctor --json
     """
-    from foresay.drafters.lineup import NAMES
     from foresay.doctor import examine
+    from foresay.drafters.lineup import NAMES
 
     report = examine()
     if as_json:

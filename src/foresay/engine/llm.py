@@ -224,10 +224,11 @@ class LLM:
         """All requests, or none."""
         listed = _as_list(prompts)
         each = _one_each(params, len(listed))
-        tokens = [self.encode(prompt, chat=chat) for prompt in listed]
         answers: list[_Answer] = []
+        index = 0
         try:
-            for index, (prompt, ids, wanted) in enumerate(zip(listed, tokens, each, strict=True)):
+            for index, (prompt, wanted) in enumerate(zip(listed, each, strict=True)):
+                ids = self.encode(prompt, chat=chat)
                 seed = new_seed() if wanted.seed is None else wanted.seed
                 group = f"prompt {seed} {index}" if wanted.n > 1 else None
                 for sample in range(wanted.n):
@@ -240,6 +241,11 @@ class LLM:
                         text=AnswerText(self.tokenizer.decode, wanted.stop_texts),
                     )
                     answers.append(_Answer(prompt, index, sample, request))
+        except InputError as error:
+            self._end(answers)
+            if len(listed) == 1:
+                raise
+            raise InputError(f"prompt {index + 1} of {len(listed)}: {error}") from error
         except BaseException:
             self._end(answers)
             raise
@@ -255,6 +261,8 @@ class LLM:
             return self.tokenizer.chat([message]) if chat else self.tokenizer.encode(prompt)
         if _are_messages(prompt):
             return self.tokenizer.chat(prompt)  # type: ignore[arg-type]
+        if not isinstance(prompt, (Sequence, np.ndarray)) or isinstance(prompt, (bytes, bytearray)):
+            raise InputError(f"a prompt is {prompt!r}; a text, token ids or messages are needed")
         return as_tokens(prompt, "prompt")  # type: ignore[arg-type]
 
     def _end(self, answers: Sequence[_Answer]) -> None:
@@ -301,10 +309,12 @@ def _as_list(prompts: Any) -> list[Any]:
     """One prompt or a list of prompts, as a list of prompts."""
     if isinstance(prompts, (str, np.ndarray)) or _are_messages(prompts):
         return [prompts]
-    if isinstance(prompts, Sequence) and prompts and isinstance(prompts[0], (int, np.integer)):
-        return [prompts]
     if not isinstance(prompts, Sequence) or isinstance(prompts, (bytes, bytearray)):
-        raise InputError(f"prompts are {prompts!r}; a text, token ids, messages, or a list of them")
+        raise InputError(
+            f"prompts are {prompts!r}; a text, token ids, messages, or a list of them is needed"
+        )
+    if prompts and isinstance(prompts[0], (int, np.integer)):
+        return [prompts]
     return list(prompts)
 
 

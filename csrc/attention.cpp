@@ -6,13 +6,8 @@
 #include <limits>
 #include <string>
 
-#if defined(__x86_64__) && defined(__linux__)
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-
 #include "errors.hpp"
+#include "machine.hpp"
 #include "slab.hpp"
 #include "team.hpp"
 
@@ -25,29 +20,6 @@ using attention::kMostLanes, attention::kSegment;
 constexpr uint32_t kMaxRows = 1u << 24, kMaxHeads = 1u << 16;
 constexpr size_t kStoredRows = 16, kManyRows = 128;  // rows that one thread stores at a time; rows and heads that are worth a team
 constexpr uint64_t kTeamWork = 400'000, kThreadWork = 20'000'000;  // multiplications below which one thread is as fast
-
-#if defined(__x86_64__) && defined(__linux__)
-
-bool has_v3() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
-bool has_v4() {
-    return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vl");
-}
-/// Tiles have to be asked for, because they make every thread's state larger.
-bool has_tiles() {
-    constexpr long kAskFor = 0x1023, kTileData = 18;
-    unsigned a, b, c, d;
-    const bool there = has_v4() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1);
-    return there && syscall(SYS_arch_prctl, kAskFor, kTileData) == 0;
-}
-
-#else
-
-bool has_v3() { return false; }
-bool has_v4() { return false; }
-bool has_tiles() { return false; }
-
-#endif
 
 const std::vector<const Kernel*>& kernels() {
     static const std::vector<const Kernel*> found = [] {

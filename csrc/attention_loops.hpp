@@ -19,6 +19,9 @@
 #if FORESAY_WIDTH > 4
 #include <immintrin.h>
 #endif
+#if FORESAY_TILES
+#include "tiles.hpp"
+#endif
 
 namespace foresay::attention {
 namespace {
@@ -186,24 +189,8 @@ FORESAY_INLINE void score_lanes(uint32_t lanes, const uint32_t* keys, uint32_t k
 
 #if FORESAY_TILES
 
-/// Tiles 0 to 3 are sums of lanes, 4 and 6 what lanes bring (queries, weights), 5 and 7 what they share (keys, values). A
-/// block of keys is a row of tiles as it stands in memory, and so is a block of values. What the tile of one lane and key
-/// holds does not depend on how many others there are.
-struct alignas(64) Tiling {
-    uint8_t palette = 1, start = 0, zeros[14] = {};
-    uint16_t row_bytes[16] = {};
-    uint8_t rows[16] = {};
-
-    explicit Tiling(uint32_t lanes) {
-        for (uint32_t tile = 0; tile < 8; ++tile) row_bytes[tile] = 64, rows[tile] = static_cast<uint8_t>(tile == 5 || tile == 7 ? 16 : lanes);
-    }
-};
-
-// Not those of the compiler, which does not say that they read and write memory.
-#define FORESAY_TILE_LOAD(tile, from, bytes) asm volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(from), "r"(size_t{bytes}) : "memory")
-#define FORESAY_TILE_STORE(tile, to, bytes) asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)" : : "r"(to), "r"(size_t{bytes}) : "memory")
-#define FORESAY_TILE_ZERO(tile) asm volatile("tilezero %%tmm" #tile : : : "memory")
-#define FORESAY_TILE_ADD(sum, a, b) asm volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sum : : : "memory")
+// The rows of tiles are lanes: 4 and 6 hold queries or weights, 5 and 7 keys or values. A block of keys is a row of tiles as
+// it stands in memory, and so is a block of values.
 
 /// The scores of as many lanes as the tiles have with `kBlocks` blocks of keys; `step` floats from lane to lane.
 template <uint32_t kBlocks>
@@ -636,7 +623,7 @@ void attend(const Block& b, float* scratch) noexcept {
                    b.key_dim, b.key_words, s.queries + size_t{lane} * s.query_step);
 #if FORESAY_TILES
     const Tiling tiling(share(lanes, kTileRows));
-    if constexpr (Type::kTiles) asm volatile("ldtilecfg %0" : : "m"(tiling) : "memory");
+    if constexpr (Type::kTiles) FORESAY_TILE_SET(tiling);
 #endif
     for (uint32_t segment = b.first_segment; segment < b.end_segment; ++segment) {
         float* partials = b.partials ? b.partials + size_t{segment - b.first_segment} * lanes * size : s.partials;

@@ -419,6 +419,7 @@ NB_MODULE(_core, m) {
     foresay::bind_drafter(m);
     foresay::bind_sampling(m);
     foresay::bind_attention(m);
+    foresay::bind_linear(m);
     m.def("build_info", [] {
         foresay::Names info;
         info["compiler"] = __VERSION__;

@@ -35,5 +35,6 @@ Array<T> own(std::vector<T>&& values) {
 
 void bind_sampling(nb::module_& m);
 void bind_attention(nb::module_& m);
+void bind_linear(nb::module_& m);
 
 }  // namespace foresay

@@ -12,6 +12,7 @@
 
 #include "attention.hpp"
 #include "bind.hpp"
+#include "borrowed.hpp"
 #include "errors.hpp"
 
 using namespace nanobind::literals;
@@ -27,69 +28,21 @@ Dtype dtype_of(const std::string& name) {
     throw InputError("dtype is \"" + name + "\"; valid are \"float32\" and \"bfloat16\"");
 }
 
-/// numpy has no bfloat16: its bits come as uint16.
-bool fits(const nb::dlpack::dtype& found, Dtype wanted) {
-    if (found.lanes != 1) return false;
-    if (wanted == Dtype::float32) return found.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Float) && found.bits == 32;
-    return found.bits == 16 && (found.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat) ||
-                                found.code == static_cast<uint8_t>(nb::dlpack::dtype_code::UInt));
-}
-
-/// The functions that a type of tensors may offer (DLPack 1.3), up to the one that is used here.
-struct Exchange {
-    uint32_t major, minor;
-    void *older, *allocate, *from_object, *to_object;
-    int (*borrow)(void* object, nb::dlpack::dltensor* out);  // -1: a Python error is set
-};
-
-/// Those of a type, or null. torch offers them; asking a tensor for a capsule instead takes 3 microseconds.
-const Exchange* exchange_of(nb::handle type) {
-    static PyObject* known = nullptr;  // held, so that no other type can have its address
-    static const Exchange* found = nullptr;
-    if (type.ptr() == known) return found;
-    constexpr const char* kName = "dlpack_exchange_api";
-    const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
-    if (!PyCapsule_IsValid(capsule.ptr(), kName)) return nullptr;
-    const auto* table = static_cast<const Exchange*>(PyCapsule_GetPointer(capsule.ptr(), kName));
-    if (table->major != 1 || !table->borrow) return nullptr;
-    Py_INCREF(type.ptr());
-    Py_XDECREF(known);
-    known = type.ptr(), found = table;
-    return table;
-}
-
-/// An array that somebody else owns, for as long as a call lasts.
-class Borrowed {
+/// An array of four dimensions and the Kv's dtype.
+class Borrowed4 {
 public:
-    Borrowed(const char* name, nb::handle object, Dtype dtype, bool written) {
-        if (const Exchange* exchange = exchange_of(object.type())) {
-            nb::dlpack::dltensor tensor;
-            const bool there = exchange->borrow(object.ptr(), &tensor) == 0;
-            if (!there) PyErr_Clear();  // a tensor without memory
-            if (!there || tensor.device.device_type != nb::device::cpu::value)
-                throw nb::type_error((std::string(name) + " is not on the CPU").c_str());
-            take(name, dtype, static_cast<char*>(tensor.data) + tensor.byte_offset, tensor.dtype, static_cast<size_t>(tensor.ndim),
-                 tensor.shape, tensor.strides);
-            return;
-        }
-        if (!(written ? nb::try_cast(object, written_, false) : nb::try_cast(object, read_, false)))
-            throw nb::type_error((std::string(name) + " is not an array on the CPU" + (written ? " that can be written to" : "")).c_str());
-        if (written) take(name, dtype, written_.data(), written_.dtype(), written_.ndim(), written_.shape_ptr(), written_.stride_ptr());
-        else take(name, dtype, const_cast<void*>(read_.data()), read_.dtype(), read_.ndim(), read_.shape_ptr(), read_.stride_ptr());
+    Borrowed4(const char* name, nb::handle object, Dtype dtype, bool written) : array_(name, object, written) {
+        if (!(dtype == Dtype::float32 ? is_float32(array_.dtype) : is_bfloat16(array_.dtype)))
+            throw InputError(std::string(name) + " is of another dtype; the Kv is of " +
+                             (dtype == Dtype::float32 ? "float32" : "bfloat16 (bits as uint16 are valid too)"));
+        if (array_.dimensions != 4) throw InputError(std::string(name) + " has " + std::to_string(array_.dimensions) + " dimensions; valid are 4");
+        numbers_.data = array_.data;
+        for (size_t i = 0; i < 4; ++i) numbers_.shape[i] = static_cast<size_t>(array_.shape[i]), numbers_.strides[i] = array_.strides[i];
     }
     const Numbers& numbers() const { return numbers_; }
 
 private:
-    void take(const char* name, Dtype dtype, void* data, nb::dlpack::dtype found, size_t dimensions, const int64_t* shape, const int64_t* strides) {
-        if (!fits(found, dtype))
-            throw InputError(std::string(name) + " is of another dtype; the Kv is of " +
-                             (dtype == Dtype::float32 ? "float32" : "bfloat16 (bits as uint16 are valid too)"));
-        if (dimensions != 4) throw InputError(std::string(name) + " has " + std::to_string(dimensions) + " dimensions; valid are 4");
-        numbers_.data = data;
-        for (size_t i = 0; i < 4; ++i) numbers_.shape[i] = static_cast<size_t>(shape[i]), numbers_.strides[i] = strides[i];
-    }
-    nb::ndarray<nb::device::cpu> written_;
-    nb::ndarray<nb::ro, nb::device::cpu> read_;
+    Borrowed array_;
     Numbers numbers_;
 };
 
@@ -140,8 +93,8 @@ void bind_step(nb::module_& m) {
                           float scaling, uint32_t window, uint32_t chunk, float softcap, const std::optional<Given<float>>& sinks,
                           uint32_t threads) {
             const Dtype dtype = self.dtype();
-            const Borrowed queries("query", query, dtype, false), keys("key", key, dtype, false), values("value", value, dtype, false);
-            const Borrowed outs("out", out, dtype, true);
+            const Borrowed4 queries("query", query, dtype, false), keys("key", key, dtype, false), values("value", value, dtype, false);
+            const Borrowed4 outs("out", out, dtype, true);
             AttentionInput input{layer, queries.numbers(), keys.numbers(), values.numbers(), outs.numbers(), scaling, window, chunk,
                                  softcap, nullptr, 0, threads};
             if (sinks) input.sinks = sinks->data(), input.sink_count = sinks->size();

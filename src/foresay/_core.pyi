@@ -224,4 +224,31 @@ class AttentionStep:
 def attention_levels() -> list[str]:
     """The kernels that this machine can run, the best first."""
 
+class Linear:
+    """
+    x @ weight.T + bias of bfloat16; see csrc/linear.hpp. Threads may share it.
+    """
+
+    def __init__(self, weight: object, bias: object | None = None) -> None:
+        """
+        weight [outs, ins] and bias [outs], of torch or numpy (bits as uint16). Copies both.
+        """
+
+    @property
+    def in_features(self) -> int: ...
+
+    @property
+    def out_features(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    def multiply(self, x: object, out: object, threads: int = 1) -> None:
+        """
+        x [..., rows, ins] into out [..., rows, outs], contiguous; bfloat16 or its bits as uint16.
+        """
+
+def linear_level() -> str | None:
+    """The kernel of Linear on this machine, or None."""
+
 def build_info() -> dict[str, Any]: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -11,14 +12,14 @@ import pytest
 import torch
 
 from engine.drafters import Scripted
-from foresay import Draft, SamplingParams
+from foresay import Draft, SamplingParams, Wants
 from foresay.drafters import MergeDrafter, NgramDrafter, SuffixDrafter
 from foresay.engine.budget import POLICIES, Fixed
 from foresay.engine.engine import Engine
 from foresay.engine.plain import logits_of, plain
 from foresay.engine.request import Request
 from foresay.engine.text import AnswerText
-from foresay.errors import InputError, LogitsError
+from foresay.errors import InputError, LogitsError, UnknownGroup
 from foresay.models.pages import PAGE
 from foresay.models.target import Part, Target
 from models import zoo
@@ -199,7 +200,11 @@ def test_ten_thousand_cancelled_requests_leave_nothing(target: Target) -> None:
     while engine.scheduler.prefixes.drop_oldest():
         pass
     engine.check_integrity()
-    assert engine.scheduler.pages.in_use == 0
+    assert engine.scheduler.pages.in_use == 0 and not engine.scheduler.prefixes._running
+    for group in range(7):
+        with suppress(UnknownGroup):
+            drafter.drop_group(f"group {group}")
+    assert drafter.tokens_held() == 0
 
 
 def test_who_joins_and_leaves_changes_nobody(target: Target) -> None:
@@ -329,9 +334,9 @@ def test_logits_that_are_no_law_fail_alone(target: Target, monkeypatch: pytest.M
     requests = answers(engine, asked)
     assert victim.finish_reason == "error" and isinstance(victim.error, LogitsError)
     assert victim.token_ids
-    assert [r.token_ids for r in requests if 5 not in r.token_ids] == [
-        text for text in expected if 5 not in text
-    ]
+    alone = [at for at, text in enumerate(expected) if 5 not in text]  # the others look like it
+    assert len(alone) >= 2
+    assert [requests[at].token_ids for at in alone] == [expected[at] for at in alone]
 
 
 def test_what_cannot_be_answered(target: Target) -> None:
@@ -349,6 +354,8 @@ def test_what_cannot_be_answered(target: Target) -> None:
         engine.add([1], SamplingParams(logit_bias={500: 1}))
     with pytest.raises(InputError, match="the model takes 256"):
         Engine(target).add([3] * 300)
+    with pytest.raises(InputError, match="max_tokens is 156; there is memory for 191 in all"):
+        engine.add([3] * 100)  # the context would have room
     with pytest.raises(InputError, match="policy is 'often'; it is one of none"):
         Engine(target, SuffixDrafter(), policy="often")
     with pytest.raises(InputError, match="memory is 10 bytes"):
@@ -363,18 +370,67 @@ def test_the_answer_ends_with_the_context(target: Target) -> None:
     assert request.finish_reason == "length" and len(request) == target.context
 
 
-class Broken(Scripted):
-    def propose(self, states: Sequence[Any], budgets: Sequence[int], /) -> list[Draft]:
-        raise ZeroDivisionError("no guess")
+def broken(method: str, error: Exception) -> Scripted:
+    drafter = Scripted({tuple(p): [1] * 30 for p in prompts(4)}, wrong=0)
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise error
+
+    setattr(drafter, method, fails)
+    return drafter
 
 
-def test_a_drafter_that_fails_costs_only_its_guesses(target: Target) -> None:
+@pytest.mark.parametrize("method", ["begin", "propose", "observe", "finish"])
+def test_a_drafter_that_fails_costs_only_its_guesses(target: Target, method: str) -> None:
     asked = list(zip(prompts(4), ASKED[:4], strict=True))
     expected = wanted(target, asked)
-    engine = Engine(target, Broken({}), policy="fixed")
-    with pytest.warns(UserWarning, match="the drafter failed, and is not asked again: no guess"):
+    engine = Engine(target, broken(method, ZeroDivisionError("no guess")), policy="fixed")
+    with pytest.warns(UserWarning, match="the drafter failed, and is not asked again.*no guess"):
         requests = answers(engine, asked)
     assert [request.token_ids for request in requests] == expected
+
+
+def test_a_request_that_the_drafter_refuses_fails_alone(target: Target) -> None:
+    asked = list(zip(prompts(4), ASKED[:4], strict=True))
+    expected = wanted(target, asked)
+    engine = Engine(target, SuffixDrafter(max_tokens=100), policy="fixed")
+    victim = engine.add([3] * 150, GREEDY, seed=0)
+    requests = answers(engine, asked)
+    assert victim.finish_reason == "error" and isinstance(victim.error, InputError)
+    assert [request.token_ids for request in requests] == expected
+
+
+class Eager(Scripted):
+    """Guesses more than it was asked for."""
+
+    def propose(self, states: Sequence[Any], budgets: Sequence[int], /) -> list[Draft]:
+        return [Draft.chain([5] * (budget + 1)) for budget in budgets]
+
+
+class Few(Scripted):
+    """Forgets most requests."""
+
+    def propose(self, states: Sequence[Any], budgets: Sequence[int], /) -> list[Draft]:
+        return []
+
+
+@pytest.mark.parametrize("kind", [Eager, Few])
+def test_a_drafter_that_does_not_listen_is_not_asked_again(
+    target: Target, kind: type[Scripted]
+) -> None:
+    asked = list(zip(prompts(4), ASKED[:4], strict=True))
+    expected = wanted(target, asked)
+    engine = Engine(target, kind({}), policy="fixed")
+    with pytest.warns(UserWarning, match="is not asked again"):
+        requests = answers(engine, asked)
+    assert [request.token_ids for request in requests] == expected
+
+
+def test_a_drafter_that_wants_more_is_refused(target: Target) -> None:
+    drafter = Scripted({})
+    drafter.wants = Wants(topk=4)
+    with pytest.raises(InputError, match=r"the drafter wants Wants\(topk=4"):
+        Engine(target, drafter)
 
 
 class Foreign(Scripted):

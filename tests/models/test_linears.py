@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from foresay import _core
 from foresay.models import exactness, linears
 from foresay.models.linears import ANY_ROWS, PackedLinear, RowRange, pack, reading, row_ranges
 
@@ -58,12 +59,38 @@ def test_packed_equals_plain(bias: bool, rows: int) -> None:
 
 
 @packing
-def test_bfloat16_is_packed_too() -> None:
+@pytest.mark.parametrize("tiles", [True, False])
+def test_bfloat16_is_packed_too(tiles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not tiles:
+        monkeypatch.setattr(_core, "linear_level", lambda: None)
     model, same = Two(True).to(torch.bfloat16), Two(True).to(torch.bfloat16)
     pack(model, deterministic=True)
+    layer: object = model.up
+    assert isinstance(layer, PackedLinear)
+    assert (layer.tiles is not None) == (_core.linear_level() is not None)
     x = torch.randn(9, 24).to(torch.bfloat16)
     with torch.inference_mode():
         torch.testing.assert_close(model(x), same(x), rtol=0.05, atol=0.05)
+
+
+@pytest.mark.skipif(_core.linear_level() is None, reason="no matrix tiles here")
+def test_with_tiles_no_row_count_is_special(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = PackedLinear(torch.randn(40, 96).bfloat16(), torch.randn(40).bfloat16())
+    written, read = row_ranges(layer)
+    assert written is read
+    assert written == RowRange(1, linears._TRIED[-1])
+    monkeypatch.setattr(linears, "row_ranges", lambda layer: pytest.fail("nothing is to be tried"))
+    model = Two(True).to(torch.bfloat16)
+    pack(model, deterministic=True)
+    up: object = model.up
+    assert isinstance(up, PackedLinear)
+    assert up.rows is up.read is ANY_ROWS
+    x = torch.randn(1, 50, 96).bfloat16()
+    gates = torch.cat([x, x], -1).chunk(2, -1)[0]  # not contiguous
+    assert torch.equal(layer(gates), layer(x))
+    assert layer(x[:, :0]).shape == (1, 0, 40)
+    with_float_bias = PackedLinear(torch.randn(8, 8).bfloat16(), torch.randn(8))
+    assert with_float_bias.tiles is None
 
 
 @packing

@@ -8,21 +8,22 @@ it where texts end answers). It has no threads: whoever calls `step` drives it.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from foresay.arrays import IntsLike, as_tokens
-from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch
+from foresay.draft import VerdictBatch
 from foresay.drafter import Drafter
 from foresay.engine.budget import Chosen, Policy, make_policy
+from foresay.engine.guesser import Guesser
 from foresay.engine.load import Load, StepFacts
-from foresay.engine.logprobs import note_logprobs
+from foresay.engine.logprobs import logprobs_for, note_logprobs
 from foresay.engine.measure import measured_cost
 from foresay.engine.request import FinishReason, Request, check_prompt, fitted
 from foresay.engine.scheduler import Scheduler, Turn
@@ -33,6 +34,7 @@ from foresay.models.target import Part, Target
 from foresay.sampling.ask import AskBatch
 from foresay.sampling.batched.match import match
 from foresay.sampling.batched.verdicts import Verified, cut
+from foresay.sampling.logprobs import Logprobs
 from foresay.sampling.noise import new_seed
 from foresay.sampling.params import SamplingParams
 
@@ -60,7 +62,8 @@ class Engine:
     target        the model
     drafter       who guesses; None: nobody
     policy        how many guesses are verified: a name of `budget.POLICIES`, or a Policy
-    memory        bytes that keys and values may take
+    memory        bytes that the keys and values of stored tokens may take; texts that grow own up
+                  to twice what they store
     max_running   requests in one step
     max_rows      tokens of prompts in one step
     with_sources  note where each token was drafted from, for those who want to look
@@ -90,12 +93,11 @@ class Engine:
                 f"its smallest text of {PAGE} tokens"
             )
         self.target = target
-        self.drafter = drafter
+        self._guesser = Guesser(drafter, target.vocabulary, with_sources=with_sources)
         cost = measured_cost(target) if drafter is not None and policy == "adaptive" else None
         self.policy = make_policy(policy if drafter is not None else "none", cost)
         pages = Pages(tokens // PAGE)
         self.scheduler = Scheduler(target.open, pages, max_running=max_running, max_rows=max_rows)
-        self._with_sources = with_sources and hasattr(drafter, "sources")
         self._added = 0
 
     @property
@@ -130,7 +132,7 @@ class Engine:
         tokens = as_tokens(prompt, "prompt")
         context, memory = self.target.context, self.scheduler.pages.total * PAGE - 1
         check_prompt(tokens, context, memory, self.target.vocabulary)
-        params = fitted(params, min(context, memory) - len(tokens), self.target.vocabulary)
+        params = fitted(params, len(tokens), context, memory, self.target.vocabulary)
         if params.stop_texts and text is None:
             raise InputError("stop has texts, and nobody to read the answer was given")
         if seed is None:
@@ -152,8 +154,8 @@ class Engine:
     def step(self) -> list[Request]:
         """One pass of the model: the requests that got tokens or ended in it.
 
-        Mutates: the requests. Valid until: for ever. Raises: what the model raises; the requests
-        are as they were then. A request that fails ends with its error, and harms no other. GIL:
+        Mutates: the requests. Valid until: for ever. Raises: what the model raises, before anything
+        was committed. A request that fails ends with its error, and harms no other. GIL:
         released by torch and the core.
         """
         laps = _Laps()
@@ -165,12 +167,12 @@ class Engine:
         laps.end("draft")
         logits = self.target.forward(step.parts)
         laps.end("forward")
-        verified = self._verify(step, logits)
+        verified, logprobs = self._verify(step, logits)
         laps.end("verify")
-        changed = self._commit(step, verified)
+        verdicts = self._commit(step, verified, logprobs)
         laps.end("commit")
-        self._account(step, verified.verdicts, laps)
-        return failed + changed
+        self._account(step, verdicts, laps)
+        return failed + step.writing
 
     def run(self) -> None:
         """Step until nothing is left to do.
@@ -194,26 +196,20 @@ class Engine:
 
     def _begun(self, turns: list[Turn]) -> tuple[list[Turn], list[Request]]:
         """The turns of those whom the drafter has accepted, and those whom it has refused."""
-        if self.drafter is None:
-            return turns, []
-        failed = []
+        refused = []
         for turn in turns:
-            request = turn.request
-            if turn.whole and request.state is None:
-                try:
-                    request.state = self.drafter.begin(
-                        request.tokens.copy(), group=request.group, tenant=request.tenant
-                    )
-                except ForesayError as error:
-                    self._finish(request, "error", error)
-                    failed.append(request)
-        return [turn for turn in turns if not turn.request.finished], failed
+            error = self._guesser.begin(turn.request) if turn.whole else None
+            if error is not None:
+                self._finish(turn.request, "error", error)
+                refused.append(turn.request)
+        return [turn for turn in turns if not turn.request.finished], refused
 
     def _draft(self, turns: list[Turn]) -> _Step:
         """Who guesses what, and what of it is verified."""
         writing = [turn.request for turn in turns if turn.whole]
         load = _load(turns, writing)
-        chosen = self.policy.choose(self._proposed(writing, self.policy.budgets(load)), load)
+        budgets = self.policy.budgets(load) if self._guesser.guesses else [0] * len(writing)
+        chosen = self.policy.choose(self._guesser.propose(writing, budgets), load)
         chosen = self._that_fits(writing, chosen)
         drafts = iter(chosen.drafts)
         parts = [
@@ -229,29 +225,6 @@ class Engine:
         ]
         return _Step(turns, writing, load, chosen, parts)
 
-    def _proposed(self, writing: list[Request], budgets: Sequence[int]) -> DraftBatch:
-        """What the drafter guesses; nothing outside the vocabulary, and nothing from a drafter
-        that fails, which is not asked again.
-        """
-        nothing = DraftBatch._trusted(*_NO_NODES, np.zeros(len(writing) + 1, np.int32))
-        if self.drafter is None or not any(budgets):
-            return nothing
-        try:
-            drafts = DraftBatch.of(
-                self.drafter.propose([request.state for request in writing], budgets)
-            )
-        except Exception as error:
-            self.policy = make_policy("none", None)
-            warnings.warn(f"the drafter failed, and is not asked again: {error}", stacklevel=3)
-            return nothing
-        if len(drafts.tokens) and drafts.tokens.max() >= self.target.vocabulary:
-            known = [
-                d if max(d.tokens, default=0) < self.target.vocabulary else Draft.empty()
-                for d in drafts
-            ]
-            return DraftBatch.of(known)
-        return drafts
-
     def _that_fits(self, writing: list[Request], chosen: Chosen) -> Chosen:
         """The guesses of those for whom there is memory."""
         sizes = np.diff(chosen.drafts.offsets)
@@ -261,64 +234,32 @@ class Engine:
         ]
         return chosen if all(fits) else chosen.only(np.array(fits))
 
-    def _verify(self, step: _Step, logits: Tensor) -> Verified:
+    def _verify(self, step: _Step, logits: Tensor) -> tuple[Verified, Logprobs | None]:
         """What is committed of the guesses, and the target's own tokens."""
         if not step.writing:
-            return _NOTHING
+            return _NOTHING, None
         asks = AskBatch.of([request.ask() for request in step.writing])
         verified = match(step.chosen.drafts, logits, asks)
-        verified = self._until_a_text_ends_it(step, verified)
-        note_logprobs(step.writing, verified, step.chosen.drafts, logits, asks)
-        return verified
+        return verified, logprobs_for(step.writing, verified, step.chosen.drafts, logits, asks)
 
-    def _until_a_text_ends_it(self, step: _Step, verified: Verified) -> Verified:
-        sizes = np.diff(verified.verdicts.offsets).astype(np.int64)
-        for at, request in enumerate(step.writing):
-            if request.answer is None:
-                continue
-            for count, token in enumerate(verified.verdicts[at].tokens.tolist(), 1):
-                if token not in request.stops and request.answer.add(token):
-                    sizes[at] = count
-                    break
-        return cut(verified, sizes)
-
-    def _commit(self, step: _Step, verified: Verified) -> list[Request]:
-        """Store, tell the drafter, and end what has ended."""
-        verdicts = iter(verified.verdicts)
+    def _commit(self, step: _Step, verified: Verified, logprobs: Logprobs | None) -> VerdictBatch:
+        """Find the ends, store, tell the drafter, and end what has ended."""
+        note_logprobs(step.writing, verified, logprobs, sizes := _until_texts_end(step, verified))
+        verdicts = cut(verified, sizes).verdicts
+        told = step.chosen.original_paths(verdicts)
+        sources = [self._guesser.sources(*of) for of in zip(step.writing, told, strict=True)]
+        each = iter(verdicts)
         for turn, part in zip(step.turns, step.parts, strict=True):
-            part.keep(next(verdicts).path if turn.whole else ())
-        originals = step.chosen.original_paths(verified.verdicts)
+            part.keep(next(each).path if turn.whole else ())
+        for request, verdict, names in zip(step.writing, verdicts, sources, strict=True):
+            request.append(verdict.tokens)
+            request.sources += names
+        self._guesser.observe(step.writing, told)
         for at, request in enumerate(step.writing):
-            if at not in verified.failures:
-                self._note_sources(request, originals[at])
-                request.append(verified.verdicts[at].tokens)
-        self._observe(step.writing, originals, verified)
-        for at, request in enumerate(step.writing):
-            if at in verified.failures:
-                self._finish(request, "error", verified.failures[at])
-            else:
-                reason = _reason(request)
-                if reason is not None:
-                    self._finish(request, reason)
-        return list(step.writing)
-
-    def _observe(self, writing: list[Request], verdicts: VerdictBatch, verified: Verified) -> None:
-        if self.drafter is None:
-            return
-        good = [at for at in range(len(writing)) if at not in verified.failures]
-        told = (
-            verdicts if len(good) == len(writing) else VerdictBatch.of([verdicts[i] for i in good])
-        )
-        if good:
-            self.drafter.observe([writing[at].state for at in good], told)
-
-    def _note_sources(self, request: Request, verdict: Verdict) -> None:
-        """Where the committed tokens were drafted from; the drafter forgets when it is told."""
-        if not self._with_sources:
-            return
-        kinds = self.drafter.sources(request.state)  # type: ignore[union-attr]
-        names = [kinds[node][0] if kinds[node] else "usual" for node in verdict.path.tolist()]
-        request.sources += names + [""] * (len(verdict.tokens) - len(names))
+            reason = "error" if at in verified.failures else _reason(request)
+            if reason is not None:
+                self._finish(request, reason, verified.failures.get(at))
+        return verdicts
 
     def _account(self, step: _Step, verdicts: VerdictBatch, laps: _Laps) -> None:
         """Add the step to the requests' statistics, and let the policy learn from it."""
@@ -338,13 +279,13 @@ class Engine:
     def _finish(
         self, request: Request, reason: FinishReason, error: ForesayError | None = None
     ) -> None:
-        request.finish_reason, request.error = reason, error
         if request.answer is not None:
             request.answer.finish()
-        if request.state is not None and self.drafter is not None:
-            self.drafter.finish(request.state)
-            request.state = None
+            if request.answer.stopped is not None and reason == "length":
+                reason = "stop"
+        request.finish_reason, request.error = reason, error
         self.scheduler.release(request, keep=reason in ("stop", "length"))
+        self._guesser.finish(request)
 
 
 class _Laps:
@@ -360,8 +301,20 @@ class _Laps:
         self._begin = now
 
 
-_NO_NODES = (np.empty(0, np.int32), np.empty(0, np.int32))
 _NOTHING = Verified(VerdictBatch.of([]), {}, np.empty(0, np.int64))
+
+
+def _until_texts_end(step: _Step, verified: Verified) -> NDArray[np.int64]:
+    """How many of each request's tokens there are up to a text that ends it; the texts grow."""
+    sizes = np.diff(verified.verdicts.offsets).astype(np.int64)
+    for at, request in enumerate(step.writing):
+        if request.answer is None:
+            continue
+        for count, token in enumerate(verified.verdicts[at].tokens.tolist(), 1):
+            if token not in request.stops and request.answer.add(token):
+                sizes[at] = count
+                break
+    return sizes
 
 
 def _load(turns: list[Turn], writing: list[Request]) -> Load:

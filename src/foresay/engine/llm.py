@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -41,8 +43,8 @@ class Result:
     finish_reason  "stop", "length", "cancelled" or "error"
     error          why it failed, if it did
     logprobs       one for each token, if they were asked for
-    sources        where each token was drafted from ("own", "group", "history", "corpus"), ""
-                   where it is the target's own; if they were asked for
+    sources        where each token was drafted from ("own", "group", "history", "corpus", or
+                   "usual", what is frequent), "" where it is the target's own; if asked for
     stats          what it took
 
     Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
@@ -142,6 +144,7 @@ class LLM:
             "max_running": max_running,
             "max_rows": max_rows,
         }
+        self._groups = count()
         self.engine = Engine(
             self.target, guesser, policy=policy, with_sources=with_sources, **self._limits
         )
@@ -160,6 +163,7 @@ class LLM:
         """
         other = object.__new__(LLM)
         other.tokenizer, other.target, other._limits = self.tokenizer, self.target, self._limits
+        other._groups = count()
         other.engine = Engine(
             self.target, _drafter(drafter), policy=policy, with_sources=with_sources, **self._limits
         )
@@ -186,14 +190,9 @@ class LLM:
         cannot be answered; nothing was answered then. GIL: released by torch and the core.
         """
         answers = self._asked(prompts, params, chat)
-        try:
-            while any(not answer.request.finished for answer in answers):
-                for request in self.engine.step():
-                    if progress is not None:
-                        progress(len(request) - request.reported)
-                        request.reported = len(request)
-        finally:
-            self._end(answers)
+        for chunk in self._streamed(answers):
+            if progress is not None:
+                progress(len(chunk.token_ids))
         return [self._result(answer) for answer in answers]
 
     def stream(
@@ -230,7 +229,7 @@ class LLM:
             for index, (prompt, wanted) in enumerate(zip(listed, each, strict=True)):
                 ids = self.encode(prompt, chat=chat)
                 seed = new_seed() if wanted.seed is None else wanted.seed
-                group = f"prompt {seed} {index}" if wanted.n > 1 else None
+                group = f"prompt {next(self._groups)}" if wanted.n > 1 else None
                 for sample in range(wanted.n):
                     request = self.engine.add(
                         ids,
@@ -328,5 +327,8 @@ def _one_each(params: Params, prompts: int) -> list[SamplingParams]:
 
 
 def _free_memory() -> int:
-    """Bytes that the machine has left."""
+    """Bytes that the machine can give; what it keeps of files for later counts as free."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -57,6 +57,8 @@ class Prefixes:
         self._most = most
         self._running: dict[Key, list[Request]] = {}
         self._kept: OrderedDict[Kept, None] = OrderedDict()
+        self.held = 0
+        """Pages of kept texts."""
         self._kept_by_key: dict[Key, list[Kept]] = {}
 
     def begin(self, request: Request) -> None:
@@ -105,13 +107,16 @@ class Prefixes:
         for other in self._kept_by_key.get(key, ()):
             if _common(tokens, other.tokens) == length:
                 return  # all of it is there
+        if pages_of(length) > self._most:
+            return
         kept = Kept(self._open(), tokens, key)
         if not self._pages.hold(kept, length):
             return
         kept.kv.copy_from(request.kv, length)  # the answer's memory is not kept with it
         self._kept[kept] = None
         self._kept_by_key.setdefault(key, []).append(kept)
-        while self._held() > self._most and self._kept:
+        self.held += pages_of(length)
+        while self.held > self._most:
             self.drop_oldest()
 
     def drop_oldest(self) -> bool:
@@ -125,14 +130,12 @@ class Prefixes:
         else:
             del self._kept_by_key[kept.key]
         self._pages.release(kept)
+        self.held -= pages_of(len(kept.tokens))
         return True
 
     def lengths(self) -> dict[Any, int]:
         """The stored length of each kept text, for `Pages.check_integrity`."""
         return {kept: kept.kv.length for kept in self._kept}
-
-    def _held(self) -> int:
-        return sum(pages_of(kept.kv.length) for kept in self._kept)
 
 
 def _key(request: Request) -> Key:

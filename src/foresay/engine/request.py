@@ -80,18 +80,27 @@ def check_prompt(tokens: Int32s, context: int, memory: int, vocabulary: int) -> 
         raise InputError(f"the prompt has token {tokens.max()}; valid are 0 to {vocabulary - 1}")
 
 
-def fitted(params: SamplingParams, room: int, vocabulary: int) -> SamplingParams:
-    """The parameters with no more tokens than there is room for.
+def fitted(
+    params: SamplingParams, prompt: int, context: int, memory: int, vocabulary: int
+) -> SamplingParams:
+    """The parameters with no more tokens than the context has room for.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError for a bias outside the vocabulary.
+    Mutates: nothing. Valid until: for ever. Raises: InputError for a bias outside the vocabulary,
+    or if there is not memory enough: an answer must not end earlier because a machine is small.
     GIL: held.
     """
     for token in params.logit_bias:
         if token >= vocabulary:
             raise InputError(f"logit_bias names token {token}; valid are 0 to {vocabulary - 1}")
-    if params.max_tokens <= room:
-        return params
-    return replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
+    room = context - prompt
+    if params.max_tokens > room:
+        params = replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
+    if prompt + params.max_tokens > memory:
+        raise InputError(
+            f"the prompt has {prompt} tokens and max_tokens is {params.max_tokens}; there is "
+            f"memory for {memory} in all"
+        )
+    return params
 
 
 class Request:
@@ -129,8 +138,8 @@ class Request:
         self.sources: list[str] = []
         self.stats = Stats(prompt_tokens=len(prompt))
         self.kv: Kv | None = None
-        self.state: Any = None  # the drafter's
-        self.reported = len(prompt)  # tokens of which somebody was told
+        self.state: Any = None  # the drafter's,
+        self.begun = False  # if it knows of the request
         # Checked once, here; each step's ask is made of it without looking at the text again.
         self._ask = Ask(params, seed, prompt, (), stops)
         self._tokens = np.empty(len(prompt) + 64, np.int32)

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from foresay._core import Kv
 from foresay.engine.prefixes import Prefixes
 from foresay.engine.request import Request
-from foresay.models.pages import PAGE, Pages
+from foresay.models.pages import PAGE, Pages, pages_of
 
 __all__ = ["Scheduler", "Turn"]
+
+_OVERTAKEN = 32  # at most so many wait for a beginning while others overtake them
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +32,13 @@ class Turn:
 
     request: Request
     tokens: int
+    whole: bool
 
-    @property
-    def whole(self) -> bool:
-        return self.tokens == len(self.request.pending)
+    @classmethod
+    def of(cls, request: Request, most: int) -> Turn:
+        """The turn of a request that may take in at most so many tokens."""
+        pending = len(request.pending)
+        return cls(request, min(pending, most), pending <= most)
 
 
 class Scheduler:
@@ -72,30 +78,27 @@ class Scheduler:
             # Those that gave way for another are not running any more.
             if request in self.running:
                 self._hold(request, len(request) + 1)
-        turns = [Turn(r, 1) for r in self.running if len(r.pending) == 1]
+        turns = [Turn(r, 1, True) for r in self.running if len(r.pending) == 1]
         rows = self.max_rows - len(turns)
         for request in self.running:
             if rows > 0 and len(request.pending) > 1:
-                turns.append(Turn(request, min(len(request.pending), rows)))
+                turns.append(Turn.of(request, rows))
                 rows -= turns[-1].tokens
         while rows > 0 and len(self.running) < self.max_running:
             admitted = self._admit()
             if admitted is None:
                 break
-            turns.append(Turn(admitted, min(len(admitted.pending), rows)))
+            turns.append(Turn.of(admitted, rows))
             rows -= turns[-1].tokens
         return turns
 
     def room_for(self, request: Request, nodes: int) -> bool:
         """Whether there is memory for so many guesses behind the request's text.
 
-        Mutates: the pages, which the request holds from now on; kept texts may go for it. Valid
-        until: the request is released. Raises: nothing. GIL: held.
+        Mutates: the pages, which the request holds until its next step. Valid until: then. Raises:
+        nothing. GIL: held.
         """
-        while not self.pages.hold(request, len(request) + nodes):
-            if not self.prefixes.drop_oldest():
-                return False
-        return True
+        return self.pages.hold(request, len(request) + nodes)
 
     def release(self, request: Request, *, keep: bool) -> None:
         """Take a request out, wherever it is; `keep` what was computed of it for later ones.
@@ -123,21 +126,35 @@ class Scheduler:
 
     def _admit(self) -> Request | None:
         """The first of the waiting that can begin now."""
-        for request in self.waiting:
+        for request in islice(self.waiting, _OVERTAKEN):
             length, source, soon = self.prefixes.longest(request)
             if soon - length >= PAGE // 4:
                 continue  # somebody computes its beginning just now: take it over when that is done
-            if not self.room_for(request, 1):
+            if not self._room_beside_kept(request, 1):
                 return None  # nobody overtakes for memory, or long texts would wait for ever
+            try:
+                kv = self._open()
+                if source is not None:
+                    kv.copy_from(source, length)
+            except MemoryError:
+                self.pages.release(request)
+                raise
             self.waiting.remove(request)
-            request.kv = self._open()
-            if source is not None:
-                request.kv.copy_from(source, length)
-                request.stats.shared_tokens += length
+            request.kv = kv
+            request.stats.shared_tokens = length
             self.running.append(request)
             self.prefixes.begin(request)
             return request
         return None
+
+    def _room_beside_kept(self, request: Request, more: int) -> bool:
+        """Whether there is memory for the request, for which kept texts go if that is enough."""
+        needed = pages_of(len(request) + more)
+        if needed > self.pages.free + self.prefixes.held:
+            return False
+        while not self.pages.hold(request, len(request) + more):
+            self.prefixes.drop_oldest()
+        return True
 
     def _hold(self, request: Request, tokens: int) -> None:
         """Hold memory for a running request; the newest give way, at last the request itself."""

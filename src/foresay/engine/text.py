@@ -12,6 +12,7 @@ __all__ = ["AnswerText"]
 
 Decode = Callable[[Sequence[int]], str]
 _INCOMPLETE = "\ufffd"
+_LONGEST_CHARACTER = 4  # tokens, if each is a byte: what is incomplete after them stays so
 
 
 class AnswerText:
@@ -44,9 +45,10 @@ class AnswerText:
         self._tokens.append(token)
         before = self._decode(self._tokens[self._from : self._read])
         after = self._decode(self._tokens[self._from :])
-        if after.endswith(_INCOMPLETE) or len(after) <= len(before):
+        waits = len(self._tokens) - self._read <= _LONGEST_CHARACTER
+        if waits and after.endswith(_INCOMPLETE) and not self._ends(after[len(before) :]):
             return False
-        return self._extend(after[len(before) :])
+        return len(after) > len(before) and self._extend(after[len(before) :])
 
     def finish(self) -> None:
         """Add what was incomplete until now: no more tokens come.
@@ -66,6 +68,11 @@ class AnswerText:
         new = self.text[self._taken : end]
         self._taken = max(self._taken, end)
         return new
+
+    def _ends(self, new: str) -> bool:
+        """Whether a stop is complete, though a character behind it is not."""
+        seen = self.text[-self._longest :] + new if self._longest else ""
+        return any(stop in seen for stop in self._stops)
 
     def _extend(self, new: str) -> bool:
         begin = max(len(self.text) - self._longest + 1, 0)

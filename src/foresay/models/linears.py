@@ -1,10 +1,12 @@
 """The linear layers on the CPU: laid out once for the machine, and with bits one can rely on.
 
-oneDNN lays the weights out anew at every call of an ordinary Linear, which takes longer than the
-multiplication where the rows are few. And the order in which products are added may depend on how
-many rows there are: so the classes of row counts with equal bits are found by trying, and calls
-are kept within one of them. Tokens of a prompt are read many at once, in another class than those
-that are written; which of the two a token belongs to is a matter of the text alone.
+Where the machine has matrix tiles, the core multiplies bfloat16, and the bits of a row depend on
+nothing but the row. Elsewhere oneDNN does it, which for an ordinary Linear lays the weights out
+anew at every call; that takes longer than the multiplication where the rows are few. And the order
+in which it adds products may depend on how many rows there are: so the classes of row counts with
+equal bits are found by trying, and calls are kept within one of them. Tokens of a prompt are read
+many at once, in another class than those that are written; which of the two a token belongs to is
+a matter of the text alone.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
+
+from foresay import _core
 
 __all__ = ["ANY_ROWS", "PackedLinear", "RowRange", "pack", "reading"]
 
@@ -85,8 +89,14 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.rows = self.read = ANY_ROWS
-        self.bias = bias
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), 16)
+        self.bias, self.dtype = bias, weight.dtype
+        self.tiles: _core.Linear | None = None
+        self.packed: Tensor | None = None
+        small = weight.dtype == torch.bfloat16 and (bias is None or bias.dtype == torch.bfloat16)
+        if small and _core.linear_level() is not None:
+            self.tiles = _core.Linear(weight.detach(), None if bias is None else bias.detach())
+        else:
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), 16)
 
     def forward(self, x: Tensor) -> Tensor:
         rows, now = x.numel() // self.in_features, _READING.get()
@@ -115,6 +125,10 @@ class PackedLinear(nn.Module):
         return found
 
     def _multiply(self, x: Tensor) -> Tensor:
+        if self.tiles is not None:
+            given = x.new_empty(*x.shape[:-1], self.out_features)
+            self.tiles.multiply(x.contiguous(), given, torch.get_num_threads())
+            return given
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
         return out
 
@@ -130,7 +144,7 @@ def pack(model: nn.Module, *, deterministic: bool) -> None:
         packed = _packed(weight, layer.bias, layer)
         if packed is None:
             continue
-        if deterministic:
+        if deterministic and packed.tiles is None:
             kind = (*weight.shape, weight.dtype, layer.bias is not None, torch.get_num_threads())
             if kind not in _FOUND:
                 _FOUND[kind] = row_ranges(packed)
@@ -150,15 +164,12 @@ def row_ranges(layer: PackedLinear) -> tuple[RowRange, RowRange]:
     outs, ins = layer.out_features, layer.in_features
     tried = [rows for rows in _TRIED if rows <= max(_ENOUGH_WORK // (ins * outs), 64)]
     x, weight = _telling(tried[-1], outs, ins)
-    trial = PackedLinear(weight.to(layer.packed.dtype), layer.bias)
-    results = {rows: trial._multiply(x[:rows].to(layer.packed.dtype)) for rows in tried}
+    trial = PackedLinear(weight.to(layer.dtype), layer.bias)
+    results = {rows: trial._multiply(x[:rows].to(layer.dtype)) for rows in tried}
 
     def around(center: int) -> RowRange:
         wanted = torch.cat(
-            [
-                trial._multiply(part)
-                for part in torch.split(x[:_COMPARED].to(layer.packed.dtype), center)
-            ]
+            [trial._multiply(part) for part in torch.split(x[:_COMPARED].to(layer.dtype), center)]
             if center < _COMPARED
             else [results[center][:_COMPARED]]
         )

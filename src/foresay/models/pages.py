@@ -40,17 +40,16 @@ class Pages:
         return self.total - self._in_use
 
     def hold(self, holder: Hashable, tokens: int) -> bool:
-        """Let `holder` hold what `tokens` tokens need, at least what it holds; False if there is
-        not enough, and nothing has changed.
+        """Let `holder` hold what `tokens` tokens need, no more and no less; False if there is not
+        enough, and nothing has changed.
 
         Mutates: the count. Valid until: `release`. Raises: nothing. GIL: held.
         """
-        held = self._held.get(holder, 0)
-        more = max(pages_of(tokens) - held, 0)
-        if more > self.free:
+        pages, held = pages_of(tokens), self._held.get(holder, 0)
+        if pages - held > self.free:
             return False
-        self._held[holder] = held + more
-        self._in_use += more
+        self._held[holder] = pages
+        self._in_use += pages - held
         return True
 
     def release(self, holder: Hashable) -> None:

@@ -1,0 +1,105 @@
+// Linear layers for Python. Rows and results are too large to copy: they are read and written while the GIL is released, so
+// the caller keeps other threads from them.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "bind.hpp"
+#include "borrowed.hpp"
+#include "errors.hpp"
+#include "linear.hpp"
+
+using namespace nanobind::literals;
+
+namespace foresay {
+namespace {
+
+std::string shape_of(const Borrowed& array) {
+    std::string out = "[";
+    for (size_t i = 0; i < array.dimensions; ++i) out += (i ? ", " : "") + std::to_string(array.shape[i]);
+    return out + "]";
+}
+
+void check_dtype(const char* name, const Borrowed& array) {
+    if (!is_bfloat16(array.dtype)) throw InputError(std::string(name) + " is of another dtype; valid is bfloat16 (bits as uint16 are valid too)");
+}
+
+/// Rows of `width` numbers, one behind the other at equal distances.
+struct Rows {
+    Rows(const char* name, const Borrowed& array, size_t width) {
+        check_dtype(name, array);
+        const size_t last = array.dimensions - 1;
+        if (array.dimensions == 0 || static_cast<size_t>(array.shape[last]) != width)
+            throw InputError(std::string(name) + " has the shape " + shape_of(array) + "; its last number is " + std::to_string(width) + " here");
+        data = static_cast<uint16_t*>(array.data), step = static_cast<int64_t>(width);
+        bool even = width == 1 || array.strides[last] == 1, known = false;
+        for (size_t i = last; i-- > 0;) {
+            if (array.shape[i] == 1) continue;
+            if (!known) step = array.strides[i], known = true;
+            else even &= array.strides[i] == step * static_cast<int64_t>(count);
+            count *= static_cast<size_t>(array.shape[i]);
+        }
+        if (count && !even) throw InputError(std::string(name) + " has rows at unequal distances, or with gaps; give a contiguous copy");
+        first = end = reinterpret_cast<uintptr_t>(data);
+        if (count) end += static_cast<uintptr_t>(step * static_cast<int64_t>(count - 1)) * sizeof(uint16_t);
+        if (step < 0) std::swap(first, end);
+        end += width * sizeof(uint16_t);
+    }
+    uint16_t* data;
+    int64_t step;
+    size_t count = 1;
+    uintptr_t first, end;  // where the numbers begin and end
+};
+
+void bind_class(nb::module_& m) {
+    nb::class_<Linear>(m, "Linear", "x @ weight.T + bias of bfloat16; see csrc/linear.hpp. Threads may share it.")
+        .def("__init__", [](Linear* self, nb::handle weight, nb::handle bias) {
+            const Borrowed weights("weight", weight, false);
+            check_dtype("weight", weights);
+            if (weights.dimensions != 2) throw InputError("weight has the shape " + shape_of(weights) + "; valid are 2 dimensions");
+            const auto outs = static_cast<size_t>(weights.shape[0]), ins = static_cast<size_t>(weights.shape[1]);
+            const int64_t out_stride = weights.strides[0], in_stride = weights.strides[1];
+            const auto* const numbers = static_cast<const uint16_t*>(weights.data);
+            std::optional<Borrowed> biases;
+            if (!bias.is_none()) {
+                biases.emplace("bias", bias, false);
+                check_dtype("bias", *biases);
+                if (biases->dimensions != 1 || static_cast<size_t>(biases->shape[0]) != outs)
+                    throw InputError("bias has the shape " + shape_of(*biases) + "; it is [" + std::to_string(outs) + "] here");
+            }
+            const auto* const more = biases ? static_cast<const uint16_t*>(biases->data) : nullptr;
+            const int64_t bias_stride = biases ? biases->strides[0] : 0;
+            const nb::gil_scoped_release released;
+            new (self) Linear(numbers, outs, ins, out_stride, in_stride, more, bias_stride);
+        }, "weight"_a, "bias"_a.none() = nb::none(), "weight [outs, ins] and bias [outs], of torch or numpy (bits as uint16). Copies both.")
+        .def_prop_ro("in_features", &Linear::ins)
+        .def_prop_ro("out_features", &Linear::outs)
+        .def_prop_ro("bytes", &Linear::bytes)
+        .def("multiply", [](const Linear& self, nb::handle x, nb::handle out, uint32_t threads) {
+            const Borrowed given("x", x, false), written("out", out, true);
+            const Rows rows("x", given, self.ins()), results("out", written, self.outs());
+            if (results.count != rows.count)
+                throw InputError("out has " + std::to_string(results.count) + " rows; x has " + std::to_string(rows.count));
+            if (results.count > 1 && results.step != static_cast<int64_t>(self.outs())) throw InputError("out is not contiguous; give one that is");
+            if (rows.count && rows.first < results.end && results.first < rows.end)
+                throw InputError("out lies where x does; give another");
+            const nb::gil_scoped_release released;
+            self.multiply(rows.data, rows.step, rows.count, results.data, threads);
+        }, "x"_a, "out"_a, "threads"_a = 1, "x [..., rows, ins] into out [..., rows, outs], contiguous; bfloat16 or its bits as uint16.");
+}
+
+}  // namespace
+
+void bind_linear(nb::module_& m) {
+    bind_class(m);
+    m.def("linear_level", []() -> std::optional<std::string> {
+        if (const char* name = linear_level()) return name;
+        return std::nullopt;
+    }, "The kernel of Linear on this machine, or None.");
+}
+
+}  // namespace foresay

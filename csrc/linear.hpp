@@ -1,0 +1,38 @@
+// Linear layers of bfloat16 whose bits can be relied on.
+//
+// The bits of a row's result depend on that row, the weight and the bias, and on nothing else: not on other rows, on how
+// many there are, or on threads. Numbers too small to be normal count as 0.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "slab.hpp"
+
+namespace foresay {
+
+/// The name of the kernel that this machine can run, or null.
+const char* linear_level();
+
+/// x times the transposed weight, plus the bias. Any number of threads may use it at a time.
+class Linear {
+public:
+    /// Copies both. The weight is [outs, ins]; strides count numbers. `bias` has `outs` numbers, or is null. Throws
+    /// InputError, also where the machine has no kernel, and std::bad_alloc.
+    Linear(const uint16_t* weight, size_t outs, size_t ins, int64_t out_stride, int64_t in_stride, const uint16_t* bias, int64_t bias_stride);
+
+    size_t ins() const noexcept { return ins_; }
+    size_t outs() const noexcept { return outs_; }
+    size_t bytes() const noexcept { return weight_.get_deleter().count * sizeof(uint16_t) + bias_.get_deleter().count * sizeof(float); }
+
+    /// x is [rows, ins], with `step` numbers from row to row; out is [rows, outs], contiguous, and elsewhere. Throws
+    /// InputError for 0 or more than 256 threads, and std::bad_alloc; before that nothing is written.
+    void multiply(const uint16_t* x, int64_t step, size_t rows, uint16_t* out, uint32_t threads) const;
+
+private:
+    size_t ins_, outs_, depth_, panels_;
+    slab::Array<uint16_t> weight_;
+    slab::Array<float> bias_;
+};
+
+}  // namespace foresay

@@ -1,0 +1,143 @@
+"""The drafter at arm's length: whatever it does, it costs its guesses and nothing else.
+
+A drafter that raises where it must not, or answers what was not asked, is not asked again; the
+engine goes on without it, and says so once.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
+from foresay.drafter import Drafter, check_lengths
+from foresay.engine.load import Chosen
+from foresay.engine.request import Request
+from foresay.errors import ForesayError, InputError
+
+__all__ = ["Guesser"]
+
+T = TypeVar("T")
+
+
+class Guesser:
+    """Asks a drafter, and believes nothing.
+
+    drafter       None: nobody guesses
+    vocabulary    no guess is outside of it
+    with_sources  whether to ask where guesses came from
+
+    Mutates: the drafter and the requests' drafter states. Valid until: for ever. Raises: InputError
+    when constructed with a drafter that wants what the engine does not give. GIL: as the drafter.
+    """
+
+    def __init__(
+        self, drafter: Drafter[Any] | None, vocabulary: int, *, with_sources: bool = False
+    ) -> None:
+        if drafter is not None and drafter.wants != Wants():
+            raise InputError(
+                f"the drafter wants {drafter.wants}; this engine tells drafters what was committed "
+                "and nothing more"
+            )
+        self._drafter = drafter
+        self._vocabulary = vocabulary
+        self._with_sources = with_sources and hasattr(drafter, "sources")
+
+    @property
+    def guesses(self) -> bool:
+        """Whether there is somebody to ask."""
+        return self._drafter is not None
+
+    def begin(self, request: Request) -> ForesayError | None:
+        """Begin a request, if it has not begun; why the drafter refuses it, if it does.
+
+        Mutates: the request's drafter state. Valid until: `finish`. Raises: nothing. GIL: as the
+        drafter.
+        """
+        if self._drafter is None or request.begun:
+            return None
+        begin = self._drafter.begin
+        try:
+            request.state = begin(request.tokens.copy(), group=request.group, tenant=request.tenant)
+            request.begun = True
+        except ForesayError as error:
+            return error
+        except Exception as error:
+            self._give_up(error)
+        return None
+
+    def propose(self, requests: Sequence[Request], budgets: Sequence[int]) -> DraftBatch:
+        """Guesses for the requests, within their budgets and the vocabulary.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: as the drafter.
+        """
+        nothing = Chosen.nothing(len(requests)).drafts
+        if self._drafter is None or not any(budgets):
+            return nothing
+        try:
+            given = self._drafter.propose([request.state for request in requests], budgets)
+            drafts = DraftBatch.of(given)
+            check_lengths(len(requests), len(drafts), "drafts")
+            if (np.diff(drafts.offsets) > budgets).any():
+                raise InputError(f"a draft has more nodes than its budget, of {max(budgets)}")
+        except Exception as error:
+            self._give_up(error)
+            return nothing
+        if not len(drafts.tokens) or drafts.tokens.max() < self._vocabulary:
+            return drafts
+        return DraftBatch.of(
+            [d if max(d.tokens, default=0) < self._vocabulary else Draft.empty() for d in drafts]
+        )
+
+    def sources(self, request: Request, verdict: Verdict) -> list[str]:
+        """Where each committed token was guessed from, "" where it is the target's own; nothing if
+        nobody wants to know. To be asked before `observe`.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: as the drafter.
+        """
+        if not self._with_sources or self._drafter is None:
+            return []
+        kinds = self._tell(self._drafter.sources, request.state) or []  # type: ignore[attr-defined]
+        names = [
+            (kinds[node][0] if kinds[node] else "usual") if node < len(kinds) else ""
+            for node in verdict.path.tolist()
+        ]
+        return names + [""] * (len(verdict.tokens) - len(names))
+
+    def observe(self, requests: Sequence[Request], verdicts: VerdictBatch) -> None:
+        """Tell what was committed; a request without tokens is left out.
+
+        Mutates: the drafter. Valid until: for ever. Raises: nothing. GIL: as the drafter.
+        """
+        sizes = np.diff(verdicts.offsets)
+        told = [at for at in range(len(requests)) if sizes[at] and requests[at].begun]
+        if self._drafter is None or not told:
+            return
+        if len(told) < len(requests):
+            verdicts = VerdictBatch.of([verdicts[at] for at in told])
+        self._tell(self._drafter.observe, [requests[at].state for at in told], verdicts)
+
+    def finish(self, request: Request) -> None:
+        """End a request, if it has begun.
+
+        Mutates: the drafter; the request's state is gone. Valid until: for ever. Raises: nothing.
+        GIL: as the drafter.
+        """
+        state, begun = request.state, request.begun
+        request.state, request.begun = None, False
+        if begun and self._drafter is not None:
+            self._tell(self._drafter.finish, state)
+
+    def _tell(self, call: Callable[..., T], *values: Any) -> T | None:
+        try:
+            return call(*values)
+        except Exception as error:
+            self._give_up(error)
+            return None
+
+    def _give_up(self, error: Exception) -> None:
+        self._drafter = None
+        warnings.warn(f"the drafter failed, and is not asked again: {error!r}", stacklevel=4)

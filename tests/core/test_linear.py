@@ -1,0 +1,190 @@
+"""Linear layers of the core: against products in float64, and that a row's bits are its own."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from core.attention_twin import shortened
+from foresay import _core
+from foresay.errors import InputError
+
+Bits = NDArray[np.uint16]
+tiles = pytest.mark.skipif(_core.linear_level() is None, reason="no matrix tiles here")
+
+
+def bits(rng: np.random.Generator, *shape: int) -> Bits:
+    return shortened(rng.standard_normal(shape).astype(np.float32))
+
+
+def wide(values: Bits) -> NDArray[np.float64]:
+    return (values.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def product(layer: _core.Linear, x: Bits, threads: int = 1) -> Bits:
+    out = np.full((*x.shape[:-1], layer.out_features), 0x7FC0, np.uint16)
+    layer.multiply(x, out, threads)
+    return out
+
+
+@tiles
+@pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 31, 32, 33, 49, 64, 65, 100, 200])
+@pytest.mark.parametrize(
+    ("ins", "outs"),
+    [(1, 1), (2, 33), (31, 16), (32, 32), (33, 7), (100, 50), (576, 192), (700, 96)],
+)
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_equals_the_exact_product(ins: int, outs: int, rows: int, with_bias: bool) -> None:
+    rng = np.random.default_rng(ins + rows)
+    weight, bias, x = bits(rng, outs, ins), bits(rng, outs), bits(rng, rows, ins)
+    layer = _core.Linear(weight, bias if with_bias else None)
+    assert (layer.in_features, layer.out_features) == (ins, outs)
+    assert layer.bytes >= 2 * ins * outs
+    wanted = wide(x) @ wide(weight).T + with_bias * wide(bias)
+    size = np.abs(wide(x)) @ np.abs(wide(weight)).T + with_bias * np.abs(wide(bias))
+    # One rounding to 8 bits, and one of a float32 for each product.
+    given = wide(product(layer, x, 2))
+    assert np.all(np.abs(given - wanted) <= np.abs(wanted) / 256 + size * (ins + 1) * 2.0**-24)
+
+
+def telling(rng: np.random.Generator, rows: int, ins: int) -> Bits:
+    """Rows whose products mostly cancel each other if the weight repeats too."""
+    half = bits(rng, rows, ins // 2)
+    x = np.concatenate([half, half ^ 0x8000], axis=1)
+    x[:, ::7] = bits(rng, rows, len(range(0, ins, 7)))
+    return x
+
+
+@tiles
+@pytest.mark.parametrize(("ins", "outs"), [(96, 80), (70, 33), (576, 192)])
+def test_the_bits_of_a_row_are_its_own(ins: int, outs: int) -> None:
+    rng = np.random.default_rng(3)
+    half = bits(rng, outs, ins // 2)
+    layer = _core.Linear(np.concatenate([half, half], axis=1), bits(rng, outs))
+    x = telling(rng, 130, ins)
+    alone = np.concatenate([product(layer, x[i : i + 1]) for i in range(130)])
+    for rows in range(1, 131):
+        for threads in (1, 2, 3):
+            assert np.array_equal(product(layer, x[:rows], threads), alone[:rows]), (rows, threads)
+    for first in (1, 5, 16, 31, 47):  # at other places, among other rows
+        assert np.array_equal(product(layer, x[first:], 2), alone[first:])
+        others = x.copy()
+        others[:first] = 0x7FC0  # not a number
+        others[first + 1 :] = bits(rng, 129 - first, ins)
+        assert np.array_equal(product(layer, others, 2)[first], alone[first])
+
+
+@tiles
+def test_many_rows_at_once() -> None:
+    rng = np.random.default_rng(4)
+    layer = _core.Linear(bits(rng, 48, 2048))  # so deep that rows are taken in several blocks
+    x = bits(rng, 450, 2048)
+    alone = np.concatenate([product(layer, x[i : i + 1]) for i in range(450)])
+    assert np.array_equal(product(layer, x, 2), alone)
+
+
+@tiles
+def test_rows_may_lie_at_equal_distances() -> None:
+    rng = np.random.default_rng(5)
+    weight = bits(rng, 24, 64)
+    layer, x = _core.Linear(weight), bits(rng, 2, 3, 2, 64)
+    wanted = product(layer, x)
+    assert np.array_equal(product(layer, np.concatenate([x, x], axis=-1)[..., :64]), wanted)
+    assert np.array_equal(product(layer, x[0, ::-1, 0]), wanted[0, ::-1, 0])
+    assert np.array_equal(
+        product(layer, np.broadcast_to(x[0, 0, 0], (20, 64)))[19], wanted[0, 0, 0]
+    )
+    assert np.array_equal(product(layer, x[0, 0, 0]), wanted[0, 0, 0])
+    assert product(layer, x[:, :0]).shape == (2, 0, 2, 24)
+    transposed = _core.Linear(np.ascontiguousarray(weight.T).T)
+    assert np.array_equal(product(transposed, x), wanted)
+
+
+@tiles
+def test_infinities_and_what_is_no_number() -> None:
+    layer = _core.Linear(shortened(np.eye(33, dtype=np.float32)))
+    x = np.zeros((2, 33), np.uint16)
+    x[0, 32] = 0x7F80
+    assert np.all(np.isnan(wide(product(layer, x)[0, :32])))
+    assert product(layer, x)[0, 32] == 0x7F80
+    assert not product(layer, x)[1].any()
+
+
+@tiles
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"threads": 0}, "threads is 0"),
+        ({"threads": 257}, "threads is 257"),
+        ({"x": np.zeros((3, 7), np.uint16)}, "x has the shape \\[3, 7\\]"),
+        ({"x": np.zeros((), np.uint16)}, "x has the shape"),
+        ({"x": np.zeros((3, 8), np.float32)}, "x is of another dtype"),
+        ({"x": np.zeros((8, 3), np.uint16).T}, "x has rows at unequal distances"),
+        ({"x": np.zeros((2, 4, 8), np.uint16)[:, :3]}, "x has rows at unequal distances"),
+        ({"x": np.zeros((4, 8), np.uint16)}, "out has 3 rows"),
+        ({"out": np.zeros((3, 8), np.uint16)}, "out has the shape"),
+        ({"out": np.zeros((3, 10), np.uint16)[:, :5]}, "out is not contiguous"),
+        ({"out": np.zeros((3, 5), np.float32)}, "out is of another dtype"),
+    ],
+)
+def test_wrong_arrays_are_refused(change: dict[str, Any], said: str) -> None:
+    layer = _core.Linear(np.ones((5, 8), np.uint16))
+    out = np.full((3, 5), 9, np.uint16)
+    arguments: dict[str, Any] = {"x": np.zeros((3, 8), np.uint16), "out": out, "threads": 1}
+    with pytest.raises(InputError, match=said):
+        layer.multiply(**{**arguments, **change})
+    assert np.all(out == 9)
+
+
+@tiles
+def test_out_is_not_x() -> None:
+    layer, memory = _core.Linear(np.ones((8, 8), np.uint16)), np.zeros((6, 8), np.uint16)
+    layer.multiply(memory[:3], memory[3:])
+    with pytest.raises(InputError, match="out lies where x does"):
+        layer.multiply(memory[:3], memory[2:5])
+    read_only = np.zeros((3, 8), np.uint16)
+    read_only.flags.writeable = False
+    layer.multiply(read_only, memory[:3])
+    with pytest.raises(TypeError, match="out is not an array"):
+        layer.multiply(memory[:3], read_only)
+
+
+@tiles
+@pytest.mark.parametrize(
+    ("weight", "bias", "said"),
+    [
+        (np.zeros((0, 4), np.uint16), None, "weight has the shape \\[0, 4\\]"),
+        (np.zeros((4, 0), np.uint16), None, "weight has the shape \\[4, 0\\]"),
+        (np.zeros(4, np.uint16), None, "valid are 2 dimensions"),
+        (np.zeros((4, 4), np.float32), None, "weight is of another dtype"),
+        (np.zeros((4, 4), np.uint16), np.zeros(3, np.uint16), "bias has the shape \\[3\\]"),
+        (np.zeros((4, 4), np.uint16), np.zeros(4, np.float32), "bias is of another dtype"),
+    ],
+)
+def test_wrong_weights_are_refused(weight: Any, bias: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        _core.Linear(weight, bias)
+
+
+@pytest.mark.skipif(_core.linear_level() is not None, reason="there are matrix tiles")
+def test_without_tiles_it_says_so() -> None:
+    with pytest.raises(InputError, match="this machine has no matrix tiles"):
+        _core.Linear(np.ones((2, 2), np.uint16))
+
+
+@tiles
+@pytest.mark.skipif("FORESAY_SANITIZE" in os.environ, reason="torch under the sanitizers")
+def test_tensors_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    weight, x = torch.randn(40, 64).bfloat16(), torch.randn(2, 9, 64).bfloat16()
+    out = torch.empty(2, 9, 40, dtype=torch.bfloat16)
+    _core.Linear(weight).multiply(x, out)
+    same = product(
+        _core.Linear(weight.view(torch.int16).numpy().view(np.uint16)),
+        x.view(torch.int16).numpy().view(np.uint16),
+    )
+    assert np.array_equal(out.view(torch.int16).numpy().view(np.uint16), same)

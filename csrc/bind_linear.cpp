@@ -1,4 +1,4 @@
-// Linear layers for Python. Rows and results are too large to copy: they are read and written while the GIL is released, so
+// Linear layers and norms for Python. Rows and results are too large to copy: they are read and written while the GIL is released, so
 // the caller keeps other threads from them.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -12,6 +12,7 @@
 #include "borrowed.hpp"
 #include "errors.hpp"
 #include "linear.hpp"
+#include "norm.hpp"
 
 using namespace nanobind::literals;
 
@@ -96,6 +97,22 @@ void bind_class(nb::module_& m) {
 
 void bind_linear(nb::module_& m) {
     bind_class(m);
+    m.def("rms_norm", [](nb::handle x, nb::handle weight, float eps, nb::handle out) {
+        const Borrowed given("x", x, false), weights("weight", weight, false), written("out", out, true);
+        check_dtype("weight", weights);
+        if (weights.dimensions != 1 || weights.shape[0] < 1 || (weights.shape[0] > 1 && weights.strides[0] != 1))
+            throw InputError("weight has the shape " + shape_of(weights) + "; valid is 1 dimension, contiguous");
+        const auto width = static_cast<size_t>(weights.shape[0]);
+        const Rows rows("x", given, width), results("out", written, width);
+        if (results.count != rows.count)
+            throw InputError("out has " + std::to_string(results.count) + " rows; x has " + std::to_string(rows.count));
+        if (results.count > 1 && results.step != static_cast<int64_t>(width)) throw InputError("out is not contiguous; give one that is");
+        if (rows.count && rows.first < results.end && results.first < rows.end)
+            throw InputError("out lies where x does; give another");
+        const auto* const scales = static_cast<const uint16_t*>(weights.data);
+        const nb::gil_scoped_release released;
+        rms_norm(rows.data, rows.step, rows.count, width, scales, eps, results.data);
+    }, "x"_a, "weight"_a, "eps"_a, "out"_a, "x [..., rows, width] into out, contiguous; bfloat16 or its bits as uint16. See csrc/norm.hpp.");
     m.def("linear_level", []() -> std::optional<std::string> {
         if (const char* name = linear_level()) return name;
         return std::nullopt;

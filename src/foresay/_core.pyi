@@ -248,6 +248,11 @@ class Linear:
         x [..., rows, ins] into out [..., rows, outs], contiguous; bfloat16 or its bits as uint16.
         """
 
+def rms_norm(x: object, weight: object, eps: float, out: object) -> None:
+    """
+    x [..., rows, width] into out, contiguous; bfloat16 or its bits as uint16. See csrc/norm.hpp.
+    """
+
 def linear_level() -> str | None:
     """The kernel of Linear on this machine, or None."""
 

@@ -27,6 +27,7 @@ from foresay.errors import InputError, ModelError
 from foresay.models import canaries, exactness, linears
 from foresay.models.attention import Run, running
 from foresay.models.linears import reading
+from foresay.models.norms import fuse_norms
 from foresay.models.visibility import Visible, visible_by_layer
 
 __all__ = ["Dtype", "Part", "Target"]
@@ -138,7 +139,7 @@ class Target:
     def of(cls, model: PreTrainedModel, *, deterministic: bool = True, threads: int = 0) -> Target:
         """A model of transformers, which belongs to the target from now on.
 
-        Mutates: the model: its attention function and its linear layers. Valid until: for ever.
+        Mutates: the model: its attention function, linear layers and norms. Valid until: for ever.
         Raises: UnsupportedModel. GIL: released by torch.
         """
         model.train(False).requires_grad_(False)
@@ -149,6 +150,7 @@ class Target:
         self.layers = visible_by_layer(model, self.context)
         self.shapes = canaries.layer_shapes(model)
         linears.pack(model, deterministic=deterministic)
+        fuse_norms(model)
         canaries.check_logits(self)
         if deterministic:
             self.exact = exactness.holds(self)

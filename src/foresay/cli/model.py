@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import Enum
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
@@ -48,4 +49,12 @@ def load(model: str, dtype: DtypeOption, **options: Any) -> LLM:
     with counted("loading the model") as report:
         from foresay.engine.llm import LLM
 
-        return LLM(model, dtype=dtype.value, progress=report, **options)
+        llm = LLM(model, dtype=dtype.value, progress=report, **options)
+    if llm.target.exact is False:
+        print(
+            f"note: on this machine {model} in {llm.target.dtype} does not give a token the same "
+            "bits in every step; where two tokens are nearly equal, guesses may change a text "
+            "(--dtype float32 makes that rare)",
+            file=sys.stderr,
+        )
+    return llm

@@ -100,7 +100,21 @@ def holds(target: Target, size: int = 44, last: int = 6) -> bool:
     wrong = random.integers(0, target.vocabulary, size).astype(np.int32)
     wanted = _one_by_one(target, text, last)
     ways = (_as_chain, _in_tree, _beside_another)
-    return all(torch.equal(way(target, text, wrong, last), wanted) for way in ways)
+    same = all(torch.equal(way(target, text, wrong, last), wanted) for way in ways)
+    return same and _in_pieces(target, random.integers(0, target.vocabulary, 300).astype(np.int32))
+
+
+def _in_pieces(target: Target, text: Int32s) -> bool:
+    """Whether a longer prompt gives the same logits when it is read at once and in three pieces."""
+    text, rows = text[: target.context], []
+    for cuts in ([], [len(text) // 7, len(text) // 2]):
+        kv = target.open()
+        for piece in np.split(text[:-1], cuts):
+            part = target.part(kv, piece, wanted=False, read=len(piece))
+            target.forward([part])
+            part.keep()
+        rows.append(target.forward([target.part(kv, text[-1:])]))
+    return torch.equal(*rows)
 
 
 def _one_by_one(target: Target, text: Int32s, last: int) -> Tensor:

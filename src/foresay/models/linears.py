@@ -139,7 +139,7 @@ def pack(model: nn.Module, *, deterministic: bool) -> None:
 
     Mutates: the model. Valid until: for ever. Raises: nothing. GIL: released by torch.
     """
-    for parent, name, layer in list(_linears(model)):
+    for parent, name, layer, path in list(_linears(model)):
         weight = layer.weight if isinstance(layer, nn.Linear) else layer.weight.t()
         packed = _packed(weight, layer.bias, layer)
         if packed is None:
@@ -149,6 +149,8 @@ def pack(model: nn.Module, *, deterministic: bool) -> None:
             if kind not in _FOUND:
                 _FOUND[kind] = row_ranges(packed)
             packed.rows, packed.read = _FOUND[kind]
+            if "experts" in path:  # which see some of the step's rows, and cannot tell which
+                packed.read = packed.rows
         setattr(parent, name, packed)
 
 
@@ -214,11 +216,12 @@ def _packed(weight: Tensor, bias: Tensor | None, layer: nn.Module) -> PackedLine
     return packed if bool((given - wanted).abs().max() <= close * wanted.abs().max()) else None
 
 
-def _linears(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear | Conv1D]]:
-    for parent in model.modules():
+def _linears(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear | Conv1D, str]]:
+    """The linear layers: where each is, by which name, and its whole path."""
+    for path, parent in model.named_modules():
         children: Iterable[tuple[str, nn.Module]] = parent.named_children()
         for name, child in children:
             if not isinstance(child, (nn.Linear, Conv1D)) or type(child) not in (nn.Linear, Conv1D):
                 continue  # also a subclass, which does more than a Linear
             if child.weight.device.type == "cpu":
-                yield parent, name, child
+                yield parent, name, child, f"{path}.{name}"

@@ -3,6 +3,7 @@
 #include <nanobind/stl/tuple.h>
 
 #include <string>
+#include <type_traits>
 
 #include "bind.hpp"
 #include "errors.hpp"
@@ -33,25 +34,36 @@ Array<double> noise_of(uint64_t seed, uint32_t position, const Tokens& tokens, u
     return own(std::move(values));
 }
 
-void bind_choices(nb::module_& m) {
-    m.def("uniforms", &noise_of<uniform>, "seed"_a, "position"_a, "tokens"_a.noconvert(), "stream"_a = 0);
-    m.def("gumbels", &noise_of<gumbel>, "seed"_a, "position"_a, "tokens"_a.noconvert(), "stream"_a = 0);
-    m.def("choose", [](const Logits& logits, const Given<float>& temperatures, const Given<uint64_t>& seeds,
+/// `choose` over logits in float32, or in bfloat16, whose bits come as uint16.
+template <class Number>
+void def_choose(nb::module_& m) {
+    using Rows = nb::ndarray<const Number, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+    m.def("choose", [](const Rows& logits, const Given<float>& temperatures, const Given<uint64_t>& seeds,
                        const Given<uint32_t>& positions, uint32_t stream, const Tokens& offsets, const Tokens& gates,
                        const Tokens& tokens, uint32_t threads) -> Chosen {
         const auto heats = copy(temperatures);
         const auto keys = copy(seeds);
         const auto places = copy(positions);
         const auto bounds = copy(offsets), parents = copy(gates), wanted = copy(tokens);
+        LogitRows rows{nullptr, nullptr, logits.shape(0), logits.shape(1), heats, keys, places, stream, bounds, parents, wanted};
+        if constexpr (std::is_same_v<Number, float>) rows.logits = logits.data();
+        else rows.small = logits.data();
         Choices out;
         {
             const nb::gil_scoped_release released;
-            out = choose({logits.data(), logits.shape(0), logits.shape(1), heats, keys, places, stream, bounds, parents, wanted}, threads);
+            out = choose(rows, threads);
         }
         return Chosen(own(std::move(out.tokens)), own(std::move(out.values)), own(std::move(out.statuses)));
     }, "logits"_a.noconvert(), nb::kw_only(), "temperatures"_a.noconvert(), "seeds"_a.noconvert(), "positions"_a.noconvert(),
        "stream"_a, "offsets"_a.noconvert(), "gates"_a.noconvert(), "tokens"_a.noconvert(), "threads"_a,
        "(chosen, values, statuses) of each row; see csrc/noise.hpp.");
+}
+
+void bind_choices(nb::module_& m) {
+    m.def("uniforms", &noise_of<uniform>, "seed"_a, "position"_a, "tokens"_a.noconvert(), "stream"_a = 0);
+    m.def("gumbels", &noise_of<gumbel>, "seed"_a, "position"_a, "tokens"_a.noconvert(), "stream"_a = 0);
+    def_choose<float>(m);
+    def_choose<uint16_t>(m);
 }
 
 void bind_weights(nb::module_& m) {

@@ -189,13 +189,25 @@ void check(const LogitRows& rows, uint32_t threads) {
         }
 }
 
+FORESAY_EACH_LEVEL void widen(const uint16_t* from, size_t count, float* to) noexcept {
+    for (size_t i = 0; i < count; ++i) to[i] = std::bit_cast<float>(static_cast<uint32_t>(from[i]) << 16);
+}
+
+/// A row in float32, in memory that the thread uses again for its next row.
+const float* widened(const LogitRows& rows, size_t row) {
+    thread_local std::vector<float> space;
+    if (space.size() < rows.width) space.resize(rows.width);
+    widen(rows.small + row * rows.width, rows.width, space.data());
+    return space.data();
+}
+
 void choose_row(const LogitRows& rows, size_t row, Choices& out) {
     if (rows.gates[row] >= 0) {
         const auto gate = static_cast<size_t>(rows.gates[row]);
         // The status is asked as well: a row without a choice has token -1, and so may whoever asks for it.
         if (out.statuses[gate] != RowStatus::kGood || out.tokens[gate] != rows.tokens[row]) return;
     }
-    const std::span<const float> logits(rows.logits + row * rows.width, rows.width);
+    const std::span<const float> logits(rows.logits ? rows.logits + row * rows.width : widened(rows, row), rows.width);
     Best best;
     if (rows.temperatures[row] == 0)
         choose_greedily(logits, best);

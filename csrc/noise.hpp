@@ -26,7 +26,8 @@ double gumbel(const NoiseKey& key, uint32_t token);
 
 /// Rows of logits, those of one request beside each other. Borrowed; valid during one call.
 struct LogitRows {
-    const float* logits;                   // [count, width]
+    const float* logits;                   // [count, width], or null:
+    const uint16_t* small;                 // the same in bfloat16, widened row by row where a walk comes by
     size_t count, width;
     std::span<const float> temperatures;   // [count] 0: greedy, without noise
     std::span<const uint64_t> seeds;       // [count]

@@ -361,3 +361,15 @@ def test_each_row_needs_its_own_key(short: str) -> None:
             tokens=int32s([0, 0]),
             threads=1,
         )
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+def test_bfloat16_is_its_own_value_in_float32(temperature: float) -> None:
+    wide = (np.random.default_rng(4).normal(size=(9, 700)) * 4).astype(np.float32)
+    bits = (wide.view(np.uint32) >> 16).astype(np.uint16)
+    bits[3, 5], bits[4, :] = 0x7FC0, 0xFF80  # NaN; -inf everywhere
+    same: Floats = (bits.astype(np.uint32) << 16).view(np.float32)
+    for threads in (1, 3):
+        given = choose(bits, temperature, 5, range(9), threads=threads)  # type: ignore[arg-type]
+        for found, expected in zip(given, choose(same, temperature, 5, range(9)), strict=True):
+            np.testing.assert_array_equal(found, expected)

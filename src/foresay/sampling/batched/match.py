@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -80,6 +80,16 @@ def _best_for(logits: Tensor) -> Kernel:
     return "triton" if logits.device.type == "cuda" and find_spec("triton") else "torch"
 
 
+def _readable(logits: Tensor) -> NDArray[Any]:
+    """The logits as the core reads them: float32, or the bits of bfloat16, which numpy has not. A
+    copy in float32 of all rows would take longer than the choice from those that a walk reaches.
+    """
+    if logits.dtype == torch.bfloat16:
+        bits: NDArray[Any] = logits.view(torch.int16).numpy().view(np.uint16)
+        return bits
+    return logits.float().numpy()
+
+
 def _choose(
     given: law.Scores, rows: Rows, asks: AskBatch, kernel: Kernel, threads: int
 ) -> tuple[Longs, NDArray[np.uint8]]:
@@ -87,7 +97,7 @@ def _choose(
     seeds, positions = asks.seeds[rows.request], asks.positions[rows.request] + rows.depth
     if kernel == "core":
         chosen, _, status = _core.choose(
-            given.values.float().contiguous().numpy(),
+            _readable(given.values.contiguous()),
             temperatures=given.temperatures.numpy(),
             seeds=seeds,
             positions=positions.astype(np.uint32),

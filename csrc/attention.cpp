@@ -118,9 +118,9 @@ AttentionStep::AttentionStep(std::vector<std::shared_ptr<Kv>> kvs, std::vector<i
                 const Place& above = places_[first + static_cast<uint32_t>(parent)];
                 place.depth = above.depth + 1, place.run = above.run;
                 const uint32_t steps = above.depth + 1 - above.run;  // of the parent's slots, those that are listed
-                rests_.reserve(rests_.size() + steps + 1);
-                rests_.insert(rests_.end(), rests_.begin() + static_cast<ptrdiff_t>(above.rest),
-                              rests_.begin() + static_cast<ptrdiff_t>(above.rest + steps));
+                const size_t listed = rests_.size();
+                rests_.resize(listed + steps);
+                std::copy_n(rests_.begin() + static_cast<ptrdiff_t>(above.rest), steps, rests_.begin() + static_cast<ptrdiff_t>(listed));
             }
             if (place.run == place.depth && row == place.depth) ++place.run;
             else rests_.push_back(length + row);

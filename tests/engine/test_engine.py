@@ -123,6 +123,7 @@ def test_other_architectures(name: str) -> None:
 def test_bfloat16_to_the_bit() -> None:
     target = Target.of(zoo.make("llama", dtype=torch.bfloat16))
     if not target.exact:
+        assert not torch.cpu._is_amx_tile_supported()  # there it was seen to be exact
         pytest.skip("this machine does not give a row the same bits in every step")
     asked = list(zip(prompts(8, seed=5), ASKED, strict=True))
     expected = wanted(target, asked)
@@ -445,3 +446,64 @@ def test_guesses_outside_the_vocabulary_are_left_out(target: Target) -> None:
     expected = wanted(target, asked)
     engine = Engine(target, Foreign({}), policy="fixed")
     assert [request.token_ids for request in answers(engine, asked)] == expected
+
+
+def unreadable(tokens: Sequence[int]) -> str:
+    raise ValueError("no text")
+
+
+def test_a_text_that_cannot_be_read_fails_alone(target: Target) -> None:
+    asked = list(zip(prompts(3), ASKED[:3], strict=True))
+    expected = wanted(target, asked)
+    engine = Engine(target)
+    good = [
+        engine.add(p, params, seed=seed, stops=STOPS, text=AnswerText(letters))
+        for seed, (p, params) in enumerate(asked)
+    ]
+    victim = engine.add([1, 2, 3], GREEDY, seed=0, text=AnswerText(unreadable))
+    engine.run()
+    assert victim.finish_reason == "error" and "cannot be read" in str(victim.error)
+    assert [request.token_ids for request in good] == expected
+    for request in good:
+        ended = request.token_ids[-1] in STOPS
+        read = letters(request.token_ids[: len(request.token_ids) - ended])
+        assert request.answer is not None and request.answer.text == read
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tenant": ["a"]},
+        {"tenant": 5},
+        {"group": "\ud800"},
+        {"params": {"max_tokens": 3}},
+        {"stops": [1.5]},
+        {"text": "text"},
+        {"seed": -1},
+        {"seed": 1.5},
+    ],
+)
+def test_wrong_arguments_are_refused(target: Target, wrong: dict[str, Any]) -> None:
+    engine = Engine(target, SuffixDrafter())
+    with pytest.raises(InputError):
+        engine.add([1, 2, 3], **wrong)
+    assert not engine.busy
+
+
+class Careless(Scripted):
+    """Writes into what it has handed out, after it was checked."""
+
+    def propose(self, states: Sequence[Any], budgets: Sequence[int], /) -> list[Draft]:
+        tokens = np.array([3, 4], np.int32)
+        drafts = [Draft.chain(tokens) for _ in budgets]
+        tokens[0] = -7
+        return drafts
+
+
+def test_what_a_careless_drafter_gives_is_checked_again(target: Target) -> None:
+    asked = list(zip(prompts(4), ASKED[:4], strict=True))
+    expected = wanted(target, asked)
+    engine = Engine(target, Careless({}), policy="fixed")
+    with pytest.warns(UserWarning, match="is not asked again"):
+        requests = answers(engine, asked)
+    assert [request.token_ids for request in requests] == expected

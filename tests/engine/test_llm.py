@@ -75,6 +75,13 @@ def test_who_stops_listening_ends_the_answers(llm: LLM) -> None:
     next(stream)
     stream.close()  # type: ignore[attr-defined]
     assert not llm.engine.busy
+
+
+def test_who_never_listens_ends_the_answers(llm: LLM) -> None:
+    unheard = llm.stream(PROMPTS, replace(GREEDY, max_tokens=200))
+    before = len(llm.engine.scheduler.waiting)
+    del unheard
+    assert before == len(PROMPTS) and not llm.engine.busy
     llm.engine.check_integrity()
 
 

@@ -413,7 +413,10 @@ def test_what_is_no_step_is_refused() -> None:
     with pytest.raises(InputError, match="no tokens"):
         target.part(kv, text[:0])
     for token in (-1, zoo.VOCABULARY):
-        with pytest.raises(InputError, match=f"token {token} is not in the vocabulary"):
+        with pytest.raises(
+            InputError,
+            match=f"{token} (is not in the vocabulary|; a token id)|is {token}; a token id",
+        ):
             target.part(kv, np.array([3, token], np.int32))
     with pytest.raises(InputError, match=f"token {zoo.VOCABULARY} is not"):
         target.part(kv, text, Draft.chain([zoo.VOCABULARY]))

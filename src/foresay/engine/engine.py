@@ -9,6 +9,7 @@ it where texts end answers). It has no threads: whoever calls `step` drives it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -25,7 +26,7 @@ from foresay.engine.guesser import Guesser
 from foresay.engine.load import Load, StepFacts
 from foresay.engine.logprobs import logprobs_for, note_logprobs
 from foresay.engine.measure import measured_cost
-from foresay.engine.request import FinishReason, Request, check_prompt, fitted
+from foresay.engine.request import FinishReason, Request, check_name, check_prompt, fitted
 from foresay.engine.scheduler import Scheduler, Turn
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
@@ -83,7 +84,8 @@ class Engine:
         max_rows: int = 512,
         with_sources: bool = False,
     ) -> None:
-        for name, value in (("max_running", max_running), ("max_rows", max_rows)):
+        limits = (("max_running", max_running), ("max_rows", max_rows), ("memory", memory))
+        for name, value in limits:
             if type(value) is not int or value < 1:
                 raise InputError(f"{name} is {value!r}; it is a whole number from 1")
         tokens = memory // target.bytes_per_token
@@ -129,6 +131,13 @@ class Engine:
         cannot be answered; nothing has changed then. GIL: held.
         """
         params = SamplingParams() if params is None else params
+        if not isinstance(params, SamplingParams):
+            raise InputError(f"params are {params!r}; SamplingParams are needed")
+        check_name("group", group)
+        check_name("tenant", tenant)
+        if text is not None and not isinstance(text, AnswerText):
+            raise InputError(f"text is {text!r}; an AnswerText is needed")
+        ends = tuple(as_tokens(stops, "stops").tolist())
         tokens = as_tokens(prompt, "prompt")
         context, memory = self.target.context, self.scheduler.pages.total * PAGE - 1
         check_prompt(tokens, context, memory, self.target.vocabulary)
@@ -137,7 +146,7 @@ class Engine:
             raise InputError("stop has texts, and nobody to read the answer was given")
         if seed is None:
             seed = new_seed() if params.seed is None else params.seed
-        request = Request(self._added, tokens, params, seed, tuple(stops), group, tenant, text)
+        request = Request(self._added, tokens, params, seed, ends, group, tenant, text)
         self._added += 1
         self.scheduler.add(request)
         return request
@@ -244,7 +253,8 @@ class Engine:
 
     def _commit(self, step: _Step, verified: Verified, logprobs: Logprobs | None) -> VerdictBatch:
         """Find the ends, store, tell the drafter, and end what has ended."""
-        note_logprobs(step.writing, verified, logprobs, sizes := _until_texts_end(step, verified))
+        sizes, failures = _until_texts_end(step, verified)
+        note_logprobs(step.writing, verified, logprobs, sizes)
         verdicts = cut(verified, sizes).verdicts
         told = step.chosen.original_paths(verdicts)
         sources = [self._guesser.sources(*of) for of in zip(step.writing, told, strict=True)]
@@ -256,9 +266,9 @@ class Engine:
             request.sources += names
         self._guesser.observe(step.writing, told)
         for at, request in enumerate(step.writing):
-            reason = "error" if at in verified.failures else _reason(request)
+            reason = "error" if at in failures else _reason(request)
             if reason is not None:
-                self._finish(request, reason, verified.failures.get(at))
+                self._finish(request, reason, failures.get(at))
         return verdicts
 
     def _account(self, step: _Step, verdicts: VerdictBatch, laps: _Laps) -> None:
@@ -280,7 +290,8 @@ class Engine:
         self, request: Request, reason: FinishReason, error: ForesayError | None = None
     ) -> None:
         if request.answer is not None:
-            request.answer.finish()
+            with suppress(Exception):  # then what could be read is the text
+                request.answer.finish()
             if request.answer.stopped is not None and reason == "length":
                 reason = "stop"
         request.finish_reason, request.error = reason, error
@@ -304,17 +315,28 @@ class _Laps:
 _NOTHING = Verified(VerdictBatch.of([]), {}, np.empty(0, np.int64))
 
 
-def _until_texts_end(step: _Step, verified: Verified) -> NDArray[np.int64]:
-    """How many of each request's tokens there are up to a text that ends it; the texts grow."""
+def _until_texts_end(
+    step: _Step, verified: Verified
+) -> tuple[NDArray[np.int64], dict[int, ForesayError]]:
+    """How many of each request's tokens there are up to a text that ends it, and which requests
+    fail, also because their text cannot be read. The texts grow.
+    """
+    failures = dict(verified.failures)
     sizes = np.diff(verified.verdicts.offsets).astype(np.int64)
     for at, request in enumerate(step.writing):
         if request.answer is None:
             continue
         for count, token in enumerate(verified.verdicts[at].tokens.tolist(), 1):
-            if token not in request.stops and request.answer.add(token):
+            try:
+                ends = token not in request.stops and request.answer.add(token)
+            except Exception as error:  # of whoever decodes
+                failures[at] = InputError(f"the answer's tokens cannot be read: {error!r}")
+                sizes[at] = 0
+                break
+            if ends:
                 sizes[at] = count
                 break
-    return sizes
+    return sizes, failures
 
 
 def _load(turns: list[Turn], writing: list[Request]) -> Load:

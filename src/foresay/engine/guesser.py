@@ -79,7 +79,10 @@ class Guesser:
             return nothing
         try:
             given = self._drafter.propose([request.state for request in requests], budgets)
-            drafts = DraftBatch.of(given)
+            packed = DraftBatch.of(given)
+            # Checked again, whoever made it; the laws that tokens were drawn from are not needed
+            # where a token is accepted because it is the target's own choice.
+            drafts = DraftBatch(packed.tokens, packed.parents, packed.offsets, packed.scores)
             check_lengths(len(requests), len(drafts), "drafts")
             if (np.diff(drafts.offsets) > budgets).any():
                 raise InputError(f"a draft has more nodes than its budget, of {max(budgets)}")

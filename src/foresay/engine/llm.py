@@ -203,12 +203,15 @@ class LLM:
         Mutates: the drafter learns. Valid until: for ever. Raises: InputError for a prompt that
         cannot be answered. GIL: released by torch and the core.
         """
-        answers = self._asked(prompts, params, chat)
-        return self._streamed(answers)
+        stream = self._streamed(self._asked(prompts, params, chat))
+        next(stream)  # so that it has begun, and ends the answers also if nobody listens at all
+        return stream
 
     def _streamed(self, answers: list[_Answer]) -> Iterator[Chunk]:
+        """The chunks, after an empty one."""
         by_request = {id(answer.request): answer for answer in answers}
         try:
+            yield Chunk(0, 0, "", [], None)
             while any(not answer.request.finished for answer in answers):
                 for request in self.engine.step():
                     answer = by_request.get(id(request))

@@ -17,7 +17,7 @@ from foresay.sampling.params import SamplingParams
 if TYPE_CHECKING:
     from foresay._core import Kv
 
-__all__ = ["FinishReason", "Request", "Stats", "check_prompt", "fitted"]
+__all__ = ["FinishReason", "Request", "Stats", "check_name", "check_prompt", "fitted"]
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 PHASES = ("schedule", "draft", "forward", "verify", "commit")
@@ -59,6 +59,23 @@ class Stats:
             "tokens_per_step": round(self.tokens_per_step, 4),
             "seconds": {phase: round(spent, 6) for phase, spent in self.seconds.items()},
         }
+
+
+def check_name(what: str, name: object) -> None:
+    """Refuse a group or a tenant that is no text, or none that can be written down.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    """
+    if name is not None and not (isinstance(name, str) and _is_utf8(name)):
+        raise InputError(f"{what} is {name!r}; it is a str of valid characters, or None")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_prompt(tokens: Int32s, context: int, memory: int, vocabulary: int) -> None:

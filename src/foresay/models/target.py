@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from foresay._core import AttentionStep, Kv
-from foresay.arrays import Int32s
+from foresay.arrays import Int32s, as_tokens
 from foresay.draft import Draft
 from foresay.errors import InputError, ModelError
 from foresay.models import canaries, exactness, linears
@@ -56,6 +56,8 @@ class Part:
     draft: Draft
     wanted: bool
     read: int
+    stored: int
+    """Tokens of the text that were stored when the part was made."""
 
     def keep(self, path: Int32s | Sequence[int] = ()) -> None:
         """Store the tokens and the accepted nodes, after `forward`; other guesses are forgotten.
@@ -184,7 +186,7 @@ class Target:
         Mutates: nothing. Valid until: the kv's next step. Raises: InputError for no tokens, tokens
         outside the vocabulary, or a text or guesses beyond the context. GIL: held.
         """
-        draft = Draft.empty() if draft is None else draft
+        draft, tokens = Draft.empty() if draft is None else draft, as_tokens(tokens)
         if not len(tokens):
             raise InputError("a part of a step has no tokens; at least 1 is needed")
         for given in (tokens, draft.tokens):
@@ -200,9 +202,9 @@ class Target:
             raise InputError(
                 f"the draft reaches {text + _depth(draft)} tokens; the model takes {self.context}"
             )
-        if not 0 <= read <= len(tokens):
+        if type(read) is not int or not 0 <= read <= len(tokens):
             raise InputError(f"{read} tokens are read; valid are 0 to the part's {len(tokens)}")
-        return Part(kv, tokens, draft, wanted, read)
+        return Part(kv, tokens, draft, wanted, read, kv.length)
 
     def forward(self, parts: Sequence[Part]) -> Tensor:
         """The logits [R, vocabulary] of the parts that want them, one after the other: after the
@@ -214,6 +216,12 @@ class Target:
         """
         if not parts:
             raise InputError("the step has no parts; at least 1 is needed")
+        for part in parts:
+            if part.kv.length != part.stored:
+                raise InputError(
+                    f"a part was made when {part.stored} tokens were stored, and now there are "
+                    f"{part.kv.length}; make a new one for each step"
+                )
         tokens, parents, offsets, wanted, read = _packed(parts)
         step = AttentionStep([part.kv for part in parts], offsets, parents)
         run = Run(step, self.layers, self.threads)

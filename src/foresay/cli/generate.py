@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foresay.cli.model import DEFAULT_MODEL, Dtype, DtypeOption, Model, load, require_engine
+from foresay.cli.model import (
+    DEFAULT_MODEL,
+    Dtype,
+    DtypeOption,
+    Model,
+    check_names,
+    load,
+    require_engine,
+)
 from foresay.cli.root import app
 from foresay.cli.show import harmless, print_heading, progress_between, tolerate_encoding
 from foresay.errors import InputError
@@ -108,6 +116,7 @@ def generate(
         stop=tuple(stop or ()),
     )
     require_engine("generate")
+    check_names(drafter, policy)
     guesser: Any = drafter
     if corpus is not None:
         from foresay.drafters.lineup import make_drafter
@@ -133,6 +142,8 @@ def _prompts(arguments: list[str], file: Path | None) -> list[str]:
         arguments = ["-"]
     texts = [_stdin().removesuffix("\n") if text == "-" else text for text in arguments]
     for number, text in enumerate(texts, start=1):
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise InputError(f"prompt {number} is not UTF-8; UTF-8 is needed")
         if not text.strip():
             where = "what was piped in" if arguments[number - 1] == "-" else f"prompt {number}"
             raise InputError(f"{where} is empty; a text to answer to is needed")
@@ -157,14 +168,16 @@ def _lines(file: Path) -> list[str]:
     if not lines:
         raise InputError(f"{name} holds no prompt; one per line is needed")
     if _object(lines[0][1]) is None:
+        if lines[0][1].lstrip().startswith("{") or file.suffix in (".json", ".jsonl"):
+            raise InputError(f"line {lines[0][0]} of {name} is no JSON object on one line")
         return [line for _, line in lines]
     prompts = []
     for at, line in lines:
         prompt = (_object(line) or {}).get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
             raise InputError(
-                f'line {at} of {name} is no JSON object with a text as "prompt", as the first one '
-                "begins"
+                f'line {at} of {name} is no JSON object with a text as "prompt"; all lines of a '
+                "file are, or none"
             )
         prompts.append(prompt)
     return prompts

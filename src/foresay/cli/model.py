@@ -14,7 +14,7 @@ from foresay.cli.show import counted
 if TYPE_CHECKING:
     from foresay.engine.llm import LLM
 
-__all__ = ["Dtype", "DtypeOption", "Model", "load", "require_engine"]
+__all__ = ["Dtype", "DtypeOption", "Model", "check_names", "load", "require_engine"]
 
 DEFAULT_MODEL = "smollm2-135m"  # of foresay.models.weights, which is not imported for a help text
 _NEEDED = ("torch", "transformers", "safetensors", "tokenizers")
@@ -44,12 +44,26 @@ def require_engine(command: str) -> None:
         )
 
 
+def check_names(drafter: str, policy: str) -> None:
+    """Refuse unknown names before torch is imported, which takes seconds."""
+    from foresay.drafters.lineup import NAMES
+    from foresay.engine.budget import make_policy
+    from foresay.errors import InputError
+
+    if drafter not in (*NAMES, "none"):
+        raise InputError(f"there is no drafter {drafter!r}; choose from {', '.join(NAMES)}, none")
+    make_policy(policy)
+
+
 def load(model: str, dtype: DtypeOption, **options: Any) -> LLM:
     """The model, with a bar while it is fetched and loaded."""
     with counted("loading the model") as report:
+        from foresay.models import weights
+
+        folder = weights.find(model, progress=report)  # before torch is imported, likewise
         from foresay.engine.llm import LLM
 
-        llm = LLM(model, dtype=dtype.value, progress=report, **options)
+        llm = LLM(folder, dtype=dtype.value, progress=report, **options)
     if llm.target.exact is False:
         print(
             f"note: on this machine {model} in {llm.target.dtype} does not give a token the same "

@@ -17,6 +17,7 @@ from foresay.errors import InputError, ModelError
 __all__ = ["Message", "Tokenizer"]
 
 Message = Mapping[str, Any]
+_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
 class Tokenizer:
@@ -32,9 +33,12 @@ class Tokenizer:
                 Path(folder), local_files_only=True, trust_remote_code=False
             )
         except (OSError, ValueError, KeyError, json.JSONDecodeError, ImportError) as error:
+            if not any((Path(folder) / name).is_file() for name in _FILES):
+                raise ModelError(f"'{folder}' has no tokenizer; {_FILES[0]} is needed") from error
             said = str(error).strip().splitlines()
             raise ModelError(
-                f"the tokenizer in '{folder}' cannot be loaded: {said[0] if said else error!r}"
+                f"the tokenizer in '{folder}' is damaged or foreign and cannot be loaded "
+                f"({type(error).__name__}: {said[0] if said else 'no more is known'})"
             ) from error
         self.ends = _ends(Path(folder), self._inner.eos_token_id)
         """Token ids that end an answer."""
@@ -69,9 +73,10 @@ class Tokenizer:
                 raise InputError(
                     f"a message is {message!r}; it needs a role and a content, both texts"
                 )
+        readable = [{**m, "content": _encodable(m["content"])} for m in messages]
         try:
             text = self._inner.apply_chat_template(
-                [{**m, "content": _encodable(m["content"])} for m in messages],
+                readable,
                 tokenize=False,
                 add_generation_prompt=True,
             )

@@ -97,6 +97,8 @@ def find(
         )
     near = difflib.get_close_matches(text, ALIASES, n=1, cutoff=0.5)
     hint = f" (did you mean '{near[0]}'?)" if near else ""
+    if text.startswith(("/", ".", "~")):
+        hint = ": there is no such file or folder"
     raise ModelError(
         f"'{text}' is no model{hint}; valid are a folder, a .gguf file, "
         f"an alias ({', '.join(ALIASES)}) or a hub model 'org/name'"

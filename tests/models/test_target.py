@@ -271,6 +271,7 @@ def test_exact_is_never_contradicted(name: str) -> None:
         walk.step()
     assert walk.compared > 1000
     if not target.exact:
+        assert not KNOWN_MACHINE  # there it was seen to be exact
         pytest.skip(f"not exact on this machine: {walk.different} of {walk.compared} rows differ")
     assert walk.different == 0
 
@@ -412,11 +413,11 @@ def test_what_is_no_step_is_refused() -> None:
     kv, text = target.open(), np.array([5, 6], np.int32)
     with pytest.raises(InputError, match="no tokens"):
         target.part(kv, text[:0])
-    for token in (-1, zoo.VOCABULARY):
-        with pytest.raises(
-            InputError,
-            match=f"{token} (is not in the vocabulary|; a token id)|is {token}; a token id",
-        ):
+    for token, said in (
+        (-1, r"tokens\[1\] is -1; a token id is from 0"),
+        (zoo.VOCABULARY, f"token {zoo.VOCABULARY} is not in the vocabulary"),
+    ):
+        with pytest.raises(InputError, match=said):
             target.part(kv, np.array([3, token], np.int32))
     with pytest.raises(InputError, match=f"token {zoo.VOCABULARY} is not"):
         target.part(kv, text, Draft.chain([zoo.VOCABULARY]))

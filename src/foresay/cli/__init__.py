@@ -6,14 +6,15 @@ model     what commands that run a model have in common
 sources   where tokens were drafted from, in colours or brackets
 demo      foresay demo
 generate  foresay generate
+serve     foresay serve
 replay    foresay replay
 corpus    foresay corpus build, inspect, verify
 lossless  foresay lossless
 doctor    foresay doctor
 """
 
-from foresay.cli import corpus, demo, doctor, generate, lossless, replay
+from foresay.cli import corpus, demo, doctor, generate, lossless, replay, serve
 from foresay.cli.root import app, run
 
 # Each module adds its commands to `app` when it is imported.
-__all__ = ["app", "corpus", "demo", "doctor", "generate", "lossless", "replay", "run"]
+__all__ = ["app", "corpus", "demo", "doctor", "generate", "lossless", "replay", "run", "serve"]

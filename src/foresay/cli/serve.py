@@ -1,0 +1,225 @@
+"""`foresay serve`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foresay.cli.model import (
+    DEFAULT_MODEL,
+    Dtype,
+    DtypeOption,
+    check_names,
+    load,
+    require_engine,
+)
+from foresay.cli.root import app
+from foresay.errors import InputError
+
+if TYPE_CHECKING:
+    from foresay.serve.keys import Keys
+
+_NEEDED = {
+    "starlette": "starlette",
+    "uvicorn": "uvicorn",
+    "msgspec": "msgspec",
+    "prometheus_client": "prometheus-client",
+}
+
+
+@app.command()
+def serve(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="smollm2-135m, a folder, a .gguf file, or a hub model org/name.", metavar="[MODEL]"
+        ),
+    ] = DEFAULT_MODEL,
+    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = 8000,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A key that clients need, each a tenant of its own; may be given again. Other "
+            "users of this machine can read it: FORESAY_API_KEY and --keys are safer.",
+            show_default=False,
+        ),
+    ] = None,
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file with lines TENANT KEY, or TENANT sha256:DIGEST.", show_default=False
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond this machine without keys.")
+    ] = False,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--served-model-name", help="What clients call the model.", show_default=False
+        ),
+    ] = None,
+    drafter: Annotated[
+        str, typer.Option(help="Who guesses: suffix, ngram, … (see `foresay doctor`), or none.")
+    ] = "suffix",
+    policy: Annotated[
+        str,
+        typer.Option(help="How much is guessed: adaptive, fixed, threshold, dynamic-k or none."),
+    ] = "adaptive",
+    corpus: Annotated[Path | None, typer.Option(help="Corpus file to draft from as well.")] = None,
+    dtype: Dtype = DtypeOption.auto,
+    max_running: Annotated[int, typer.Option(help="Answers in one step.", min=1)] = 256,
+    memory_mb: Annotated[
+        int | None,
+        typer.Option(
+            help="For keys and values; by default a quarter of what is free.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    tenant_mb: Annotated[
+        int, typer.Option(help="Of one tenant's history to draft from.", min=0, max=1 << 20)
+    ] = 256,
+    queue: Annotated[int, typer.Option(help="Answers that may wait.", min=0)] = 1024,
+    body_mb: Annotated[int, typer.Option(help="Of a request's body.", min=1, max=1024)] = 4,
+    max_n: Annotated[int, typer.Option(help="Answers to one prompt.", min=1)] = 8,
+    connections: Annotated[int, typer.Option(help="Requests open at a time.", min=1)] = 1024,
+    drain: Annotated[
+        float, typer.Option(help="Seconds for running answers after SIGTERM.", min=0)
+    ] = 30.0,
+    pad: Annotated[
+        int, typer.Option(help="Stream in multiples of so many bytes; 0: no padding.", min=0)
+    ] = 0,
+    every: Annotated[
+        float, typer.Option(help="Stream every so many seconds; 0: at once.", min=0)
+    ] = 0.0,
+    coalesce: Annotated[int, typer.Option(help="Stream by so many tokens; 0: at once.", min=0)] = 0,
+    hide: Annotated[
+        bool, typer.Option("--hide-acceptance", help="Do not tell how many guesses were right.")
+    ] = False,
+    ssl_certfile: Annotated[str | None, typer.Option(help="For TLS.", show_default=False)] = None,
+    ssl_keyfile: Annotated[str | None, typer.Option(help="For TLS.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Log one JSON object per line.")] = False,
+) -> None:
+    """Serve a model to OpenAI's clients.
+
+    It listens on this machine only, unless --host says otherwise; then it wants keys. A tenant's
+    answers are drafted from its own earlier ones, never from another's. SIGTERM finishes what has
+    begun and ends.
+
+    --pad, --every and --coalesce hide from those who watch encrypted traffic how many guesses were
+    right, at the price of bytes and delay.
+
+    \b
+    Examples:
+      foresay serve
+      foresay serve ./my-model --port 9000 --max-running 64
+      FORESAY_API_KEY=… foresay serve --host 0.0.0.0
+      foresay serve --keys keys.txt --host 0.0.0.0 --ssl-certfile c.pem --ssl-keyfile k.pem
+      curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\
+           -d '{"prompt": "Once upon a time", "max_tokens": 32}'
+    """
+    require_engine("serve")
+    missing = [package for module, package in _NEEDED.items() if find_spec(module) is None]
+    if missing:
+        raise ModuleNotFoundError(
+            f"foresay serve needs {' and '.join(missing)}; install with: "
+            "pip install 'foresay[serve]'"
+        )
+    from foresay.serve.limits import Limits
+    from foresay.serve.shield import Shield
+
+    check_names(drafter, policy)
+    who = _keys(api_key or [], keys)
+    limits = Limits(
+        body=body_mb << 20, n=max_n, connections=connections, queue=queue, drain_seconds=drain
+    )
+    shield = Shield(bucket=pad, every=every, tokens=coalesce, hide=hide)
+    if (ssl_certfile is None) != (ssl_keyfile is None):
+        raise InputError("TLS needs both --ssl-certfile and --ssl-keyfile")
+    _log_to_stderr(as_json)
+    from foresay.serve.server import Address, is_loopback
+    from foresay.serve.start import Settings
+    from foresay.serve.start import serve as run
+
+    if not (who or insecure or is_loopback(host)):
+        raise InputError(
+            f"--host {host} can be reached from other machines and there are no keys; give "
+            "--api-key or --keys, or --insecure if everybody may ask"
+        )
+    guesser = _drafter(drafter, corpus, len(who.tenants), tenant_mb << 20)
+    llm = load(
+        model,
+        dtype,
+        drafter=guesser,
+        policy=policy,
+        memory=None if memory_mb is None else memory_mb << 20,
+        max_running=max_running,
+        with_sources=not hide,
+    )
+    address = Address(host, port, ssl_certfile, ssl_keyfile)
+    called = name or (Path(model).name if Path(model).exists() else model)
+    run(llm, guesser, Settings(called, address, who, limits, shield), _ready(called, as_json))
+
+
+def _keys(given: list[str], file: Path | None) -> Keys:
+    """All keys, from the command line, the environment and a file."""
+    from foresay.serve.keys import Keys, read_keys
+
+    known = os.environ.get("FORESAY_API_KEY")
+    listed = [*given, *([known] if known else [])]
+    found = Keys.of([(key, None) for key in dict.fromkeys(listed)])
+    return found if file is None else found + read_keys(file)
+
+
+def _drafter(name: str, corpus: Path | None, tenants: int, tenant_bytes: int) -> Any:
+    if name == "none":
+        return None
+    if name == "suffix":
+        from foresay.serve.start import tenant_drafter
+
+        return tenant_drafter(tenants, tenant_bytes, corpus)
+    from foresay.drafters.lineup import make_drafter
+
+    return make_drafter(name, share="all", corpus=corpus)
+
+
+def _ready(name: str, as_json: bool) -> Any:
+    def say(url: str) -> None:
+        line = f"foresay serves {name} on {url}"
+        print(json.dumps({"ready": True, "model": name, "url": url}) if as_json else line)
+        sys.stdout.flush()
+
+    return say
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "facts", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def _log_to_stderr(as_json: bool) -> None:
+    handler = logging.StreamHandler()
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    handler.setFormatter(_JsonLines() if as_json else plain)
+    for name, level in (("foresay", logging.INFO), ("uvicorn", logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)

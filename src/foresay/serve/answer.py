@@ -1,0 +1,237 @@
+"""OpenAI's shapes of what clients get: whole answers, chunks of streams, usage, errors."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from foresay import __version__
+from foresay.engine.logprobs import TokenLogprob
+from foresay.errors import ForesayError, InputError
+from foresay.serve.limits import Refused
+from foresay.serve.question import Question
+from foresay.serve.stream import Piece, split
+from foresay.serve.words import Words
+
+__all__ = ["DONE", "Shape", "as_refused", "encoded", "error_body", "event"]
+
+DONE = b"data: [DONE]\n\n"
+_LEAST = -9999.0  # JSON has no -inf
+_encoder = msgspec.json.Encoder()
+
+
+def encoded(value: object) -> bytes:
+    """A value as JSON. Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held."""
+    return _encoder.encode(value)
+
+
+def event(value: object) -> bytes:
+    """A value as a server-sent event.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    return b"data: " + _encoder.encode(value) + b"\n\n"
+
+
+def error_body(refused: Refused) -> dict[str, Any]:
+    """What a client reads that was refused.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    said = str(refused).encode("utf-8", "backslashreplace").decode()
+    return {
+        "error": {
+            "message": said,
+            "type": refused.kind,
+            "param": refused.param,
+            "code": refused.code,
+        }
+    }
+
+
+def as_refused(piece: Piece) -> Refused:
+    """Why an answer has neither been written to its end nor stopped.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    error: ForesayError | None = piece.error
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, InputError):
+        return Refused(400, str(error))
+    if error is not None:
+        return Refused(500, str(error), code="engine_error")
+    return Refused(503, "the answer was cancelled before its end", code="cancelled")
+
+
+class Shape:
+    """The shapes of the answers to one question.
+
+    Mutates: it counts what it was given. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    def __init__(self, question: Question, words: Words, model: str) -> None:
+        self._question = question
+        self._words = words
+        kind = "chat.completion" if question.chat else "text_completion"
+        chunk = ".chunk" if question.chat and question.stream else ""
+        self._head: dict[str, Any] = {
+            "id": f"{'chatcmpl' if question.chat else 'cmpl'}-{secrets.token_hex(12)}",
+            "object": kind + chunk,
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": f"foresay-{__version__}",
+        }
+        self._tokens = [0] * question.answers
+        self._shared = [0] * question.answers
+        self._offsets = [0] * question.answers
+        self._begun = [False] * question.answers
+
+    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """The body of an answer that is not streamed, from one piece for each choice.
+
+        Mutates: what was counted. Valid until: for ever. Raises: Refused if one has failed. GIL:
+        held.
+        """
+        choices = []
+        for piece in sorted(pieces, key=lambda p: p.index):
+            if piece.finish_reason not in ("stop", "length"):
+                raise as_refused(piece)
+            choice = self._choice(piece)
+            if self._question.details:
+                choice["foresay"] = _details(piece)
+            choices.append(choice)
+        body = {**self._head, "choices": choices, "usage": self._usage()}
+        if self._question.token_ids and self._question.chat:
+            body["prompt_token_ids"] = self._question.prompts[0].tolist()
+        return body
+
+    def events(self, piece: Piece) -> bytes:
+        """The events of a stream that tell a piece.
+
+        Mutates: what was counted. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        question = self._question
+        if piece.finish_reason in ("cancelled", "error"):
+            return event(error_body(as_refused(piece)))
+        told = b""
+        for part in split(piece) if question.by_token else [piece]:
+            chunk = {**self._head, "choices": [self._choice(part)]}
+            if question.usage_always:
+                chunk["usage"] = self._usage()
+            elif question.usage:
+                chunk["usage"] = None
+            if question.details:
+                chunk["foresay"] = _details(part)
+            told += event(chunk)
+        return told
+
+    def tail(self) -> bytes:
+        """What ends a stream.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        if not self._question.usage:
+            return DONE
+        return event({**self._head, "choices": [], "usage": self._usage()}) + DONE
+
+    def _choice(self, piece: Piece) -> dict[str, Any]:
+        question, at = self._question, piece.index
+        if question.unwanted:
+            piece = replace(piece, text="", token_ids=[], logprobs=piece.logprobs and [])
+        first, self._begun[at] = not self._begun[at], True
+        self._tokens[at] += len(piece.token_ids)
+        self._shared[at] = piece.shared_tokens
+        choice: dict[str, Any] = {"index": at, "finish_reason": piece.finish_reason}
+        if question.chat:
+            said: dict[str, Any] = {"content": piece.text}
+            if first:
+                said["role"] = "assistant"
+            choice["delta" if question.stream else "message"] = said
+            choice["logprobs"] = self._chat_logprobs(piece)
+        else:
+            echo = first and question.texts is not None
+            prompt = question.texts[at // question.params.n] if echo and question.texts else ""
+            choice["text"] = prompt + piece.text
+            choice["logprobs"] = self._logprobs(piece)
+        if question.token_ids:
+            choice["token_ids"] = piece.token_ids
+            if first and not question.chat:
+                choice["prompt_token_ids"] = question.prompts[at // question.params.n].tolist()
+        return choice
+
+    def _usage(self) -> dict[str, Any]:
+        question = self._question
+        prompts, answers = sum(map(len, question.prompts)), sum(self._tokens)
+        return {
+            "prompt_tokens": prompts,
+            "completion_tokens": answers,
+            "total_tokens": prompts + answers,
+            # Of each prompt once, however many answers it has.
+            "prompt_tokens_details": {"cached_tokens": sum(self._shared[:: question.params.n])},
+        }
+
+    def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
+        """In the shape of completions: the prompt's tokens first, if they are echoed."""
+        if piece.logprobs is None:
+            return None
+        listed: list[tuple[int, TokenLogprob | None]] = []
+        if piece.prompt_logprobs is not None:
+            prompt = self._question.prompts[piece.index // self._question.params.n].tolist()
+            listed += zip(prompt, piece.prompt_logprobs, strict=True)
+        listed += [(found.token, found) for found in piece.logprobs]
+        words = [self._words.of(token) for token, _ in listed]
+        offsets, end = [], self._offsets[piece.index]
+        for word in words:
+            offsets.append(end)
+            end += len(word)
+        self._offsets[piece.index] = end
+        return {
+            "tokens": words,
+            "token_logprobs": [None if p is None else _finite(p.logprob) for _, p in listed],
+            "top_logprobs": [None if p is None else self._top(p) for _, p in listed],
+            "text_offset": offsets,
+        }
+
+    def _top(self, found: TokenLogprob) -> dict[str, float]:
+        """The likeliest by their texts, and the token itself; of equal texts the likelier."""
+        top: dict[str, float] = {}
+        for token, value in (*found.top.items(), (found.token, found.logprob)):
+            top.setdefault(self._words.of(token), _finite(value))
+        return top
+
+    def _chat_logprobs(self, piece: Piece) -> dict[str, Any] | None:
+        if piece.logprobs is None:
+            return None
+        return {"content": [self._chat_logprob(found) for found in piece.logprobs], "refusal": None}
+
+    def _chat_logprob(self, found: TokenLogprob) -> dict[str, Any]:
+        top = [self._chat_token(token, value) for token, value in found.top.items()]
+        return {**self._chat_token(found.token, found.logprob), "top_logprobs": top}
+
+    def _chat_token(self, token: int, value: float) -> dict[str, Any]:
+        words = self._words
+        return {
+            "token": words.of(token),
+            "logprob": _finite(value),
+            "bytes": words.bytes_of(token),
+        }
+
+
+def _details(piece: Piece) -> dict[str, Any]:
+    return {
+        "words": piece.words,
+        "sources": piece.sources,
+        "drafted": piece.drafted,
+        "accepted": piece.accepted,
+        "step_seconds": round(piece.seconds, 6),
+    }
+
+
+def _finite(value: float) -> float:
+    return max(value, _LEAST)

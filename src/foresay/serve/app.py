@@ -1,0 +1,348 @@
+"""The routes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from foresay import __version__
+from foresay.drafter import Drafter
+from foresay.engine.engine import Engine
+from foresay.engine.llm import LLM
+from foresay.errors import InputError
+from foresay.serve.answer import Shape, encoded
+from foresay.serve.ask import Chat, Completion, Detokenize, Tokenize, read
+from foresay.serve.describe import describe
+from foresay.serve.driver import Driver
+from foresay.serve.events import Events, unless_gone
+from foresay.serve.gate import refusal
+from foresay.serve.keys import OPERATOR, Keys
+from foresay.serve.limits import Limits, Refused
+from foresay.serve.metrics import Metrics
+from foresay.serve.question import Question, Reader, messages_of
+from foresay.serve.shield import Shield
+from foresay.serve.steps import Ended, Step, Steps
+from foresay.serve.stream import Piece, Stream
+from foresay.serve.words import Words
+
+__all__ = ["Routes"]
+
+T = TypeVar("T")
+A = TypeVar("A", bound=msgspec.Struct)
+PAGE = Path(__file__).parent / "page"
+_log = logging.getLogger("foresay.serve")
+
+
+class Routes:
+    """All that is answered, and what it is answered with. To be made in an event loop.
+
+    llm      whose engine `driver` drives
+    drafter  the engine's, for what it holds
+    name     by which clients call the model
+
+    Mutates: the engine, through the driver. Valid until: the driver stops. Raises: nothing. GIL:
+    held but while the engine works.
+    """
+
+    def __init__(
+        self,
+        llm: LLM,
+        drafter: Drafter[Any] | None,
+        keys: Keys,
+        limits: Limits,
+        shield: Shield,
+        name: str,
+    ) -> None:
+        self.name = name
+        self.steps = Steps()
+        self.metrics = Metrics(name)
+        self.driver = Driver(llm, drafter, limits, self._seen)
+        self._llm = llm
+        self._drafter = drafter
+        self._several = len(keys.tenants) > 1
+        self._limits = limits
+        self._shield = shield
+        self._reader = Reader(llm, limits)
+        self._words = Words(llm.tokenizer, llm.target.vocabulary)
+        self._created = int(time.time())
+        # Tokenizing a long text takes time that the event loop does not have.
+        self._readers = ThreadPoolExecutor(2, thread_name_prefix="foresay-read")
+
+    def app(self) -> ASGIApp:
+        """The application, to be put behind a Gate.
+
+        Mutates: nothing. Valid until: the driver stops. Raises: nothing. GIL: held.
+        """
+        routes: list[Route | Mount] = [
+            Route("/v1/models", self._on_models),
+            Route("/v1/models/{model:path}", self._on_model),
+            Route("/v1/completions", self._on_completions, methods=["POST"]),
+            Route("/v1/chat/completions", self._on_chat, methods=["POST"]),
+            Route("/v1/spec/stats", self._on_stats),
+            Route("/tokenize", self._on_tokenize, methods=["POST"]),
+            Route("/detokenize", self._on_detokenize, methods=["POST"]),
+            Route("/tokenizer_info", self._on_tokenizer_info),
+            Route("/health", self._on_health),
+            Route("/live", self._on_live),
+            Route("/version", self._on_version),
+            Route("/metrics", self._on_numbers),
+            Route("/openapi.json", self._on_openapi),
+            Route("/", self._on_welcome),
+        ]
+        if PAGE.is_dir():
+            routes.append(Mount("/page", StaticFiles(directory=PAGE)))
+        handlers: dict[Any, Any] = {
+            Refused: _refused,
+            InputError: _input,
+            HTTPException: _http,
+            ClientDisconnect: _gone,
+            Exception: _failed,
+        }
+        return Starlette(routes=routes, exception_handlers=handlers)
+
+    async def stop(self) -> None:
+        """End the engine's thread and those that tokenize.
+
+        Mutates: the driver. Valid until: final. Raises: nothing. GIL: held.
+        """
+        await self.driver.stop()
+        self._readers.shutdown(wait=False)
+
+    def _seen(self, step: Step | None, ended: list[Ended]) -> None:
+        if step is not None:
+            self.steps.note(step)
+        self.metrics.note(step, ended)
+
+    async def _on_completions(self, request: Request) -> Response:
+        return await self._answered(request, Completion, self._reader.completion)
+
+    async def _on_chat(self, request: Request) -> Response:
+        return await self._answered(request, Chat, self._reader.chat)
+
+    async def _answered(
+        self, request: Request, kind: type[A], understand: Callable[[A], Question]
+    ) -> Response:
+        if self.driver.draining:
+            raise self._limits.draining()
+        ask = await self._read(request, kind)
+        question = await self._in_thread(understand, ask)
+        if question.details and self._shield.hide:
+            raise Refused(
+                403, "spec_details is true; this server does not tell them", param="spec_details"
+            )
+        shape = Shape(question, self._words, self.name)
+        stream = await self.driver.submit(question, request.state.tenant)
+        if question.stream:
+            # It only has to be called as a response is.
+            return Events(self.driver, stream, shape, self._limits, self._shield)  # type: ignore[return-value]
+        try:
+            pieces = await unless_gone(request.receive, _all_of(stream))
+        finally:
+            self.driver.cancel(stream)
+        if pieces is None:
+            return Response(status_code=499)  # which nobody reads
+        return _json(shape.whole(pieces))
+
+    async def _on_models(self, request: Request) -> Response:
+        return _json({"object": "list", "data": [self._model()]})
+
+    async def _on_model(self, request: Request) -> Response:
+        self._check_model(request.path_params["model"])
+        return _json(self._model())
+
+    async def _on_tokenize(self, request: Request) -> Response:
+        ask = await self._read(request, Tokenize)
+        if (ask.prompt is None) == (ask.messages is None):
+            raise Refused(400, "either prompt or messages is needed", param="prompt")
+        tokens = await self._in_thread(self._tokens, ask)
+        body: dict[str, Any] = {
+            "tokens": tokens,
+            "count": len(tokens),
+            "max_model_len": self._reader.context,
+        }
+        if ask.return_token_strs:
+            body["token_strs"] = [self._words.of(token) for token in tokens]
+        return _json(body)
+
+    async def _on_detokenize(self, request: Request) -> Response:
+        ask = await self._read(request, Detokenize)
+        return _json({"prompt": await self._in_thread(self._words.decode, ask.tokens)})
+
+    async def _on_tokenizer_info(self, request: Request) -> Response:
+        return _json({**self._words.about(), "max_model_len": self._reader.context})
+
+    async def _on_health(self, request: Request) -> Response:
+        if self.driver.draining:
+            raise self._limits.draining()
+        if not self.driver.alive:
+            raise Refused(503, "the engine does not run", code="stopped")
+        return _json({"status": "ok"})
+
+    async def _on_live(self, request: Request) -> Response:
+        return _json({"status": "ok"})
+
+    async def _on_version(self, request: Request) -> Response:
+        return _json({"version": __version__})
+
+    async def _on_openapi(self, request: Request) -> Response:
+        return _json(describe())
+
+    async def _on_welcome(self, request: Request) -> Response:
+        """The page, whose other files are at /page/; a line where there is none."""
+        if (PAGE / "index.html").is_file():
+            return FileResponse(PAGE / "index.html", headers={"cache-control": "no-store"})
+        return PlainTextResponse(
+            f"foresay {__version__} serves {self.name} at /v1; see /openapi.json\n"
+        )
+
+    async def _on_numbers(self, request: Request) -> Response:
+        if self._several and request.state.tenant != OPERATOR:
+            raise Refused(
+                403,
+                f"these are numbers of all tenants; a key of the tenant '{OPERATOR}' is needed",
+            )
+        text = self.metrics.text(await self.driver.ask(self._now))
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def _on_stats(self, request: Request) -> Response:
+        if self._shield.hide:
+            raise Refused(403, "this server does not tell how many guesses were right")
+        tenant = request.state.tenant
+        now = await self.driver.ask(partial(_load, tenant=tenant))
+        held = await self._in_thread(self._held_by, tenant)
+        return _json({**self.steps.seen_by(tenant), **now, "drafter_bytes": held})
+
+    def _now(self, engine: Engine) -> dict[str, float]:
+        pages = engine.scheduler.pages
+        return {
+            "running": len(engine.scheduler.running),
+            "waiting": len(engine.scheduler.waiting),
+            "under_way": self.driver.under_way,
+            "kv_used": 1 - pages.free / pages.total,
+            "suffix_cache_bytes": getattr(self._drafter, "bytes_used", int)(),
+        }
+
+    def _held_by(self, tenant: str | None) -> int | None:
+        """Bytes that the drafter holds for one tenant; None where it cannot tell."""
+        by_tenant = getattr(self._drafter, "bytes_of", None)
+        if by_tenant is not None:
+            return int(by_tenant(tenant))
+        return None if self._several else int(getattr(self._drafter, "bytes_used", int)())
+
+    def _tokens(self, ask: Tokenize) -> list[int]:
+        if ask.messages is not None:
+            tokens: list[int] = self._llm.tokenizer.chat(messages_of(ask.messages)).tolist()
+            return tokens
+        return self._words.encode(ask.prompt or "", special=ask.add_special_tokens is not False)
+
+    def _model(self) -> dict[str, Any]:
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "foresay",
+            "max_model_len": self._reader.context,
+        }
+
+    def _check_model(self, name: str | None) -> None:
+        if name not in (None, "", self.name):
+            raise Refused(
+                404,
+                f"there is no model {str(name)[:100]!r}; this server has {self.name!r}",
+                param="model",
+                code="model_not_found",
+            )
+
+    async def _read(self, request: Request, kind: type[A]) -> A:
+        """The body as a value."""
+        given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if given != "application/json":
+            raise Refused(415, f"the content type is {given[:100]!r}; 'application/json' is needed")
+        length = request.headers.get("content-length", "0")
+        if length.isdigit() and int(length[:20]) > self._limits.body:
+            raise self._limits.body_refused()
+        body = await self._within_time(self._body(request))
+        ask = read(body, kind)
+        self._check_model(getattr(ask, "model", None))
+        return ask
+
+    async def _body(self, request: Request) -> bytes:
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > self._limits.body:
+                raise self._limits.body_refused()
+        return bytes(body)
+
+    async def _within_time(self, work: Awaitable[T]) -> T:
+        try:
+            return await asyncio.wait_for(work, self._limits.body_seconds)
+        except asyncio.TimeoutError:
+            raise Refused(
+                408, f"the body did not come within {self._limits.body_seconds:g} s"
+            ) from None
+
+    async def _in_thread(self, work: Callable[..., T], *values: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, work, *values)
+
+
+async def _all_of(stream: Stream) -> list[Piece]:
+    pieces: list[Piece] = []
+    while not stream.ended or stream.waiting:
+        pieces += await stream.take()
+    return pieces
+
+
+def _load(engine: Engine, tenant: str | None) -> dict[str, int]:
+    """How many of a tenant's requests run and wait."""
+    queues = {"running": engine.scheduler.running, "waiting": engine.scheduler.waiting}
+    return {name: sum(r.tenant == tenant for r in queue) for name, queue in queues.items()}
+
+
+def _json(value: object) -> Response:
+    headers = {"cache-control": "no-store"}
+    return Response(encoded(value), headers=headers, media_type="application/json")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return refusal(error)
+
+
+async def _input(request: Request, error: Exception) -> Response:
+    return refusal(Refused(400, str(error)))
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    said = {404: f"there is nothing at {request.url.path[:100]!r}; see /openapi.json"}
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        said[405] = f"the method is {request.method[:20]!r}; here it is {allowed}"
+    response = refusal(Refused(error.status_code, said.get(error.status_code, str(error.detail))))
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)  # which nobody reads
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    _log.error("a request failed: %r", error)
+    return refusal(Refused(500, "the server failed at this request; its log says how"))

@@ -1,0 +1,236 @@
+"""What clients send: the bodies of requests, read strictly.
+
+A field that nobody here knows is ignored, and logged once by its name: clients send many. A field
+that is known and cannot be honoured is refused by name: an answer to something else than what was
+asked would be worse than none.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from foresay.serve.limits import Refused
+
+__all__ = [
+    "Chat",
+    "Completion",
+    "Content",
+    "Detokenize",
+    "Said",
+    "Sampling",
+    "StreamOptions",
+    "Tokenize",
+    "read",
+]
+
+T = TypeVar("T", bound=msgspec.Struct)
+_log = logging.getLogger("foresay.serve")
+_seen: set[str] = set()
+_MOST_SEEN = 256  # names that are logged: a client must not fill the log
+_AT = re.compile(r"^(?P<what>.*) - at `(?P<key>key in )?`?\$(?P<path>.*?)`$")
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    """Whether a stream tells the usage: at its end, and in every chunk.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
+
+
+class Sampling(msgspec.Struct, kw_only=True, frozen=True):
+    """What completions and chats have in common. null is the same as nothing.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    n: int | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    stream_granularity: Literal["token", "commit"] | None = None
+    return_token_ids: bool | None = None
+    spec_details: bool | None = None
+    user: str | None = None
+
+
+class Completion(Sampling, kw_only=True, frozen=True):
+    """The body of /v1/completions.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    prompt: str | list[str | int | list[int]]
+    logprobs: int | None = None
+    echo: bool | None = None
+    best_of: int | None = None
+
+
+class Content(msgspec.Struct, frozen=True):
+    """A part of a message; only texts are read, and no address is ever opened.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    type: str
+    text: str | None = None
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A message of a conversation.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    role: str
+    content: str | list[Content] | None = None
+    tool_calls: list[Any] | None = None
+
+
+class Chat(Sampling, kw_only=True, frozen=True):
+    """The body of /v1/chat/completions.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    messages: list[Said]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+
+class Tokenize(msgspec.Struct, frozen=True):
+    """The body of /tokenize: a text, or messages.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    prompt: str | None = None
+    messages: list[Said] | None = None
+    model: str | None = None
+    add_special_tokens: bool | None = True
+    return_token_strs: bool | None = False
+
+
+class Detokenize(msgspec.Struct, frozen=True):
+    """The body of /detokenize.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    tokens: list[int]
+    model: str | None = None
+
+
+_NOTHING: tuple[Any, ...] = (None, False, [], {}, "")
+
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "suffix": _NOTHING,
+    "tools": _NOTHING,
+    "tool_choice": (*_NOTHING, "none", "auto"),
+    "functions": _NOTHING,
+    "function_call": (*_NOTHING, "none", "auto"),
+    "response_format": (*_NOTHING, {"type": "text"}),
+    "modalities": (*_NOTHING, ["text"]),
+    "audio": _NOTHING,
+    "prediction": _NOTHING,
+    "web_search_options": _NOTHING,
+    "prompt_embeds": _NOTHING,
+    "prompt_logprobs": _NOTHING,
+    "use_beam_search": _NOTHING,
+    "length_penalty": (*_NOTHING, 1),
+    "bad_words": _NOTHING,
+    "allowed_token_ids": _NOTHING,
+    "truncate_prompt_tokens": _NOTHING,
+    "include_stop_str_in_output": _NOTHING,
+    "skip_special_tokens": (None, True),
+    "chat_template": _NOTHING,
+    "chat_template_kwargs": _NOTHING,
+    "add_generation_prompt": (None, True),
+    "continue_final_message": _NOTHING,
+    "documents": _NOTHING,
+    "cache_salt": _NOTHING,
+    "structured_outputs": _NOTHING,
+    "guided_json": _NOTHING,
+    "guided_regex": _NOTHING,
+    "guided_choice": _NOTHING,
+    "guided_grammar": _NOTHING,
+    "grammar": _NOTHING,
+    "logits_processors": _NOTHING,
+    "kv_transfer_params": _NOTHING,
+}
+"""Fields of other servers that change the answer, with the values that ask for nothing."""
+
+
+def read(body: bytes, kind: type[T]) -> T:
+    """A body as a value, with nothing in it that could not be honoured.
+
+    Mutates: which unknown names were logged. Valid until: for ever. Raises: Refused. GIL: held.
+    """
+    try:
+        given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        value = msgspec.json.decode(body, type=kind)
+        known = {field.encode_name for field in msgspec.structs.fields(kind)}
+        for name in given.keys() - known:
+            if name not in UNSUPPORTED:
+                _log_once(name)
+            elif msgspec.json.decode(given[name]) not in UNSUPPORTED[name]:
+                raise Refused(
+                    400,
+                    f"{name} is {_short(bytes(given[name]))}; this server has nothing to honour it "
+                    "with; leave it out",
+                    param=name,
+                    code="unsupported_parameter",
+                )
+    except msgspec.ValidationError as error:
+        raise _wrong(error) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(400, f"the body is no valid JSON: {_short(str(error).encode())}") from error
+    return value
+
+
+def _log_once(name: str) -> None:
+    if name not in _seen and len(_seen) < _MOST_SEEN:
+        _seen.add(name)
+        _log.info("a client sent the unknown field %s, which is ignored", ascii(name[:64]))
+
+
+def _wrong(error: msgspec.ValidationError) -> Refused:
+    """msgspec's sentence with the name of the field before it."""
+    said = str(error)
+    found = _AT.match(said)
+    if found is None:
+        missing = re.search(r"missing required field `(\w+)`", said)
+        return Refused(
+            400,
+            f"the body is not valid: {said}",
+            param=missing.group(1) if missing else None,
+        )
+    path = found["path"].lstrip(".") or "the body"
+    param = re.split(r"[.\[]", path)[0]
+    return Refused(400, f"{path} is not valid: {found['what']}", param=param)
+
+
+def _short(text: bytes) -> str:
+    shown = text.decode("utf-8", "backslashreplace")
+    return shown if len(shown) <= 100 else shown[:99] + "…"

@@ -1,0 +1,362 @@
+"""The one thread that drives the engine, and its two ends: questions in, pieces of answers out.
+
+The event loop posts what is to be done; the thread does it between two steps. Nothing else touches
+the engine. Who asks is counted in the event loop, before anything is posted, so that what waits is
+bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from time import perf_counter
+from typing import Any, TypeVar
+
+from foresay.drafter import Drafter
+from foresay.engine.engine import Engine
+from foresay.engine.llm import LLM
+from foresay.engine.request import FinishReason, Request
+from foresay.engine.text import AnswerText
+from foresay.errors import ForesayError, InputError
+from foresay.sampling.noise import new_seed, seed_of_sample
+from foresay.serve.job import Job
+from foresay.serve.limits import Limits, Refused
+from foresay.serve.question import Question
+from foresay.serve.steps import PHASES, Ended, Share, Step
+from foresay.serve.stream import Piece, Stream
+
+__all__ = ["Driver"]
+
+T = TypeVar("T")
+Seen = Callable[[Step | None, list[Ended]], None]
+_log = logging.getLogger("foresay.serve")
+
+
+class Driver:
+    """The engine in a thread of its own.
+
+    llm      its engine belongs to the driver from `start` on
+    drafter  the engine's, if its groups are to be dropped when they have ended
+    limits   how much may be under way
+    seen     told in the event loop of every step, and of answers that have ended
+
+    Mutates: the engine. Valid until: `stop`. Raises: nothing when constructed. GIL: released by
+    torch and the core.
+    """
+
+    def __init__(self, llm: LLM, drafter: Drafter[Any] | None, limits: Limits, seen: Seen) -> None:
+        self._llm = llm
+        self._engine = llm.engine
+        self._drop_group = getattr(drafter, "drop_group", None)
+        self._limits = limits
+        self._seen = seen
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._jobs: dict[Request, Job] = {}
+        self._groups: dict[tuple[str | None, str], int] = {}
+        self._asked = 0
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="foresay-engine", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._under_way: dict[str | None, int] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._streams: set[Stream] = set()
+        self.draining = False
+        self.started = perf_counter()
+
+    # In the event loop.
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine answers."""
+        return self._thread.is_alive() and not self._stopped
+
+    @property
+    def under_way(self) -> int:
+        """Answers that were asked for and have not ended."""
+        return sum(self._under_way.values())
+
+    def start(self) -> None:
+        """Begin to drive, for the event loop that runs now.
+
+        Mutates: the driver. Valid until: `stop`. Raises: RuntimeError outside a loop. GIL: held.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def submit(self, question: Question, tenant: str | None) -> Stream:
+        """Ask; the stream on which the answers will come.
+
+        Mutates: the engine. Valid until: the stream has ended, or `cancel`. Raises: Refused if
+        there is no room, or for what the engine does not take. GIL: held.
+        """
+        self._admit(question.answers, tenant)
+        most = self._limits.stream_pieces * question.answers if question.stream else None
+        stream = Stream(question.answers, tenant, most)
+        self._count(tenant, question.answers)
+        self._streams.add(stream)
+        try:
+            await self.ask(lambda engine: self._add(engine, question, stream))
+        except asyncio.CancelledError:
+            self.cancel(stream)
+            raise
+        except InputError as error:
+            raise Refused(400, str(error)) from error
+        finally:
+            if not self.alive:
+                self._forget(stream)
+        return stream
+
+    def cancel(self, stream: Stream) -> None:
+        """End a stream's answers; nothing happens if they have ended.
+
+        Mutates: the engine, soon. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        if not stream.ended and not stream.cancelled:
+            stream.cancelled = True
+            self._inbox.put(lambda: self._cancel(stream))
+
+    def cancel_all(self) -> None:
+        """End all answers.
+
+        Mutates: the engine, soon. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        for stream in list(self._streams):
+            self.cancel(stream)
+
+    async def ask(self, question: Callable[[Engine], T]) -> T:
+        """What a function of the engine says, between two steps.
+
+        Mutates: what the function does. Valid until: the next step. Raises: what the function
+        raises; Refused if the engine has stopped. GIL: held.
+        """
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def run() -> None:
+            value: Any = None
+            failure: BaseException | None = None
+            try:
+                if self._stopped:
+                    raise Refused(503, "the server has stopped", code="stopped")
+                value = question(self._engine)
+            except Exception as error:
+                failure = error
+            self._post(_resolve, answer, value, failure)
+
+        if not self.alive:
+            raise Refused(503, "the server has stopped", code="stopped")
+        self._inbox.put(run)
+        return await answer
+
+    async def drained(self) -> None:
+        """Wait until nothing is under way; nothing new is taken from now on.
+
+        Mutates: the driver, which drains. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        self.draining = True
+        await self._idle.wait()
+
+    async def stop(self) -> None:
+        """Cancel everything and end the thread.
+
+        Mutates: the driver. Valid until: final. Raises: nothing. GIL: held.
+        """
+        self.draining = True
+        if self._thread.is_alive():
+            self._inbox.put(self._halt)
+            await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
+    def _admit(self, answers: int, tenant: str | None) -> None:
+        if self.draining:
+            raise self._limits.draining()
+        most = self._engine.scheduler.max_running + self._limits.queue
+        if self.under_way + answers > most:
+            raise self._limits.full(answers, most, "all clients together")
+        own = self._limits.tenant_answers
+        if own is not None and self._under_way.get(tenant, 0) + answers > own:
+            raise self._limits.full(answers, own, "one tenant")
+
+    def _count(self, tenant: str | None, answers: int) -> None:
+        self._under_way[tenant] = self._under_way.get(tenant, 0) + answers
+        if not self._under_way[tenant]:
+            del self._under_way[tenant]
+        if self._under_way:
+            self._idle.clear()
+        else:
+            self._idle.set()
+
+    def _forget(self, stream: Stream) -> None:
+        """A stream that was never begun does not count."""
+        if stream in self._streams:
+            self._streams.discard(stream)
+            self._count(stream.tenant, -stream.answers)
+
+    def _deliver(
+        self, told: list[tuple[Stream, Piece]], step: Step | None, ended: list[Ended]
+    ) -> None:
+        for stream, piece in told:
+            stream.put(piece)
+            if piece.finish_reason is not None and stream in self._streams:
+                self._count(stream.tenant, -1)
+                if stream.ended:
+                    self._streams.discard(stream)
+        self._seen(step, ended)
+
+    # In the thread.
+
+    def _run(self) -> None:
+        while not self._stopped:
+            # Without anything to do it waits here; otherwise it takes what has come and steps.
+            if not self._engine.busy:
+                self._guarded(self._inbox.get())
+            while not self._inbox.empty():
+                self._guarded(self._inbox.get())
+            if self._engine.busy and not self._stopped:
+                self._guarded(self._step)
+        while not self._inbox.empty():  # whoever still asks is told that it is over
+            self._guarded(self._inbox.get())
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception:  # the thread must go on: everybody's answers depend on it
+            _log.exception("the engine's thread could not do what it was told")
+
+    def _halt(self) -> None:
+        self._end(list(self._jobs.values()), "cancelled")
+        self._stopped = True
+
+    def _post(self, call: Callable[..., None], *values: Any) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop has closed: nobody listens any more
+                self._loop.call_soon_threadsafe(call, *values)
+
+    def _add(self, engine: Engine, question: Question, stream: Stream) -> None:
+        """All of a question's requests, or none."""
+        params, tokenizer = question.params, self._llm.tokenizer
+        seed = new_seed() if params.seed is None else params.seed
+        self._asked += 1
+        jobs: list[Job] = []
+        try:
+            for at, prompt in enumerate(question.prompts):
+                group = f"question {self._asked}.{at}" if params.n > 1 else None
+                for sample in range(params.n):
+                    request = engine.add(
+                        prompt,
+                        params,
+                        seed=seed_of_sample(seed, sample),
+                        stops=() if params.ignore_eos else tokenizer.ends,
+                        group=group,
+                        tenant=stream.tenant,
+                        text=AnswerText(tokenizer.decode, params.stop_texts),
+                        prompt_logprobs=question.prompt_logprobs,
+                    )
+                    index = at * params.n + sample
+                    jobs.append(Job(stream, index, question, request, tokenizer.decode))
+        except Exception:
+            for job in jobs:
+                engine.cancel(job.request)
+            # Posted here, because whoever asked may have gone meanwhile.
+            self._post(self._forget, stream)
+            raise
+        for job in jobs:
+            self._jobs[job.request] = job
+            self._join(job.request, 1)
+
+    def _cancel(self, stream: Stream) -> None:
+        jobs = [job for job in self._jobs.values() if job.stream is stream]
+        self._end(jobs, "cancelled")
+
+    def _step(self) -> None:
+        start = perf_counter()
+        try:
+            changed = self._engine.step()
+        except Exception as error:
+            _log.exception("a step failed, and so do the answers that took part in it")
+            self._end(self._victims(), "error", ForesayError(f"the model failed: {error!r}"))
+            return
+        seconds = perf_counter() - start
+        step = self._accounted(changed, start)
+        told: list[tuple[Stream, Piece]] = []
+        ended: list[Ended] = []
+        for request in changed:
+            job = self._jobs.get(request)
+            if job is None:
+                continue
+            if request.finished or job.question.stream:
+                told.append((job.stream, self._told(job, seconds)))
+            if request.finished:
+                ended.append(self._left(job))
+        self._post(self._deliver, told, step, ended)
+
+    def _told(self, job: Job, seconds: float) -> Piece:
+        """What there is to tell; an answer of which nothing can be told has failed."""
+        try:
+            return job.piece(seconds)
+        except Exception as error:
+            _log.exception("an answer cannot be told, and ends")
+            self._engine.cancel(job.request)
+            failure = ForesayError(f"the answer cannot be told: {error!r}")
+            return Piece(job.index, "", [], finish_reason="error", error=failure)
+
+    def _victims(self) -> list[Job]:
+        """Whose step it was; if nobody's, whoever would have been next: not for ever the same."""
+        scheduler = self._engine.scheduler
+        requests = list(scheduler.running) or list(scheduler.waiting)[:1]
+        return [self._jobs[request] for request in requests if request in self._jobs]
+
+    def _end(
+        self, jobs: list[Job], reason: FinishReason, error: ForesayError | None = None
+    ) -> None:
+        """End answers that the engine has not ended itself."""
+        told: list[tuple[Stream, Piece]] = []
+        ended: list[Ended] = []
+        for job in jobs:
+            self._engine.cancel(job.request)
+            told.append((job.stream, Piece(job.index, "", [], finish_reason=reason, error=error)))
+            ended.append(self._left(job))
+        if told:
+            self._post(self._deliver, told, None, ended)
+
+    def _left(self, job: Job) -> Ended:
+        """Forget an answer that has ended, and its group with its last."""
+        del self._jobs[job.request]
+        self._join(job.request, -1)
+        return job.ended()
+
+    def _join(self, request: Request, members: int) -> None:
+        if request.group is None:
+            return
+        key = (request.tenant, request.group)
+        self._groups[key] = self._groups.get(key, 0) + members
+        if not self._groups[key]:
+            del self._groups[key]
+            if self._drop_group is not None:
+                with suppress(ForesayError):  # nobody of it had begun
+                    self._drop_group(request.group, request.tenant)
+
+    def _accounted(self, changed: list[Request], start: float) -> Step:
+        """What the step did, from what the requests have more than before."""
+        seconds = dict.fromkeys(PHASES, 0.0)
+        for request in {*self._engine.scheduler.running, *changed}:
+            if request in self._jobs:
+                self._jobs[request].account(seconds)
+        shares: dict[str | None, Share] = {}
+        for request in changed:
+            if request in self._jobs:
+                self._jobs[request].count(shares.setdefault(request.tenant, Share(steps=1)))
+        return Step(start - self.started, seconds, shares)
+
+
+def _resolve(answer: asyncio.Future[T], value: T, failure: BaseException | None) -> None:
+    if answer.done():
+        return  # whoever asked has gone
+    if failure is not None:
+        answer.set_exception(failure)
+    else:
+        answer.set_result(value)

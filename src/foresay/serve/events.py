@@ -1,0 +1,99 @@
+"""Server-sent events: pings, slow readers, lost clients."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from time import monotonic
+from typing import TypeVar
+
+from starlette.types import Receive, Scope, Send
+
+from foresay.serve.answer import Shape
+from foresay.serve.driver import Driver
+from foresay.serve.limits import Limits
+from foresay.serve.shield import Shield
+from foresay.serve.stream import Stream
+
+__all__ = ["Events", "unless_gone"]
+
+T = TypeVar("T")
+PING = b": ping\n\n"
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),  # asks proxies not to collect events
+]
+_log = logging.getLogger("foresay.serve")
+
+
+class Events:
+    """A response that tells a stream while it comes. Who leaves or does not read ends it.
+
+    Mutates: the stream, and the engine when it is cancelled. Valid until: it was sent. Raises:
+    nothing. GIL: held.
+    """
+
+    def __init__(
+        self, driver: Driver, stream: Stream, shape: Shape, limits: Limits, shield: Shield
+    ) -> None:
+        self._driver = driver
+        self._stream = stream
+        self._shape = shape
+        self._limits = limits
+        self._shield = shield
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        tasks = [
+            asyncio.ensure_future(self._tell(send)),
+            asyncio.ensure_future(_gone(receive)),
+            asyncio.ensure_future(self._stream.overflow.wait()),
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self._stream.overflow.is_set() and not tasks[0].done():
+                _log.warning(
+                    "a client was cut off: %d pieces of its answer waited to be read",
+                    self._stream.waiting,
+                )
+        finally:
+            self._driver.cancel(self._stream)
+            for task in tasks:
+                task.cancel()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        if isinstance(outcomes[0], Exception):
+            raise outcomes[0]
+
+    async def _tell(self, send: Send) -> None:
+        stream, shield, begun = self._stream, self._shield, monotonic()
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        while not stream.ended or stream.waiting:
+            pieces = await shield.take(stream, self._limits.ping_seconds, begun)
+            told = b"".join(map(self._shape.events, pieces)) or PING
+            await _body(send, shield.pad(told), more=True)
+        await _body(send, shield.pad(self._shape.tail()), more=False)
+
+
+async def unless_gone(receive: Receive, work: Awaitable[T]) -> T | None:
+    """What the work gives; None if the client leaves before, and the work is cancelled.
+
+    Mutates: as the work. Valid until: for ever. Raises: what the work raises. GIL: held.
+    """
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+        gone.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _body(send: Send, body: bytes, *, more: bool) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": more})

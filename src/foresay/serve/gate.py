@@ -1,0 +1,164 @@
+"""What every request passes before its route: the door, the limits, the log.
+
+Nothing but `OPEN` is answered without a key where there are keys, also what no route answers.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from foresay.serve.answer import encoded, error_body
+from foresay.serve.keys import Keys
+from foresay.serve.limits import Limits, Refused
+
+__all__ = ["LOCAL", "OPEN", "Gate", "refusal"]
+
+OPEN = ("/health", "/live")
+LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+_HEADERS = [
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_log = logging.getLogger("foresay.serve.access")
+
+
+def refusal(refused: Refused) -> Response:
+    """A refused request's response.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    headers = {} if refused.retry_after is None else {"retry-after": str(refused.retry_after)}
+    if refused.status == 401:
+        headers["www-authenticate"] = 'Bearer, Basic realm="foresay"'
+    body = encoded(error_body(refused))
+    return Response(body, refused.status, headers, media_type="application/json")
+
+
+class Gate:
+    """The application behind the door.
+
+    app      the routes
+    keys     who may pass
+    hosts    names by which the server may be called; None: any. Without keys a page of another
+             site could otherwise talk to it under a name that leads here
+    refused  told of every status from 400 on
+
+    Mutates: how many requests are open. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: Keys,
+        limits: Limits,
+        *,
+        hosts: frozenset[str] | None = None,
+        refused: Callable[[int], None] = lambda status: None,
+    ) -> None:
+        self.app = app
+        self._keys = keys
+        self._limits = limits
+        self._hosts = hosts
+        self._refused = refused
+        self._open = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":
+            return
+        watch = _Watch(scope, send)
+        self._open += 1
+        try:
+            inner: ASGIApp = self.app
+            try:
+                scope.setdefault("state", {})["tenant"] = self._passed(scope, watch.headers)
+            except Refused as error:
+                inner = refusal(error)
+            await inner(scope, receive, watch.send)
+        finally:
+            self._open -= 1
+            if watch.status >= 400:
+                self._refused(watch.status)
+            watch.log()
+
+    def _passed(self, scope: Scope, headers: dict[str, str]) -> str | None:
+        """The tenant whose request it is."""
+        if self._open > self._limits.connections:
+            raise self._limits.crowded()
+        if self._hosts is not None and _host(headers) not in self._hosts:
+            raise Refused(
+                403,
+                f"the request is for the host {headers.get('host', '')[:100]!r}; without keys this "
+                f"server answers to {', '.join(sorted(self._hosts))} only",
+                code="wrong_host",
+            )
+        if scope["path"] in OPEN:
+            return None
+        good, tenant = self._keys.tenant_of(headers.get("authorization"))
+        if not good:
+            raise Refused(
+                401,
+                "there is no valid API key; send the header 'Authorization: Bearer KEY'",
+                code="invalid_api_key",
+            )
+        return tenant
+
+
+class _Watch:
+    """Looks at one response while it is sent, and adds the headers that all have."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._scope = scope
+        self._send = send
+        self._begin = perf_counter()
+        self.status = 0
+        self.headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = [*message.get("headers", ()), *_HEADERS]
+            given = self.headers.get("x-request-id", "")
+            if _ID.fullmatch(given):
+                headers.append((b"x-request-id", given.encode()))
+            message = {**message, "headers": headers}
+        await self._send(message)
+
+    def log(self) -> None:
+        """One line, without a word of what was asked or answered."""
+        facts: dict[str, Any] = {
+            "method": self._scope["method"],
+            "path": self._scope["path"][:200],
+            "status": self.status,
+            "seconds": round(perf_counter() - self._begin, 4),
+            "tenant": self._scope.get("state", {}).get("tenant"),
+        }
+        shown = "%(method)s %(path)s %(status)s %(seconds)s s"
+        _log.info(shown % {**facts, "path": ascii(facts["path"])[1:-1]}, extra={"facts": facts})
+
+
+def _host(headers: dict[str, str]) -> str:
+    """The host's name without its port."""
+    host = headers.get("host", "").strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]

@@ -1,0 +1,140 @@
+"""Who may ask, and whose history they share.
+
+A key is kept as its digest only. A request's key is compared with every one of them in constant
+time, so that the time of the answer tells nothing about any.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from foresay.errors import InputError
+
+__all__ = ["OPERATOR", "Keys", "read_keys"]
+
+OPERATOR = "operator"
+"""The tenant that may see numbers of all tenants, where there are several."""
+
+_SHORTEST = 8  # characters: what is shorter is guessed in a moment
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Digests of keys, each with its tenant; without any, everybody is the same nameless tenant.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    digests: tuple[tuple[bytes, str], ...] = ()
+
+    @classmethod
+    def of(cls, keys: Iterable[tuple[str, str | None]]) -> Keys:
+        """From keys as they are, each with the name of its tenant; None: a tenant of its own.
+
+        Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+        """
+        found = []
+        for key, tenant in keys:
+            digest = _digest(_checked(key))
+            found.append((digest, f"key-{digest.hex()[:12]}" if tenant is None else tenant))
+        return cls(tuple(found))
+
+    def __bool__(self) -> bool:
+        return bool(self.digests)
+
+    def __add__(self, other: Keys) -> Keys:
+        return Keys(self.digests + other.digests)
+
+    @property
+    def tenants(self) -> list[str]:
+        """The names of all tenants."""
+        return list(dict.fromkeys(tenant for _, tenant in self.digests))
+
+    def tenant_of(self, authorization: str | None) -> tuple[bool, str | None]:
+        """Whether a header `Authorization` opens the door, and to whom: `Bearer KEY`, or `Basic`
+        with the key as password, which is what a browser asks its user for.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        if not self.digests:
+            return True, None
+        given = _digest(_key_in(authorization or ""))
+        found = None
+        for digest, tenant in self.digests:  # all of them, whichever fits
+            if hmac.compare_digest(given, digest):
+                found = tenant
+        return found is not None, found
+
+
+def read_keys(path: Path) -> Keys:
+    """The keys of a file: lines of a tenant's name and its key, or `sha256:` and the key's digest
+    in hexadecimal digits. A tenant may have several. What follows a # is not read.
+
+    Mutates: nothing. Valid until: the file changes. Raises: InputError, OSError. GIL: held.
+    """
+    found: list[tuple[bytes, str]] = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(f"'{path}' is not UTF-8 at byte {error.start}") from error
+    for number, line in enumerate(lines, start=1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        if len(words) != 2:
+            raise InputError(
+                f"line {number} of '{path}' has {len(words)} words; a tenant and a key are needed"
+            )
+        tenant, key = words
+        digest = _digest(key)
+        if key.startswith("sha256:"):
+            digest = _hex(key.removeprefix("sha256:"), number, path)
+        else:
+            _checked(key, f"the key in line {number} of '{path}'")
+        if digest in (known for known, _ in found):
+            raise InputError(f"line {number} of '{path}' has a key that an earlier line has")
+        found.append((digest, tenant))
+    if not found:
+        raise InputError(f"'{path}' holds no key; lines of a tenant and a key are needed")
+    return Keys(tuple(found))
+
+
+def _hex(digits: str, number: int, path: Path) -> bytes:
+    try:
+        digest = bytes.fromhex(digits)
+    except ValueError:
+        digest = b""
+    if len(digest) != 32:
+        raise InputError(f"line {number} of '{path}' has no digest of 64 hexadecimal digits")
+    return digest
+
+
+def _checked(key: str, name: str = "an API key") -> str:
+    if len(key) < _SHORTEST or not key.isascii() or not key.isprintable() or " " in key:
+        raise InputError(
+            f"{name} is not valid; {_SHORTEST} or more ASCII characters without spaces are needed"
+        )
+    return key
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def _key_in(header: str) -> str:
+    scheme, _, value = header.strip().partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip()
+    if scheme.lower() == "basic":
+        try:
+            pair = base64.b64decode(value.strip(), validate=True).decode("latin-1")
+        except (binascii.Error, ValueError):
+            return ""
+        return pair.partition(":")[2]
+    return ""

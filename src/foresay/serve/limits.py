@@ -1,0 +1,161 @@
+"""What a client may ask for, and how it is told otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from foresay.errors import ForesayError, InputError
+
+__all__ = ["Limits", "Refused"]
+
+
+class Refused(ForesayError):
+    """A request that is not answered: the status, and what the client reads.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+        self.retry_after = retry_after
+
+    @property
+    def kind(self) -> str:
+        """OpenAI's name for this kind of error."""
+        return _KINDS.get(
+            self.status, "invalid_request_error" if self.status < 500 else "api_error"
+        )
+
+
+_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """All limits of a server.
+
+    body              bytes of a request's body
+    body_seconds      in which the body must have come
+    prompts           prompts in one request
+    n                 answers to one prompt
+    stops             texts and tokens that end an answer
+    stop_bytes        of one of those texts
+    logprobs          likeliest tokens beside each
+    biases            entries of logit_bias
+    messages          of one conversation
+    connections       requests that may be open at a time, whatever they want
+    queue             answers that may wait, beyond those that the engine writes at once
+    tenant_answers    answers that one tenant may have under way; None: as many as there is room for
+    stream_pieces     pieces of an answer that wait for a slow reader before it is cut off
+    ping_seconds      of silence on a stream until a comment is sent
+    drain_seconds     that running answers have after the signal to stop
+    retry_seconds     after which a client that was sent away may come again
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError when constructed. GIL: held.
+    """
+
+    body: int = 4 << 20
+    body_seconds: float = 30.0
+    prompts: int = 256
+    n: int = 8
+    stops: int = 16
+    stop_bytes: int = 256
+    logprobs: int = 20
+    biases: int = 1024
+    messages: int = 1024
+    connections: int = 1024
+    queue: int = 1024
+    tenant_answers: int | None = None
+    stream_pieces: int = 1024
+    ping_seconds: float = 15.0
+    drain_seconds: float = 30.0
+    retry_seconds: int = 1
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.name == "tenant_answers":
+                continue
+            whole = not field.name.endswith("_seconds") or field.name == "retry_seconds"
+            least = (
+                0 if field.name in ("queue", "drain_seconds", "biases") else 1 if whole else 1e-3
+            )
+            kinds = (int,) if whole else (int, float)
+            if type(value) not in kinds or not least <= value <= 1 << 50:
+                kind = "a whole number" if whole else "a number"
+                raise InputError(f"the limit {field.name} is {value!r}; it is {kind} from {least}")
+
+    def check_most(self, param: str, value: int, most: int, what: str = "") -> None:
+        """Refuse a value beyond a limit, naming both.
+
+        Mutates: nothing. Valid until: for ever. Raises: Refused. GIL: held.
+        """
+        if value > most:
+            shown = f"{param} has {value} {what}" if what else f"{param} is {value}"
+            raise Refused(400, f"{shown}; this server allows at most {most}", param=param)
+
+    def body_refused(self) -> Refused:
+        """What a client reads whose body is too large.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        return Refused(413, f"the body has more than {self.body} bytes, the most this server takes")
+
+    def full(self, asked: int, most: int, whose: str) -> Refused:
+        """What a client reads that would have to wait too long: `most` answers of `whose` may be
+        under way.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        wait = f"try again in {self.retry_seconds} s"
+        if asked > most:
+            wait = "ask for fewer at once"
+        return Refused(
+            429,
+            f"{asked} answers are asked for and the queue is full: {whose} may have {most} under "
+            f"way; {wait}",
+            code="queue_full",
+            retry_after=self.retry_seconds,
+        )
+
+    def crowded(self) -> Refused:
+        """What a client reads when too many requests are open.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        return Refused(
+            503,
+            f"{self.connections} requests are open, the most this server allows; try again in "
+            f"{self.retry_seconds} s",
+            code="too_many_connections",
+            retry_after=self.retry_seconds,
+        )
+
+    def draining(self) -> Refused:
+        """What a client reads that comes when the server is about to stop.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        return Refused(
+            503,
+            f"the server is stopping: it finishes what it has begun within {self.drain_seconds:g} "
+            "s and takes nothing new",
+            code="draining",
+            retry_after=max(int(self.drain_seconds), 1),
+        )

@@ -1,0 +1,289 @@
+"""What clients send, as prompts and parameters: every number checked, every limit named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from foresay.arrays import Int32s, as_tokens
+from foresay.engine.llm import LLM
+from foresay.errors import InputError
+from foresay.models.pages import PAGE
+from foresay.sampling.params import SamplingParams
+from foresay.serve.ask import Chat, Completion, Said, Sampling
+from foresay.serve.limits import Limits, Refused
+
+__all__ = ["Question", "Reader", "messages_of"]
+
+_DEFAULT_TOKENS = 16  # of a completion, as OpenAI has it
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What one request asks of the engine, and how it wants to be told.
+
+    prompts       token ids, one answer or `params.n` to each
+    texts         the prompts as texts, where they are to be echoed
+    unwanted      the answer's only token was not asked for (max_tokens is 0)
+    prompt_logprobs  how many likeliest tokens beside each of the prompt's own; None: not asked
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    prompts: list[Int32s]
+    params: SamplingParams
+    chat: bool
+    stream: bool
+    texts: list[str] | None = None
+    unwanted: bool = False
+    prompt_logprobs: int | None = None
+    usage: bool = False
+    usage_always: bool = False
+    by_token: bool = False
+    token_ids: bool = False
+    details: bool = False
+    answers: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "answers", len(self.prompts) * self.params.n)
+
+    @property
+    def echo(self) -> bool:
+        return self.texts is not None
+
+
+class Reader:
+    """Turns bodies into questions. Tokenizing takes time: call it in a thread of its own.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: as the tokenizers library.
+    """
+
+    def __init__(self, llm: LLM, limits: Limits) -> None:
+        self._llm = llm
+        self._limits = limits
+        self.context = min(llm.target.context, llm.engine.scheduler.pages.total * PAGE - 1)
+        """Tokens of a prompt and its answer together."""
+
+    def completion(self, ask: Completion) -> Question:
+        """The question of /v1/completions.
+
+        Mutates: nothing. Valid until: for ever. Raises: Refused. GIL: as the library.
+        """
+        n = 1 if ask.n is None else ask.n
+        if ask.best_of is not None and ask.best_of != n:
+            raise Refused(
+                400,
+                f"best_of is {ask.best_of}; this server gives all answers it writes: leave it out",
+                param="best_of",
+            )
+        if ask.logprobs is not None:
+            self._limits.check_most("logprobs", ask.logprobs, self._limits.logprobs)
+        listed = _prompts(ask.prompt)
+        self._limits.check_most("prompt", len(listed), self._limits.prompts, "prompts")
+        prompts = [self._tokens(p) for p in listed]
+        echo = bool(ask.echo)
+        most = _DEFAULT_TOKENS if ask.max_tokens is None else ask.max_tokens
+        unwanted = most == 0
+        params = self._params(ask, prompts, max(most, 1) if most >= 0 else most, ask.logprobs)
+        decode = self._llm.tokenizer.decode
+        return Question(
+            prompts,
+            params,
+            chat=False,
+            texts=[p if isinstance(p, str) else decode(p) for p in listed] if echo else None,
+            unwanted=unwanted,
+            prompt_logprobs=ask.logprobs if echo else None,
+            **_telling(ask),
+        )
+
+    def chat(self, ask: Chat) -> Question:
+        """The question of /v1/chat/completions.
+
+        Mutates: nothing. Valid until: for ever. Raises: Refused. GIL: as the library.
+        """
+        self._limits.check_most("messages", len(ask.messages), self._limits.messages, "messages")
+        top = ask.top_logprobs
+        if top and not ask.logprobs:
+            raise Refused(
+                400, f"top_logprobs is {top}; that needs logprobs: true", param="top_logprobs"
+            )
+        if top is not None:
+            self._limits.check_most("top_logprobs", top, self._limits.logprobs)
+        prompt = _checked(self._llm.tokenizer.chat, messages_of(ask.messages), "messages")
+        most = ask.max_completion_tokens if ask.max_tokens is None else ask.max_tokens
+        room = max(self.context - len(prompt), 1)
+        logprobs = (top or 0) if ask.logprobs else None
+        params = self._params(ask, [prompt], room if most is None else most, logprobs)
+        return Question([prompt], params, chat=True, **_telling(ask))
+
+    def _tokens(self, prompt: str | list[int]) -> Int32s:
+        if isinstance(prompt, str):
+            return _checked(self._llm.tokenizer.encode, prompt, "prompt")
+        tokens = _checked(lambda ids: as_tokens(ids, "prompt"), prompt, "prompt")
+        vocabulary = self._llm.target.vocabulary
+        if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocabulary:
+            wrong = next(t for t in prompt if not 0 <= t < vocabulary)
+            raise Refused(
+                400, f"prompt has token {wrong}; valid are 0 to {vocabulary - 1}", param="prompt"
+            )
+        return tokens
+
+    def _params(
+        self, ask: Sampling, prompts: Sequence[Int32s], most: int, logprobs: int | None
+    ) -> SamplingParams:
+        param = "messages" if isinstance(ask, Chat) else "prompt"
+        self._check_room(prompts, most, param)
+        limits = self._limits
+        n = 1 if ask.n is None else ask.n
+        limits.check_most("n", n, limits.n)
+        stop: list[str | int] = [ask.stop] if isinstance(ask.stop, str) else [*(ask.stop or ())]
+        stop += ask.stop_token_ids or ()
+        limits.check_most("stop", len(stop), limits.stops, "entries")
+        for text in stop:
+            if isinstance(text, str):
+                size = len(text.encode())
+                limits.check_most("stop", size, limits.stop_bytes, "bytes in one of its texts")
+        values = {
+            "temperature": ask.temperature,
+            "top_p": ask.top_p,
+            "top_k": 0 if ask.top_k == -1 else ask.top_k,
+            "min_p": ask.min_p,
+            "repetition_penalty": ask.repetition_penalty,
+            "presence_penalty": ask.presence_penalty,
+            "frequency_penalty": ask.frequency_penalty,
+            "ignore_eos": ask.ignore_eos,
+            "min_tokens": ask.min_tokens,
+        }
+        seed = ask.seed
+        if seed is not None and -(1 << 63) <= seed < 0:
+            seed += 1 << 64  # OpenAI's seeds have a sign
+        try:
+            return SamplingParams(
+                max_tokens=most,
+                n=n,
+                seed=seed,
+                stop=tuple(stop),
+                logprobs=logprobs,
+                logit_bias=self._bias(ask.logit_bias),
+                **{name: value for name, value in values.items() if value is not None},  # type: ignore[arg-type]
+            )
+        except InputError as error:
+            said = str(error)
+            named = said.replace("a token id of ", "").replace("a text of ", "").split()[0]
+            raise Refused(400, said, param=named.split("[")[0]) from error
+
+    def _check_room(self, prompts: Sequence[Int32s], most: int, param: str) -> None:
+        for prompt in prompts:
+            size = len(prompt)
+            if not size:
+                raise Refused(
+                    400, "the prompt is empty; at least 1 token is needed to answer to", param=param
+                )
+            if size + 1 > self.context:
+                raise Refused(
+                    400,
+                    f"the prompt has {size} tokens; with at least one of an answer this server "
+                    f"takes {self.context} in all",
+                    param=param,
+                    code="context_length_exceeded",
+                )
+            if size + most > self.context:
+                raise Refused(
+                    400,
+                    f"the prompt has {size} tokens and max_tokens is {most}; this server takes "
+                    f"{self.context} in all",
+                    param="max_tokens",
+                    code="context_length_exceeded",
+                )
+
+    def _bias(self, bias: dict[str, float] | None) -> dict[int, float]:
+        found: dict[int, float] = {}
+        self._limits.check_most("logit_bias", len(bias or ()), self._limits.biases, "entries")
+        vocabulary = self._llm.target.vocabulary
+        for name, value in (bias or {}).items():
+            token = int(name) if name.isascii() and name.isdigit() and len(name) < 12 else -1
+            if not 0 <= token < vocabulary:
+                raise Refused(
+                    400,
+                    f"logit_bias names token {name[:40]!r}; valid are '0' to '{vocabulary - 1}'",
+                    param="logit_bias",
+                )
+            if not -100 <= value <= 100:
+                raise Refused(
+                    400,
+                    f"logit_bias['{token}'] is {value}; valid are numbers from -100 to 100",
+                    param="logit_bias",
+                )
+            found[token] = value
+        return found
+
+
+def _checked(read: Callable[[Any], Int32s], value: object, param: str) -> Int32s:
+    try:
+        return read(value)
+    except (InputError, OverflowError) as error:
+        raise Refused(400, str(error), param=param) from error
+
+
+def messages_of(messages: Sequence[Said]) -> list[dict[str, str]]:
+    """Messages as chat templates take them.
+
+    Mutates: nothing. Valid until: for ever. Raises: Refused for what is no text. GIL: held.
+    """
+    if not messages:
+        raise Refused(400, "messages is empty; at least one is needed", param="messages")
+    found = []
+    for at, message in enumerate(messages):
+        content = message.content
+        if message.tool_calls:
+            raise Refused(400, f"messages[{at}] calls tools; there are none", param="messages")
+        if content is None:
+            raise Refused(400, f"messages[{at}] has no content; a text is needed", param="messages")
+        if not isinstance(content, str):
+            for part in content:
+                if part.type != "text" or part.text is None:
+                    raise Refused(
+                        400,
+                        f"messages[{at}] has content of type {part.type[:40]!r}; this server reads "
+                        "'text' only",
+                        param="messages",
+                    )
+            content = "".join(part.text or "" for part in content)
+        found.append({"role": message.role, "content": content})
+    return found
+
+
+def _prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:
+    """One prompt or several, as a list of texts and token ids."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if prompt and all(isinstance(item, int) for item in prompt):
+        return [prompt]  # type: ignore[list-item]
+    found: list[str | list[int]] = []
+    for item in prompt:
+        if isinstance(item, int):
+            raise Refused(
+                400,
+                "prompt has token ids beside prompts; give a list of ids, or lists of them",
+                param="prompt",
+            )
+        found.append(item)
+    if not found:
+        raise Refused(400, "prompt is an empty list; at least one prompt is needed", param="prompt")
+    return found
+
+
+def _telling(ask: Sampling) -> dict[str, Any]:
+    """How the client wants to be told."""
+    options = ask.stream_options
+    if options is not None and not ask.stream:
+        raise Refused(400, "stream_options is given without stream: true", param="stream_options")
+    return {
+        "stream": bool(ask.stream),
+        "usage": bool(options and options.include_usage),
+        "usage_always": bool(options and options.continuous_usage_stats),
+        "by_token": ask.stream_granularity == "token",
+        "token_ids": bool(ask.return_token_ids),
+        "details": bool(ask.spec_details),
+    }

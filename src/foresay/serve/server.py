@@ -1,0 +1,235 @@
+"""The process: sockets, signals, draining.
+
+SIGTERM, SIGINT   new requests are refused with 503, running ones are finished, then it ends
+again, or after `drain_seconds`   running answers are cancelled
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+import uvicorn
+
+from foresay.errors import InputError
+from foresay.serve.app import Routes
+from foresay.serve.gate import LOCAL, Gate
+from foresay.serve.limits import Limits
+from foresay.serve.metrics import Metrics
+
+__all__ = ["Address", "Server", "is_loopback"]
+
+_HANDSHAKE = 10.0  # seconds that a connection may take for its first request
+_SEND_BUFFER = 256 << 10  # of a socket: what a slow reader may leave in the kernel
+_STALLED = 60_000  # milliseconds after which the kernel gives up a peer that takes nothing
+_FLUSH = 5  # seconds for what was written to be read, at the very end
+_REPORT = 10.0  # seconds between lines about acceptance
+_log = logging.getLogger("foresay.serve")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens.
+
+    port         0: any that is free
+    certificate  a file for TLS, with its `key`; None: without TLS
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    certificate: str | None = None
+    key: str | None = None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the host.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    if host in LOCAL:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Server(uvicorn.Server):
+    """Listens until it is told to stop. To be made in the event loop that will run it.
+
+    ready  told the address when requests are taken
+
+    Mutates: what the routes mutate. Valid until: `run` ends. Raises: InputError when constructed
+    with an address that cannot be had. GIL: held but while the engine works.
+    """
+
+    def __init__(
+        self,
+        routes: Routes,
+        gate: Gate,
+        limits: Limits,
+        address: Address,
+        ready: Callable[[str], None] = lambda url: None,
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                gate,
+                lifespan="off",
+                ws="none",
+                http="h11",
+                loop="asyncio",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                h11_max_incomplete_event_size=64 << 10,
+                limit_concurrency=2 * limits.connections,
+                timeout_keep_alive=60,
+                timeout_graceful_shutdown=_FLUSH,
+                ssl_certfile=address.certificate,
+                ssl_keyfile=address.key,
+            )
+        )
+        self._routes = routes
+        self._limits = limits
+        self._ready = ready
+        self._socket = _listening(address)
+        host, port = self._socket.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"{'https' if address.certificate else 'http'}://{shown}:{port}"
+        self._seen: dict[Any, float] = {}
+        self._signals = 0
+
+    async def run_until_stopped(self) -> None:
+        """Serve; signals are heard in the main thread only.
+
+        Mutates: the routes' driver, which starts and stops. Valid until: for ever. Raises: nothing.
+        GIL: held but while the engine works.
+        """
+        driver, loop = self._routes.driver, asyncio.get_running_loop()
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self.drain)
+        driver.start()
+        aside = [
+            asyncio.ensure_future(self._sweep()),
+            asyncio.ensure_future(_report(self._routes.metrics)),
+        ]
+        try:
+            await self.serve(sockets=[self._socket])
+        finally:
+            for task in aside:
+                task.cancel()
+            await self._routes.stop()
+
+    def drain(self) -> None:
+        """Finish what has begun, and end; when called again, end at once.
+
+        Mutates: the driver, which takes nothing new. Valid until: final. Raises: nothing. GIL:
+        held.
+        """
+        self._signals += 1
+        if self._signals == 1:
+            _log.info("stopping: %d answers are finished first", self._routes.driver.under_way)
+            self._draining = asyncio.ensure_future(self._drained())
+        else:
+            self._routes.driver.cancel_all()
+            self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Nothing: uvicorn's own would stop listening at once, and end the process by the signal.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, and say so.
+
+        Mutates: the server. Valid until: `shutdown`. Raises: nothing. GIL: held.
+        """
+        await super().startup(sockets)
+        self._ready(self.url)
+
+    async def _drained(self) -> None:
+        driver = self._routes.driver
+        try:
+            await asyncio.wait_for(driver.drained(), self._limits.drain_seconds)
+        except asyncio.TimeoutError:
+            _log.warning("%d answers are cancelled: their time is over", driver.under_way)
+            driver.cancel_all()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(driver.drained(), _FLUSH)
+        self.should_exit = True
+
+    async def _sweep(self) -> None:
+        """Close connections that never ask anything: uvicorn would keep them."""
+        while True:
+            await asyncio.sleep(_HANDSHAKE / 4)
+            now, connections = monotonic(), list(self.server_state.connections)
+            self._seen = {c: self._seen.get(c, now) for c in connections}
+            for connection, since in self._seen.items():
+                if getattr(connection, "cycle", None) is None and now - since > _HANDSHAKE:
+                    connection.transport.close()
+
+
+def _listening(address: Address) -> socket.socket:
+    listener = None
+    try:
+        family, kind, number, _, where = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, number)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets inherit these.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _STALLED)
+        listener.bind(where)
+    except (OSError, OverflowError) as error:
+        if listener is not None:
+            listener.close()
+        raise InputError(
+            f"{address.host} port {address.port} cannot be listened on: "
+            f"{getattr(error, 'strerror', None) or error}"
+        ) from error
+    return listener
+
+
+async def _report(metrics: Metrics) -> None:
+    """A line about acceptance now and then, in vLLM's words: users look for them."""
+    before = (0, 0, 0, [0] * len(metrics.per_position()))
+    while True:
+        await asyncio.sleep(_REPORT)
+        total = metrics.total
+        now = (total.drafts, total.drafted, total.accepted, metrics.per_position())
+        drafts, drafted, accepted = (now[i] - before[i] for i in range(3))  # type: ignore[operator]
+        if drafts:
+            depths = [(b - a) / drafts for a, b in zip(before[3], now[3], strict=True)]
+            shown = ", ".join(f"{share:.3f}" for share in depths[:8] if share)
+            _log.info(
+                "SpecDecoding metrics: Mean acceptance length: %.2f, Accepted throughput: %.2f "
+                "tokens/s, Drafted throughput: %.2f tokens/s, Accepted: %d tokens, Drafted: %d "
+                "tokens, Per-position acceptance rate: %s, Avg Draft acceptance rate: %.1f%%",
+                1 + accepted / drafts,
+                accepted / _REPORT,
+                drafted / _REPORT,
+                accepted,
+                drafted,
+                shown or "0",
+                100 * accepted / max(drafted, 1),
+            )
+        before = now

@@ -1,0 +1,149 @@
+"""What the last steps did. Every tenant sees its own share only: how many guesses of another were
+right would tell what that one is reading.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["PHASES", "Ended", "Share", "Step", "Steps"]
+
+PHASES = ("schedule", "draft", "forward", "verify", "commit")
+_LINE = 200  # steps that are remembered
+
+
+@dataclass(slots=True)
+class Share:
+    """One tenant's part of a step, or of all steps.
+
+    answers   that got tokens, counted once per step
+    drafts    of those, that had guesses to verify
+    rows      tokens that were verified: one per answer, and the guesses
+    lengths   how many answers had so many guesses accepted, by that number
+
+    Mutates: by its owner. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    steps: int = 0
+    answers: int = 0
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    tokens: int = 0
+    lengths: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return self.answers + self.drafted
+
+    def add(self, drafted: int, accepted: int, tokens: int) -> None:
+        """Count what a step did for one answer.
+
+        Mutates: itself. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        self.answers += 1
+        self.drafts += drafted > 0
+        self.drafted += drafted
+        self.accepted += accepted
+        self.tokens += tokens
+        self.lengths[accepted] = self.lengths.get(accepted, 0) + 1
+
+    def merge(self, other: Share) -> None:
+        """Count another share in.
+
+        Mutates: itself. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        self.steps += other.steps
+        self.answers += other.answers
+        self.drafts += other.drafts
+        self.drafted += other.drafted
+        self.accepted += other.accepted
+        self.tokens += other.tokens
+        for length, count in other.lengths.items():
+            self.lengths[length] = self.lengths.get(length, 0) + count
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One pass of the model.
+
+    start    seconds since the server began
+    seconds  by phase
+    shares   of the tenants that took part
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    start: float
+    seconds: Mapping[str, float]
+    shares: Mapping[str | None, Share]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An answer that has ended. Seconds from the question on; `first` is None without a token.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    tenant: str | None
+    reason: str
+    prompt_tokens: int
+    tokens: int
+    first: float | None
+    total: float
+
+
+class Steps:
+    """The time line, and the sums by tenant. It lives in the event loop.
+
+    Mutates: only through `note`. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    def __init__(self) -> None:
+        self._line: deque[Step] = deque(maxlen=_LINE)
+        self._sums: dict[str | None, Share] = {}
+
+    def note(self, step: Step) -> None:
+        """Remember a step.
+
+        Mutates: the time line and the sums. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        self._line.append(step)
+        for tenant, share in step.shares.items():
+            self._sums.setdefault(tenant, Share()).merge(share)
+
+    def seen_by(self, tenant: str | None) -> dict[str, Any]:
+        """What a tenant may know: the sums and the time line of its own requests.
+
+        Mutates: nothing. Valid until: the next step. Raises: nothing. GIL: held.
+        """
+        total = self._sums.get(tenant, Share())
+        line = [(step, step.shares[tenant]) for step in self._line if tenant in step.shares]
+        return {
+            "totals": {
+                "steps": total.steps,
+                "answers_in_steps": total.answers,
+                "drafted": total.drafted,
+                "accepted": total.accepted,
+                "tokens": total.tokens,
+                # Of one answer, as everywhere: an answer's tokens by its own steps.
+                "tokens_per_step": total.tokens / total.answers if total.answers else 0.0,
+                "accepted_lengths": {str(k): v for k, v in sorted(total.lengths.items())},
+            },
+            "timeline": [
+                {
+                    "start": round(step.start, 6),
+                    "seconds": {name: round(s, 6) for name, s in step.seconds.items()},
+                    "answers": share.answers,
+                    "rows": share.rows,
+                    "drafted": share.drafted,
+                    "accepted": share.accepted,
+                    "tokens": share.tokens,
+                }
+                for step, share in line
+            ],
+        }

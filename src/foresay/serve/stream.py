@@ -1,0 +1,175 @@
+"""What one client is told, piece by piece: between the engine's thread and the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from foresay.engine.logprobs import TokenLogprob
+from foresay.engine.request import FinishReason
+from foresay.errors import ForesayError
+
+__all__ = ["Piece", "Stream", "merged", "split"]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one step added to one answer.
+
+    index            which of the client's answers
+    words            the text of each token, if asked for; together they are `text`
+    sources          where each token was guessed from, "" where it is the model's own
+    prompt_tokens    of the prompt, and how many of them were taken over from others
+    prompt_logprobs  of the prompt's tokens, in the answer's first piece, if asked for
+    drafted, accepted, seconds   of the step, or of all steps where the answer comes in one piece
+    finish_reason    in the last piece
+    error            why the answer failed, in the last piece, if it did
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    words: list[str] | None = None
+    logprobs: list[TokenLogprob] | None = None
+    sources: list[str] | None = None
+    prompt_tokens: int = 0
+    shared_tokens: int = 0
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    drafted: int = 0
+    accepted: int = 0
+    seconds: float = 0.0
+    finish_reason: FinishReason | None = None
+    error: ForesayError | None = None
+
+
+class Stream:
+    """The pieces of a client's answers, in order. It lives in the event loop.
+
+    answers  how many there will be
+    most     pieces that may wait for the reader; then `overflow` is set. None: any number
+
+    Mutates: only through its methods. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    def __init__(self, answers: int, tenant: str | None, most: int | None = None) -> None:
+        self.answers = answers
+        self.tenant = tenant
+        self.left = answers
+        self.overflow = asyncio.Event()
+        self._most = most
+        self._pieces: deque[Piece] = deque()
+        self._reader: asyncio.Future[None] | None = None
+        self.cancelled = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether all pieces have come, though not all may have been taken."""
+        return self.left == 0
+
+    @property
+    def waiting(self) -> int:
+        """Pieces that wait for the reader."""
+        return len(self._pieces)
+
+    def put(self, piece: Piece) -> None:
+        """Add a piece.
+
+        Mutates: the stream. Valid until: it is taken. Raises: nothing. GIL: held.
+        """
+        self._pieces.append(piece)
+        self.left -= piece.finish_reason is not None
+        _release(self._reader)
+        if self._most is not None and len(self._pieces) > self._most:
+            self.overflow.set()
+
+    async def take(self, seconds: float | None = None, most: int | None = None) -> list[Piece]:
+        """The pieces that wait, at most so many, or the first that comes; none if nothing comes in
+        so many seconds, or nothing will come any more.
+
+        Mutates: the stream, which has them no more. Valid until: for ever. Raises: nothing. GIL:
+        held.
+        """
+        if not self._pieces and not self.ended:
+            await self._piece(seconds)
+        taken = list(islice(self._pieces, most))
+        for _ in taken:
+            self._pieces.popleft()
+        return taken
+
+    async def _piece(self, seconds: float | None) -> None:
+        # Not asyncio.wait_for, which makes a task each time: this is done for every piece.
+        loop = asyncio.get_running_loop()
+        self._reader = loop.create_future()
+        timer = None if seconds is None else loop.call_later(seconds, _release, self._reader)
+        try:
+            await self._reader
+        finally:
+            self._reader = None
+            if timer is not None:
+                timer.cancel()
+
+
+def split(piece: Piece) -> list[Piece]:
+    """A piece as one for each of its tokens; the step counts for the first.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    if len(piece.token_ids) < 2 or piece.words is None:
+        return [piece]
+    pieces = []
+    for at, (token, word) in enumerate(zip(piece.token_ids, piece.words, strict=True)):
+        last, one = at == len(piece.token_ids) - 1, slice(at, at + 1)
+        pieces.append(
+            replace(
+                piece,
+                text=word,
+                token_ids=[token],
+                words=[word],
+                logprobs=None if piece.logprobs is None else piece.logprobs[one],
+                sources=None if piece.sources is None else piece.sources[one],
+                prompt_logprobs=piece.prompt_logprobs if at == 0 else None,
+                drafted=piece.drafted if at == 0 else 0,
+                accepted=piece.accepted if at == 0 else 0,
+                seconds=piece.seconds if at == 0 else 0.0,
+                finish_reason=piece.finish_reason if last else None,
+                error=piece.error if last else None,
+            )
+        )
+    return pieces
+
+
+def merged(pieces: Sequence[Piece]) -> list[Piece]:
+    """Pieces with all of one answer in one.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    found: dict[int, Piece] = {}
+    for new in pieces:
+        old = found.get(new.index)
+        found[new.index] = new if old is None else _joined(old, new)
+    return list(found.values())
+
+
+def _joined(old: Piece, new: Piece) -> Piece:
+    return replace(
+        new,
+        text=old.text + new.text,
+        token_ids=old.token_ids + new.token_ids,
+        words=None if old.words is None else old.words + (new.words or []),
+        logprobs=None if old.logprobs is None else old.logprobs + (new.logprobs or []),
+        sources=None if old.sources is None else old.sources + (new.sources or []),
+        prompt_logprobs=old.prompt_logprobs,
+        drafted=old.drafted + new.drafted,
+        accepted=old.accepted + new.accepted,
+        seconds=old.seconds + new.seconds,
+    )
+
+
+def _release(reader: asyncio.Future[None] | None) -> None:
+    if reader is not None and not reader.done():
+        reader.set_result(None)

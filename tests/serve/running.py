@@ -1,0 +1,107 @@
+"""A real server on this machine, in a thread of the test's process, with a tiny model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from foresay.engine.llm import LLM
+from foresay.serve.server import Address, Server
+from foresay.serve.start import Settings, make_server, tenant_drafter
+
+MEMORY = 1 << 25
+
+
+def tiny_llm(folder: Path, tenants: int = 1, **options: Any) -> tuple[LLM, Any]:
+    """A model with the server's own drafter, and that drafter."""
+    drafter = tenant_drafter(tenants, 1 << 20)
+    given: dict[str, Any] = {"memory": MEMORY, "policy": "fixed", "with_sources": True, **options}
+    return LLM(folder, drafter, dtype="float32", **given), drafter
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that runs."""
+
+    url: str
+    server: Server
+    llm: LLM
+    http: httpx.Client
+
+    def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        every = {"content-type": "application/json", **headers}
+        return self.http.post(path, content=content, headers=every)
+
+    def good(self, path: str, **body: Any) -> Any:
+        response = self.post(path, body)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def refused(self, path: str, status: int, **body: Any) -> dict[str, Any]:
+        response = self.post(path, body)
+        assert response.status_code == status, (response.status_code, response.text)
+        error: dict[str, Any] = response.json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        return error
+
+    def events(self, path: str, **body: Any) -> list[Any]:
+        """The events of a stream, which must end as streams do."""
+        content = json.dumps({**body, "stream": True}).encode()
+        headers = {"content-type": "application/json"}
+        with self.http.stream("POST", path, content=content, headers=headers) as response:
+            assert response.status_code == 200, response.read()
+            assert response.headers["content-type"].startswith("text/event-stream")
+            lines = [line for line in response.iter_lines() if line.startswith("data: ")]
+        assert lines[-1] == "data: [DONE]"
+        return [json.loads(line[6:]) for line in lines[:-1]]
+
+    def idle(self, seconds: float = 10.0) -> None:
+        """Wait until nothing is under way, and nothing is held for it."""
+        wait_for(lambda: self.server._routes.driver.under_way == 0, seconds)
+        self.llm.engine.check_integrity()
+        assert not self.llm.engine.busy
+
+
+def wait_for(done: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.01)
+
+
+@contextmanager
+def running(llm: LLM, drafter: Any, key: str | None = None, **settings: Any) -> Iterator[Running]:
+    """The server while the body runs; all its threads have ended afterwards."""
+    ready = threading.Event()
+    found: dict[str, Any] = {}
+
+    async def run() -> None:
+        told = Settings("tiny", Address(port=0), **settings)
+        found["loop"] = asyncio.get_running_loop()
+        found["server"] = make_server(llm, drafter, told, lambda url: ready.set())
+        await found["server"].run_until_stopped()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    try:
+        assert ready.wait(20)
+        server: Server = found["server"]
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        with httpx.Client(base_url=server.url, headers=headers, timeout=120) as http:
+            yield Running(server.url, server, llm, http)
+    finally:
+        if ready.is_set():
+            found["loop"].call_soon_threadsafe(found["server"].drain)
+            found["loop"].call_soon_threadsafe(found["server"].drain)
+        thread.join(20)
+        assert not thread.is_alive()

@@ -1,0 +1,278 @@
+"""Lost clients, slow readers, failing steps: they harm nobody else, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from foresay.engine.llm import LLM
+from foresay.errors import InputError
+from foresay.sampling.params import SamplingParams
+from foresay.serve import server as server_module
+from foresay.serve.job import Job
+from foresay.serve.limits import Limits
+from foresay.serve.shield import Shield
+from serve.running import Running, running, tiny_llm, wait_for
+from tiny import one_thread
+
+LONG = {"prompt": "ab", "max_tokens": 4000, "ignore_eos": True, "temperature": 1.0}
+
+
+@pytest.fixture(scope="module")
+def frail(folder: Path) -> Iterator[Running]:
+    limits = Limits(stream_pieces=40, ping_seconds=0.05)
+    with one_thread(), running(*tiny_llm(folder), limits=limits) as found:
+        yield found
+
+
+def raw(server: Running, body: dict[str, Any], receive: int | None = None) -> socket.socket:
+    """A client of bare TCP that has asked and not read."""
+    client = socket.socket()
+    if receive is not None:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
+    client.settimeout(20)
+    client.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
+    content = json.dumps(body).encode()
+    client.sendall(
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        + f"Content-Length: {len(content)}\r\n\r\n".encode()
+        + content
+    )
+    return client
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_who_leaves_ends_the_answer(frail: Running, stream: bool) -> None:
+    engine = frail.llm.engine
+    client = raw(frail, {**LONG, "stream": stream, "n": 2})
+    wait_for(lambda: len(engine.scheduler.running) == 2)
+    if stream:
+        assert b"200 OK" in client.recv(100)
+    client.close()
+    frail.idle(5)
+    running_pages = engine.scheduler.pages.total - engine.scheduler.pages.free
+    assert running_pages == engine.scheduler.prefixes.held
+    frail.good("/v1/completions", prompt="a", max_tokens=1)
+
+
+def test_who_does_not_read_is_cut_off(frail: Running) -> None:
+    wide = {**LONG, "stream": True, "logprobs": 20, "stream_granularity": "token"}
+    client = raw(frail, wide, receive=4096)
+    wait_for(lambda: len(frail.llm.engine.scheduler.running) == 1)
+    assert frail.server._routes.driver.under_way == 1
+    frail.idle(20)  # long before 4000 tokens could have been read
+    received = 0
+    while part := client.recv(1 << 16):
+        received += len(part)
+    assert 0 < received < 4 << 20
+    client.close()
+    wait_for(lambda: not frail.server.server_state.tasks)
+
+
+def test_silence_is_filled_with_pings(frail: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = frail.llm.engine.step
+
+    def slow() -> Any:
+        time.sleep(0.3)
+        return step()
+
+    monkeypatch.setattr(frail.llm.engine, "step", slow)
+    content = json.dumps({"prompt": "a", "max_tokens": 2, "stream": True}).encode()
+    headers = {"content-type": "application/json"}
+    with frail.http.stream("POST", "/v1/completions", content=content, headers=headers) as answer:
+        lines = list(answer.iter_lines())
+    assert lines.count(": ping") >= 2 and lines[-2] == "data: [DONE]"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_failing_step_ends_only_what_it_held(
+    frail: Running, plain: LLM, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    forward, calls = frail.llm.target.forward, []
+
+    def broken(parts: Any) -> Any:
+        calls.append(len(parts))
+        if len(calls) == 3:
+            raise RuntimeError("the machine is on fire")
+        return forward(parts)
+
+    monkeypatch.setattr(frail.llm.target, "forward", broken)
+    body = {"prompt": "a b", "max_tokens": 30, "temperature": 0}
+    if stream:
+        told = frail.events("/v1/completions", **body)
+        assert "the machine is on fire" in told[-1]["error"]["message"]
+    else:
+        error = frail.refused("/v1/completions", 500, **body)
+        assert error["code"] == "engine_error" and "on fire" in error["message"]
+    frail.idle()
+    (wanted,) = plain.generate("a b", SamplingParams(max_tokens=30, temperature=0))
+    assert frail.good("/v1/completions", **body)["choices"][0]["text"] == wanted.text
+
+
+def test_an_answer_that_cannot_be_told_ends_alone(
+    frail: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piece = Job.piece
+
+    def broken(self: Job, seconds: float) -> Any:
+        if self.index == 1:
+            raise RuntimeError("no words")
+        return piece(self, seconds)
+
+    monkeypatch.setattr(Job, "piece", broken)
+    body = {"prompt": "a", "max_tokens": 9, "n": 2, "ignore_eos": True}
+    told = frail.events("/v1/completions", **body)
+    assert sum("no words" in json.dumps(event) for event in told) == 1
+    ends = [e["choices"][0]["finish_reason"] for e in told if "choices" in e]
+    assert ends.count("length") == 1
+    frail.idle()
+
+
+def test_a_question_that_the_engine_refuses_is_not_counted(
+    frail: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, calls = frail.llm.engine.add, []
+
+    def broken(*values: Any, **names: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise InputError("not this one")
+        return add(*values, **names)
+
+    monkeypatch.setattr(frail.llm.engine, "add", broken)
+    error = frail.refused("/v1/completions", 400, prompt=["a", "b", "c"])
+    assert error["message"] == "not this one"
+    frail.idle()
+    calls[:] = [1]
+    monkeypatch.setattr(frail.llm.engine, "add", lambda *a, **k: 1 / 0)
+    assert frail.post("/v1/completions", {"prompt": "a"}).status_code == 500
+    frail.idle()
+
+
+def test_many_at_once_are_as_if_alone(frail: Running, plain: LLM) -> None:
+    """Some leave in the middle; those that stay get the text they would have got alone."""
+
+    def ask(number: int) -> tuple[int, str | None]:
+        body = {
+            "prompt": f"{number % 7} and",
+            "seed": number,
+            "max_tokens": 30,
+            "stream": number % 2 == 0,
+        }
+        content, headers = json.dumps(body).encode(), {"content-type": "application/json"}
+        with (
+            httpx.Client(base_url=frail.url, timeout=60) as client,
+            client.stream("POST", "/v1/completions", content=content, headers=headers) as answer,
+        ):
+            assert answer.status_code == 200
+            if number % 5 == 0:
+                return number, None
+            lines = [line for line in answer.iter_lines() if line]
+        if number % 2:
+            return number, json.loads(lines[0])["choices"][0]["text"]
+        told = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        return number, "".join(chunk["choices"][0]["text"] for chunk in told)
+
+    with ThreadPoolExecutor(16) as pool:
+        found = dict(pool.map(ask, range(40)))
+    stayed = {number: text for number, text in found.items() if text is not None}
+    wanted = plain.generate(
+        [f"{number % 7} and" for number in stayed],
+        [SamplingParams(seed=number, max_tokens=30) for number in stayed],
+    )
+    assert list(stayed.values()) == [result.text for result in wanted]
+    frail.idle()
+
+
+@pytest.mark.parametrize(
+    "shield", [Shield(bucket=512), Shield(bucket=1024, every=0.05), Shield(tokens=8)]
+)
+def test_a_shield_changes_the_packets_and_not_the_text(
+    folder: Path, plain: LLM, shield: Shield
+) -> None:
+    body = {"prompt": "ab" * 20, "max_tokens": 40, "temperature": 0, "stream": True}
+    (wanted,) = plain.generate("ab" * 20, SamplingParams(max_tokens=40, temperature=0))
+    with one_thread(), running(*tiny_llm(folder), shield=shield) as server:
+        told = server.events("/v1/completions", **{**body, "return_token_ids": True})
+        client = raw(server, body)
+        received = b""
+        while b"0\r\n\r\n" not in received[-5:]:
+            received += client.recv(1 << 16)
+        client.close()
+    texts = [c["choices"][0]["text"] for c in told]
+    assert "".join(texts) == wanted.text
+    sizes = _chunk_sizes(received.partition(b"\r\n\r\n")[2])
+    if shield.bucket:
+        assert len(sizes) > 1 and all(size % shield.bucket == 0 for size in sizes)
+    if shield.tokens:
+        counts = [len(c["choices"][0]["token_ids"]) for c in told]
+        assert all(count >= 8 for count in counts[:-1])
+
+
+def _chunk_sizes(body: bytes) -> list[int]:
+    """The sizes of the chunks of a body, as anybody on the way sees them."""
+    sizes = []
+    while body:
+        size = int(body.partition(b"\r\n")[0], 16)
+        body = body.partition(b"\r\n")[2][size + 2 :]
+        sizes.append(size)
+    return [size for size in sizes if size]
+
+
+def test_without_a_shield_the_packets_tell(frail: Running) -> None:
+    """So that the test above can fail."""
+    client = raw(frail, {"prompt": "ab" * 20, "max_tokens": 40, "temperature": 0, "stream": True})
+    received = b""
+    while b"0\r\n\r\n" not in received[-5:]:
+        received += client.recv(1 << 16)
+    client.close()
+    sizes = _chunk_sizes(received.partition(b"\r\n\r\n")[2])
+    assert any(size % 512 for size in sizes)
+
+
+def test_what_is_hidden(folder: Path) -> None:
+    with one_thread(), running(*tiny_llm(folder), shield=Shield(hide=True)) as server:
+        error = server.refused("/v1/completions", 403, prompt="a", spec_details=True)
+        assert "spec_details" in error["message"]
+        assert server.http.get("/v1/spec/stats").status_code == 403
+
+
+def test_who_takes_too_long_to_finish_is_cancelled(folder: Path) -> None:
+    limits = Limits(drain_seconds=0.2)
+    with one_thread(), running(*tiny_llm(folder), limits=limits) as server:
+        content = json.dumps({**LONG, "stream": True}).encode()
+        headers = {"content-type": "application/json"}
+        with server.http.stream(
+            "POST", "/v1/completions", content=content, headers=headers
+        ) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            loop = server.server._routes.driver._loop
+            assert loop is not None
+            loop.call_soon_threadsafe(server.server.drain)
+            rest = [line for line in lines if line.startswith("data: ")]
+        assert "was cancelled before its end" in rest[-2] and rest[-1] == "data: [DONE]"
+        wait_for(lambda: server.server.should_exit)
+
+
+def test_connections_that_never_ask_are_closed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "_HANDSHAKE", 0.2)
+    with one_thread(), running(*tiny_llm(folder)) as server:
+        server.http.get("/live")
+        port = int(server.url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.settimeout(5)
+            client.sendall(b"POST /v1/")
+            assert client.recv(10) == b""
+        assert server.http.get("/live").status_code == 200  # one that has asked stays open
+        assert len(server.server.server_state.connections) == 1

@@ -1,0 +1,44 @@
+"""What is written down about the server: the four facts, and that a help text loads no server."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import foresay.serve
+
+FACTS = ("Mutates:", "Valid until:", "Raises:", "GIL:")
+NAMES = sorted(path.stem for path in Path(foresay.serve.__path__[0]).glob("[a-z]*.py"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_four_facts(name: str) -> None:
+    module = importlib.import_module(f"foresay.serve.{name}")
+    for public in module.__all__:
+        thing = getattr(module, public)
+        if not (inspect.isclass(thing) or inspect.isfunction(thing)):
+            continue
+        listed = [(public, thing)]
+        if inspect.isclass(thing):
+            methods = inspect.getmembers(thing, inspect.isfunction)
+            own = [(n, m) for n, m in methods if m.__module__ == module.__name__]
+            listed += [(f"{public}.{n}", m) for n, m in own if not n.startswith("_")]
+        for called, one in listed:
+            flat = " ".join((inspect.getdoc(one) or "").split())
+            assert all(fact in flat for fact in FACTS), f"{name}.{called} must say {FACTS}"
+
+
+def test_the_room_lists_its_files() -> None:
+    about = foresay.serve.__doc__ or ""
+    assert all(f"\n{name} " in about for name in NAMES)
+
+
+def test_a_help_text_loads_no_server() -> None:
+    code = "import sys, foresay.cli, foresay.serve; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"starlette", "uvicorn", "msgspec", "torch"} & set(done.stdout.split())

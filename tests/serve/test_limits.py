@@ -1,0 +1,209 @@
+"""What is refused, each with a sentence that names the limit; and that nothing is harmed by it."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foresay.errors import InputError
+from foresay.serve.limits import Limits
+from serve.running import Running, running, tiny_llm, wait_for
+from tiny import CONTEXT, one_thread
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+SAID = [{"role": "user", "content": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("param", "body", "said"),
+    [
+        ("n", {"n": 9}, "n is 9; this server allows at most 8"),
+        ("n", {"n": 0}, "n is 0"),
+        ("stop", {"stop": ["x"] * 17}, "stop has 17 entries; this server allows at most 16"),
+        ("stop", {"stop": "x" * 257}, "257 bytes in one of its texts; .* at most 256"),
+        ("stop", {"stop": ""}, "a text of stop is empty"),
+        ("logprobs", {"logprobs": 21}, "logprobs is 21; this server allows at most 20"),
+        ("logprobs", {"logprobs": -1}, "logprobs is -1"),
+        ("prompt", {"prompt": ["a"] * 257}, "257 prompts; this server allows at most 256"),
+        ("prompt", {"prompt": "x" * CONTEXT}, f"takes {CONTEXT} in all"),
+        ("max_tokens", {"max_tokens": CONTEXT}, f"max_tokens is {CONTEXT}; .* {CONTEXT} in all"),
+        ("max_tokens", {"max_tokens": -1}, "max_tokens is -1"),
+        ("max_tokens", {"max_tokens": 2**70}, "max_tokens is 11805"),
+        ("prompt", {"prompt": ""}, "the prompt is empty"),
+        ("prompt", {"prompt": []}, "empty list"),
+        ("prompt", {"prompt": [[]]}, "the prompt is empty"),
+        ("prompt", {"prompt": [1, "a"]}, "token ids beside prompts"),
+        ("prompt", {"prompt": [[99999]]}, "prompt has token 99999; valid are 0 to"),
+        ("prompt", {"prompt": [-1]}, "-1"),
+        ("prompt", {"prompt": [2**80]}, ""),
+        ("prompt", {"prompt": {"a": 1}}, "prompt is not valid"),
+        ("temperature", {"temperature": -1}, "temperature is -1"),
+        ("temperature", {"temperature": 1e-9}, "valid are 0 .greedy. and numbers from 0.001"),
+        ("top_p", {"top_p": 2}, "top_p is 2"),
+        ("top_k", {"top_k": -5}, "top_k is -5"),
+        ("seed", {"seed": 2**64}, "seed is 18446744073709551616"),
+        ("seed", {"seed": 1.5}, "seed is not valid: Expected `int"),
+        ("min_tokens", {"min_tokens": 17}, "min_tokens is 17"),
+        ("logit_bias", {"logit_bias": {"x": 1}}, "names token 'x'; valid are '0' to"),
+        ("logit_bias", {"logit_bias": {"1": 101}}, "valid are numbers from -100 to 100"),
+        ("logit_bias", {"logit_bias": {str(i): 1 for i in range(1025)}}, "1025 entries"),
+        ("best_of", {"best_of": 4}, "best_of is 4"),
+        ("suffix", {"suffix": "end"}, 'suffix is "end"; .* leave it out'),
+        ("cache_salt", {"cache_salt": "s"}, "cache_salt"),
+        ("stream_options", {"stream_options": {}}, "without stream: true"),
+        ("stream_granularity", {"stream_granularity": "word"}, "stream_granularity is not valid"),
+        ("logprobs", {"logprobs": True}, "logprobs is not valid"),
+    ],
+)
+def test_completions_refuse(server: Running, param: str, body: dict[str, Any], said: str) -> None:
+    error = server.refused(COMPLETIONS, 400, **{"prompt": "a", **body})
+    assert error["param"] == param and error["type"] == "invalid_request_error", error
+    assert re.search(said, error["message"]), error
+
+
+@pytest.mark.parametrize(
+    ("param", "body", "said"),
+    [
+        ("messages", {"messages": []}, "messages is empty"),
+        ("messages", {"messages": [{"content": "a"}]}, "missing required field `role`"),
+        ("messages", {"messages": [{"role": "user"}]}, "has no content"),
+        ("messages", {"messages": SAID * 1025}, "1025 messages"),
+        ("top_logprobs", {"top_logprobs": 2}, "needs logprobs: true"),
+        ("top_logprobs", {"logprobs": True, "top_logprobs": 21}, "at most 20"),
+        ("tools", {"tools": [{"type": "function"}]}, "leave it out"),
+        ("response_format", {"response_format": {"type": "json_object"}}, "leave it out"),
+        (
+            "messages",
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+                ]
+            },
+            "'image_url'; this server reads 'text' only",
+        ),
+    ],
+)
+def test_chats_refuse(server: Running, param: str, body: dict[str, Any], said: str) -> None:
+    error = server.refused(CHAT, 400, **{"messages": SAID, **body})
+    assert error["param"] == param and said in error["message"], error
+
+
+def test_what_asks_for_nothing_is_taken(server: Running) -> None:
+    fine = {
+        "tools": None,
+        "tool_choice": "none",
+        "response_format": {"type": "text"},
+        "stop": None,
+        "logprobs": None,
+        "logit_bias": None,
+        "user": "u",
+        "top_k": -1,
+        "parallel_tool_calls": True,
+        "metadata": {"a": "b"},
+        "some_new_field": [1, 2],
+    }
+    server.good(CHAT, messages=SAID, max_tokens=2, **fine)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"{", b"[]", b"null", b'{"prompt": "\xff"}', b'{"prompt": "\\ud800"}', b"[" * 99999),
+        b'{"prompt": ' + b"[" * 99999,
+        b'{"prompt":"a","x":' + b"[" * 99999 + b"]" * 99999 + b"}",
+        b'{"prompt": "a", "temperature": NaN}',
+        b'{"prompt": 1e999}',
+    ],
+)
+def test_bodies_that_are_none(server: Running, body: bytes) -> None:
+    assert server.post(COMPLETIONS, body).status_code == 400
+    assert server.post("/tokenize", body).status_code == 400
+    server.good(COMPLETIONS, prompt="a", max_tokens=1)
+
+
+def test_the_content_type(server: Running) -> None:
+    answer = server.http.post(COMPLETIONS, content=b'{"prompt":"a"}')
+    assert answer.status_code == 415 and "application/json" in answer.text
+
+
+@pytest.fixture(scope="module")
+def small(folder: Path) -> Iterator[Running]:
+    """A server with little room, whose model takes its time."""
+    limits = Limits(
+        body=2000, queue=3, connections=6, body_seconds=0.3, drain_seconds=5, stream_pieces=20
+    )
+    with one_thread(), running(*tiny_llm(folder, max_running=2), limits=limits) as found:
+        yield found
+
+
+def test_a_body_that_is_too_large(small: Running) -> None:
+    error = small.refused(COMPLETIONS, 413, prompt="a" * 2000)
+    assert "more than 2000 bytes" in error["message"]
+
+    def parts() -> Iterator[bytes]:  # without a length in the header
+        yield from [b'{"prompt": "' + b"a" * 1500, b"a" * 1500 + b'"}']
+
+    answer = small.http.post(
+        COMPLETIONS, content=parts(), headers={"content-type": "application/json"}
+    )
+    assert answer.status_code == 413
+
+
+def test_a_body_that_does_not_come(small: Running) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", int(small.url.rpartition(":")[2]))) as client:
+        client.settimeout(10)
+        client.sendall(head + b'Content-Length: 20\r\n\r\n{"prompt"')
+        assert b" 408 " in client.recv(100)
+
+
+def test_a_full_queue(small: Running) -> None:
+    """Two run, three wait; the next is sent away and told when to come again."""
+    asked = {"prompt": "a", "max_tokens": 3000, "ignore_eos": True, "stream": True}
+    error = small.refused(COMPLETIONS, 429, prompt=["a"] * 6, max_tokens=1)
+    assert "ask for fewer" in error["message"]
+    open_streams = [
+        small.http.stream(
+            "POST",
+            COMPLETIONS,
+            content=json.dumps({**asked, "n": n}).encode(),
+            headers={"content-type": "application/json"},
+        )
+        for n in (3, 2)
+    ]
+    for stream in open_streams:
+        assert stream.__enter__().status_code == 200
+    answer = small.post(COMPLETIONS, {"prompt": "a", "max_tokens": 1})
+    assert answer.status_code == 429 and answer.headers["retry-after"] == "1"
+    error = answer.json()["error"]
+    assert error["code"] == "queue_full" and "may have 5 under way" in error["message"]
+    for stream in open_streams:
+        stream.__exit__(None, None, None)
+    small.idle()
+    small.good(COMPLETIONS, prompt="a", max_tokens=1)
+
+
+def test_too_many_open_requests(small: Running) -> None:
+    port = int(small.url.rpartition(":")[2])
+    head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    waiting = [socket.create_connection(("127.0.0.1", port)) for _ in range(6)]
+    for client in waiting:
+        client.sendall(head + b"Content-Length: 2\r\n\r\n")
+    wait_for(lambda: small.server.config.app._open == 6)  # type: ignore[union-attr]
+    answer = small.http.get("/v1/models")
+    assert answer.status_code == 503 and "6 requests are open" in answer.text
+    for client in waiting:
+        client.close()
+    wait_for(lambda: small.http.get("/v1/models").status_code == 200)
+
+
+def test_limits_are_checked() -> None:
+    for wrong in ({"n": 0}, {"body": 1.5}, {"ping_seconds": 0}, {"queue": -1}):
+        with pytest.raises(InputError, match=f"the limit {next(iter(wrong))} is"):
+            Limits(**wrong)

@@ -1,0 +1,148 @@
+"""Tenants share nothing: not a guess, not a prefix, not a number."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from foresay import Verdict
+from foresay.serve.keys import Keys
+from foresay.serve.limits import Limits
+from foresay.serve.start import tenant_drafter
+from serve.running import Running, running, tiny_llm
+from tiny import one_thread
+
+ONE, TWO = "the-key-of-one", "the-key-of-two"
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[Running]:
+    keys = Keys.of([(ONE, "one"), (TWO, "two")])
+    limits = Limits(tenant_answers=4)
+    with (
+        one_thread(),
+        running(*tiny_llm(folder, 2), key=ONE, keys=keys, limits=limits) as found,
+    ):
+        yield found
+
+
+def ask(server: Running, key: str, seed: int = 1) -> dict[str, Any]:
+    body = {
+        "prompt": "q" * 64,
+        "max_tokens": 60,
+        "seed": seed,
+        "temperature": 1.0,
+        "spec_details": True,
+        "return_token_ids": True,
+    }
+    answer = server.post("/v1/completions", body, authorization=f"Bearer {key}")
+    assert answer.status_code == 200
+    whole: dict[str, Any] = answer.json()
+    return whole
+
+
+def test_what_one_wrote_is_not_drafted_for_two(server: Running) -> None:
+    """Two asks exactly what One has asked; the right guesses are all there, in One's history."""
+    first = ask(server, ONE)["choices"][0]
+    for _ in range(3):
+        again = ask(server, ONE)["choices"][0]
+    assert again["token_ids"] == first["token_ids"]
+    assert "history" in again["foresay"]["sources"]  # so that the wall matters
+    other = ask(server, TWO)["choices"][0]
+    assert other["token_ids"] == first["token_ids"]  # the text is the same, as always
+    assert other["foresay"] | {"step_seconds": 0} == first["foresay"] | {"step_seconds": 0}
+    assert "history" not in other["foresay"]["sources"]
+
+
+def test_what_one_computed_is_not_taken_over_by_two(server: Running) -> None:
+    def cached(whole: dict[str, Any]) -> int:
+        found: int = whole["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return found
+
+    assert cached(ask(server, ONE)) == 0
+    assert cached(ask(server, ONE)) > 0
+    assert cached(ask(server, TWO)) == 0
+
+
+def test_what_one_did_is_not_told_to_two(server: Running) -> None:
+    ask(server, ONE)
+    stats = {
+        key: server.http.get("/v1/spec/stats", headers={"authorization": f"Bearer {key}"}).json()
+        for key in (ONE, TWO)
+    }
+    assert stats[ONE]["totals"]["tokens"] > 0 and stats[ONE]["timeline"]
+    assert stats[TWO]["totals"]["tokens"] == 0 and stats[TWO]["timeline"] == []
+    metrics = server.http.get("/metrics")
+    assert metrics.status_code == 403
+
+
+def test_one_tenant_cannot_fill_the_queue(server: Running) -> None:
+    error = server.refused("/v1/completions", 429, prompt=["a"] * 5, max_tokens=1)
+    assert "one tenant may have 4 under way" in error["message"]
+    server.good("/v1/completions", prompt=["a"] * 4, max_tokens=1)
+
+
+def test_groups_are_forgotten_when_they_have_ended(server: Running) -> None:
+    drafter: Any = server.server._routes._drafter
+    server.good("/v1/completions", prompt="q" * 64, n=4, max_tokens=20)
+    server.idle()
+    assert drafter._core.groups == 0
+    drafter.check_integrity()
+
+
+def test_a_history_stays_within_its_bytes() -> None:
+    drafter = tenant_drafter(2, 1 << 16)
+    for number in range(200):
+        for tenant in ("one", "two"):
+            state = drafter.begin(np.arange(8, dtype=np.int32), tenant=tenant)
+            drafter.observe([state], [Verdict([], [(number * k) % 997 for k in range(1, 200)])])
+            drafter.finish(state)
+    assert drafter.bytes_used() < 2 * 2 * (1 << 16)
+
+
+def leaks(drafts: int, name: Callable[[int], str | None]) -> tuple[int, int]:
+    """How many drafts there were, and how many of them held another tenant's token.
+
+    All tenants' texts have the same words between their own secret ones, so that every draft would
+    find another's secrets if it were let in.
+    """
+    dice, tenants, rows = np.random.default_rng(1), 8, 8
+    drafter = tenant_drafter(tenants, 1 << 18)
+    words = [dice.integers(0, 40, 6).astype(np.int32) for _ in range(12)]
+
+    def told(tenant: int) -> list[int]:
+        secret = 1000 * (tenant + 1) + dice.integers(0, 200, 3)
+        return [*secret.tolist(), *words[dice.integers(12)].tolist()]
+
+    seen = found = 0
+    while seen < drafts:
+        owners = [tenant for tenant in range(tenants) for _ in range(rows)]
+        states = [
+            drafter.begin(np.array(told(t), np.int32), group=f"g{n % 2}", tenant=name(t))
+            for n, t in enumerate(owners)
+        ]
+        for _ in range(20):
+            batch = drafter.propose(states, [16] * len(states))
+            sizes = np.diff(batch.offsets)
+            owner = np.repeat(owners, sizes)
+            wrong = (batch.tokens >= 1000) & (batch.tokens // 1000 != owner + 1)
+            found += len(np.unique(np.repeat(np.arange(len(states)), sizes)[wrong]))
+            seen += int((sizes > 0).sum())
+            drafter.observe(states, [Verdict([], told(t)) for t in owners])
+        for state in states:
+            drafter.finish(state)
+        for group, tenant in {(f"g{n % 2}", name(t)) for n, t in enumerate(owners)}:
+            drafter.drop_group(group, tenant)
+    return seen, found
+
+
+def test_no_token_of_one_tenant_is_ever_in_anothers_draft() -> None:
+    """FORESAY_DRAFTS=1000000 looks through a million."""
+    seen, found = leaks(int(os.environ.get("FORESAY_DRAFTS", "20000")), lambda t: f"tenant {t}")
+    assert seen >= 20000 and found == 0
+    assert leaks(2000, lambda t: None)[1] > 500  # without walls most drafts hold one

@@ -1,0 +1,120 @@
+"""Whole layers of the decoder in one call of the core, for the models that are built as most are.
+
+Between two products of a layer there are a dozen small operations, each of which waits for Python;
+where few tokens are written they take as long as the products. What is computed stays the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import SiLUActivation
+
+from foresay import _core
+from foresay.models.attention import current
+from foresay.models.linears import PackedLinear
+from foresay.models.norms import CoreNorm
+
+__all__ = ["CoreBlock", "fuse_blocks", "restore"]
+
+# Names, since what is inside looks alike in models that scale, clip or place differently.
+_KNOWN = frozenset(
+    f"{name}DecoderLayer" for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Ministral", "Arcee")
+)
+_LAYERS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
+_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+_HEAD_NORMS = {"q_norm", "k_norm"}
+_MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+
+
+class CoreBlock(nn.Module):
+    """A decoder layer that the core computes, from the packed layers and norms of another.
+
+    Mutates: the step's texts, as attention does. Valid until: for ever. Raises: UnsupportedModel
+    outside a run; InputError for rows of another width or dtype. GIL: released in the core.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        attention, mlp = layer.self_attn, layer.mlp
+        self.layer_idx: int = attention.layer_idx
+        self.scaling: float = attention.scaling
+        self.block = _core.Block(
+            *(part.tiles for part in (attention.q_proj, attention.k_proj, attention.v_proj)),
+            *(part.tiles for part in (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)),
+            _scale(layer.input_layernorm),
+            _scale(layer.post_attention_layernorm),
+            attention.head_dim,
+            _scale(getattr(attention, "q_norm", None)),
+            _scale(getattr(attention, "k_norm", None)),
+        )
+
+    def forward(
+        self, hidden_states: Tensor, *, position_embeddings: tuple[Tensor, Tensor], **others: Any
+    ) -> Tensor:
+        run = current()
+        rows = hidden_states.clone(memory_format=torch.contiguous_format)
+        if run.step is None:
+            return rows
+        visible = run.layers[self.layer_idx]
+        cos, sin = position_embeddings
+        self.block.forward(
+            run.step,
+            self.layer_idx,
+            rows,
+            cos.contiguous(),
+            sin.contiguous(),
+            self.scaling,
+            visible.window,
+            visible.chunk,
+            run.threads,
+        )
+        return rows
+
+
+def fuse_blocks(model: nn.Module) -> dict[str, nn.Module]:
+    """Replace the decoder layers that the core can compute; those that were there, by path, so that
+    `restore` can put them back.
+
+    Mutates: the model. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    found = {path: module for path, module in model.named_modules() if _fits(module)}
+    for path, module in found.items():
+        model.set_submodule(path, CoreBlock(module))
+    return found
+
+
+def restore(model: nn.Module, layers: dict[str, nn.Module]) -> None:
+    """Undo `fuse_blocks`.
+
+    Mutates: the model. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    for path, module in layers.items():
+        model.set_submodule(path, module)
+
+
+def _fits(layer: nn.Module) -> bool:
+    if (
+        type(layer).__name__ not in _KNOWN
+        or {name for name, _ in layer.named_children()} != _LAYERS
+    ):
+        return False
+    attention = dict(layer.self_attn.named_children())  # type: ignore[union-attr, operator]
+    mlp = dict(layer.mlp.named_children())  # type: ignore[union-attr, operator]
+    norms = [layer.input_layernorm, layer.post_attention_layernorm]
+    norms += [part for name, part in attention.items() if name in _HEAD_NORMS]
+    linears = [part for part in (*attention.values(), *mlp.values()) if type(part) is PackedLinear]
+    return (
+        set(attention) in (_ATTENTION, _ATTENTION | _HEAD_NORMS)
+        and set(mlp) == _MLP
+        and isinstance(mlp["act_fn"], (nn.SiLU, SiLUActivation))
+        and all(type(norm) is CoreNorm for norm in norms)
+        and len(linears) == len(_ATTENTION) + len(_MLP) - 1
+        and all(linear.tiles is not None for linear in linears)
+    )
+
+
+def _scale(norm: CoreNorm | None) -> tuple[Tensor, float] | None:
+    return None if norm is None else (norm.weight.detach(), norm.eps)

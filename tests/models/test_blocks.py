@@ -122,7 +122,7 @@ def test_wrong_parts_and_arrays_are_refused() -> None:
         with pytest.raises(InputError, match=said):
             _core.Block(*parts)
     with pytest.raises(TypeError):
-        _core.Block(None, square, square, square, up, up, down, norm, norm, 16)
+        _core.Block(None, square, square, square, up, up, down, norm, norm, 16)  # type: ignore
 
     block = _core.Block(square, square, square, square, up, up, down, norm, norm, 16)
     kv = _core.Kv([(2, 16, 16)], "bfloat16")
@@ -142,7 +142,7 @@ def test_wrong_parts_and_arrays_are_refused() -> None:
         ((0, x, turns, turns, 0.25, 0, 0, 0), "threads"),
     ):
         with pytest.raises(InputError, match=said):
-            block.forward(step, *given)  # type: ignore[arg-type]
+            block.forward(step, *given)
     small = _core.AttentionStep(
         [_core.Kv([(2, 16, 16)], "float32")],
         np.array([0, 3], np.int32),

@@ -42,13 +42,18 @@ class CoreBlock(nn.Module):
         self.layer_idx: int = attention.layer_idx
         self.scaling: float = attention.scaling
         self.block = _core.Block(
-            *(part.tiles for part in (attention.q_proj, attention.k_proj, attention.v_proj)),
-            *(part.tiles for part in (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)),
+            attention.q_proj.tiles,
+            attention.k_proj.tiles,
+            attention.v_proj.tiles,
+            attention.o_proj.tiles,
+            mlp.gate_proj.tiles,
+            mlp.up_proj.tiles,
+            mlp.down_proj.tiles,
             _scale(layer.input_layernorm),
             _scale(layer.post_attention_layernorm),
             attention.head_dim,
-            _scale(getattr(attention, "q_norm", None)),
-            _scale(getattr(attention, "k_norm", None)),
+            _scale(attention.q_norm) if hasattr(attention, "q_norm") else None,
+            _scale(attention.k_norm) if hasattr(attention, "k_norm") else None,
         )
 
     def forward(
@@ -101,8 +106,8 @@ def _fits(layer: nn.Module) -> bool:
         or {name for name, _ in layer.named_children()} != _LAYERS
     ):
         return False
-    attention = dict(layer.self_attn.named_children())  # type: ignore[union-attr, operator]
-    mlp = dict(layer.mlp.named_children())  # type: ignore[union-attr, operator]
+    attention = dict(layer.self_attn.named_children())  # type: ignore[union-attr]
+    mlp = dict(layer.mlp.named_children())  # type: ignore[union-attr]
     norms = [layer.input_layernorm, layer.post_attention_layernorm]
     norms += [part for name, part in attention.items() if name in _HEAD_NORMS]
     linears = [part for part in (*attention.values(), *mlp.values()) if type(part) is PackedLinear]
@@ -116,5 +121,5 @@ def _fits(layer: nn.Module) -> bool:
     )
 
 
-def _scale(norm: CoreNorm | None) -> tuple[Tensor, float] | None:
-    return None if norm is None else (norm.weight.detach(), norm.eps)
+def _scale(norm: CoreNorm) -> tuple[Tensor, float]:
+    return norm.weight.detach(), norm.eps

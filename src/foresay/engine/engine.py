@@ -24,9 +24,16 @@ from foresay.drafter import Drafter
 from foresay.engine.budget import Chosen, Policy, make_policy
 from foresay.engine.guesser import Guesser
 from foresay.engine.load import Load, StepFacts
-from foresay.engine.logprobs import logprobs_for, note_logprobs
+from foresay.engine.logprobs import logprobs_for, note_logprobs, note_prompt_logprobs
 from foresay.engine.measure import measured_cost
-from foresay.engine.request import FinishReason, Request, check_name, check_prompt, fitted
+from foresay.engine.request import (
+    FinishReason,
+    Request,
+    check_name,
+    check_prompt,
+    check_prompt_logprobs,
+    fitted,
+)
 from foresay.engine.scheduler import Scheduler, Turn
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
@@ -117,6 +124,7 @@ class Engine:
         group: str | None = None,
         tenant: str | None = None,
         text: AnswerText | None = None,
+        prompt_logprobs: int | None = None,
     ) -> Request:
         """A new request, which waits for its turn. `params.n` is not looked at: one request is one
         answer.
@@ -126,6 +134,9 @@ class Engine:
         group   requests of one group draft from each other's answers
         tenant  requests share nothing with those of other tenants
         text    where texts among `params.stop` are to be found
+        prompt_logprobs  note the log probabilities of the prompt's own tokens, and of this many
+                likeliest beside each; such a prompt is read from its beginning, whoever else has
+                computed it
 
         Mutates: the queue. Valid until: the request has finished. Raises: InputError for what
         cannot be answered; nothing has changed then. GIL: held.
@@ -135,6 +146,7 @@ class Engine:
             raise InputError(f"params are {params!r}; SamplingParams are needed")
         check_name("group", group)
         check_name("tenant", tenant)
+        check_prompt_logprobs(prompt_logprobs)
         if text is not None and not isinstance(text, AnswerText):
             raise InputError(f"text is {text!r}; an AnswerText is needed")
         ends = tuple(as_tokens(stops, "stops").tolist())
@@ -146,7 +158,8 @@ class Engine:
             raise InputError("stop has texts, and nobody to read the answer was given")
         if seed is None:
             seed = new_seed() if params.seed is None else params.seed
-        request = Request(self._added, tokens, params, seed, ends, group, tenant, text)
+        whose = (group, tenant, text, prompt_logprobs)
+        request = Request(self._added, tokens, params, seed, ends, *whose)
         self._added += 1
         self.scheduler.add(request)
         return request
@@ -176,7 +189,12 @@ class Engine:
         laps.end("draft")
         logits = self.target.forward(step.parts)
         laps.end("forward")
-        verified, logprobs = self._verify(step, logits)
+        own = len(logits) - sum(part.early for part in step.parts)
+        verified, logprobs = self._verify(step, logits[:own])
+        note_prompt_logprobs(
+            [(t.request, part.early) for t, part in zip(turns, step.parts, strict=True)],
+            logits[own:],
+        )
         laps.end("verify")
         verdicts = self._commit(step, verified, logprobs)
         laps.end("commit")
@@ -227,7 +245,8 @@ class Engine:
                 r.pending[: turn.tokens],
                 next(drafts) if turn.whole else None,
                 wanted=turn.whole,
-                read=min(turn.tokens, r.unread),
+                read=(read := min(turn.tokens, r.unread)),
+                early=min(read, max(r.stored + read + 1 - r.noted, 0)),
             )
             for turn in turns
             if (r := turn.request).kv is not None

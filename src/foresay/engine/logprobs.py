@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -18,15 +19,17 @@ from foresay.sampling.logprobs import Logprobs, logprobs_of
 if TYPE_CHECKING:
     from foresay.engine.request import Request
 
-__all__ = ["TokenLogprob", "logprobs_for", "note_logprobs"]
+__all__ = ["TokenLogprob", "logprobs_for", "note_logprobs", "note_prompt_logprobs"]
 
 Longs: TypeAlias = NDArray[np.int64]
+_ROWS = 64  # of a prompt at once: in double precision a row of logits is large
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """Log probabilities of one token: under the model's own law, and under the law it was chosen
-    from (after penalties, temperature and limits); and the likeliest under the former.
+    from (after penalties, temperature and limits); and the likeliest under the former. A token of
+    a prompt was chosen by nobody: its two are the same.
 
     Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
@@ -80,3 +83,36 @@ def note_logprobs(
                     dict(zip(likeliest, values, strict=True)),
                 )
             )
+
+
+def note_prompt_logprobs(prompts: Sequence[tuple[Request, int]], logits: Tensor) -> None:
+    """Append the log probabilities of each request's next `early` prompt tokens to it, given the
+    rows of logits before those tokens, request by request.
+
+    Mutates: the requests' prompt_logprobs. Valid until: for ever. Raises: nothing. GIL: held but
+    for torch's own work.
+    """
+    begin = 0
+    for request, early in prompts:
+        noted = request.prompt_logprobs
+        if not early or noted is None:
+            continue
+        tokens = request.prompt[len(noted) : len(noted) + early].astype(np.int64)
+        top = min(request.prompt_top, logits.shape[1])
+        for at in range(0, early, _ROWS):
+            some = torch.from_numpy(tokens[at : at + _ROWS])
+            rows = logits[begin + at : begin + at + len(some)]
+            noted += _of_rows(some.to(logits.device), rows, top)
+        begin += early
+
+
+def _of_rows(tokens: Tensor, logits: Tensor, top: int) -> list[TokenLogprob]:
+    """The log probabilities of one token in each row."""
+    raw = torch.log_softmax(logits.double(), dim=-1)
+    own = raw.gather(1, tokens[:, None])[:, 0].tolist()
+    likeliest = raw.topk(top)
+    tops = zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
+    return [
+        TokenLogprob(token, value, value, dict(zip(*row, strict=True)))
+        for token, value, row in zip(tokens.tolist(), own, tops, strict=True)
+    ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from foresay.arrays import Int32s
+from foresay.arrays import MAX_TOKEN, Int32s
 from foresay.engine.logprobs import TokenLogprob
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
@@ -17,7 +17,15 @@ from foresay.sampling.params import SamplingParams
 if TYPE_CHECKING:
     from foresay._core import Kv
 
-__all__ = ["FinishReason", "Request", "Stats", "check_name", "check_prompt", "fitted"]
+__all__ = [
+    "FinishReason",
+    "Request",
+    "Stats",
+    "check_name",
+    "check_prompt",
+    "check_prompt_logprobs",
+    "fitted",
+]
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 PHASES = ("schedule", "draft", "forward", "verify", "commit")
@@ -97,6 +105,17 @@ def check_prompt(tokens: Int32s, context: int, memory: int, vocabulary: int) -> 
         raise InputError(f"the prompt has token {tokens.max()}; valid are 0 to {vocabulary - 1}")
 
 
+def check_prompt_logprobs(most: object) -> None:
+    """Refuse a number of likeliest tokens that is none.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    """
+    if most is not None and (type(most) is not int or not 0 <= most <= MAX_TOKEN):
+        raise InputError(
+            f"prompt_logprobs is {most!r}; valid are whole numbers from 0 to {MAX_TOKEN}, and None"
+        )
+
+
 def fitted(
     params: SamplingParams, prompt: int, context: int, memory: int, vocabulary: int
 ) -> SamplingParams:
@@ -123,11 +142,13 @@ def fitted(
 class Request:
     """An answer, from the question to its end. `Engine.add` makes one.
 
-    number         counts up in order of arrival
-    token_ids      the answer so far
-    sources        where each of its tokens was drafted from, "" where it is the target's own
-    finish_reason  None while it is being written
-    error          why it failed, if it did
+    number           counts up in order of arrival
+    token_ids        the answer so far
+    sources          where each of its tokens was drafted from, "" where it is the target's own
+    prompt_logprobs  one for each token of the prompt that was read, if they were asked for; None
+                     for the first, before which there is nothing
+    finish_reason    None while it is being written
+    error            why it failed, if it did
 
     Mutates: by the engine. Valid until: for ever. Raises: nothing. GIL: held.
     """
@@ -142,6 +163,7 @@ class Request:
         group: str | None,
         tenant: str | None,
         text: AnswerText | None,
+        prompt_logprobs: int | None = None,
     ) -> None:
         self.number = number
         self.params = params
@@ -152,6 +174,10 @@ class Request:
         self.finish_reason: FinishReason | None = None
         self.error: ForesayError | None = None
         self.logprobs: list[TokenLogprob] = []
+        self.prompt_logprobs: list[TokenLogprob | None] | None = None
+        self.prompt_top = 0  # how many of the likeliest are noted beside each
+        if prompt_logprobs is not None:
+            self.prompt_logprobs, self.prompt_top = [None], prompt_logprobs
         self.sources: list[str] = []
         self.stats = Stats(prompt_tokens=len(prompt))
         self.kv: Kv | None = None
@@ -212,6 +238,11 @@ class Request:
     def unread(self) -> int:
         """How many of the pending tokens are to be read as a prompt's: all but its last one."""
         return max(self._prompt - 1 - self.stored, 0)
+
+    @property
+    def noted(self) -> int:
+        """Tokens of the prompt whose log probabilities are not wanted any more."""
+        return self._prompt if self.prompt_logprobs is None else len(self.prompt_logprobs)
 
     @property
     def room(self) -> int:

@@ -128,13 +128,15 @@ class Scheduler:
         """The first of the waiting that can begin now."""
         for request in islice(self.waiting, _OVERTAKEN):
             length, source, soon = self.prefixes.longest(request)
+            # What is taken over gives no logits, so nothing is that has still to be noted.
+            length, soon = min(length, request.noted - 1), min(soon, request.noted - 1)
             if soon - length >= PAGE // 4:
                 continue  # somebody computes its beginning just now: take it over when that is done
             if not self._room_beside_kept(request, 1):
                 return None  # nobody overtakes for memory, or long texts would wait for ever
             try:
                 kv = self._open()
-                if source is not None:
+                if source is not None and length:
                     kv.copy_from(source, length)
             except MemoryError:
                 self.pages.release(request)

@@ -48,6 +48,7 @@ class Part:
     read    how many of the tokens are read as a prompt's: many at once, which takes less time. A
             prompt's last token is not read, as everything after it is not; for a text to be the
             same to the bit, what is read must depend on the text alone
+    early   how many of the tokens that are read, the last ones, want logits after them too
 
     Mutates: the kv, by `keep`. Valid until: the kv's next step. Raises: nothing. GIL: held.
     """
@@ -57,6 +58,7 @@ class Part:
     draft: Draft
     wanted: bool
     read: int
+    early: int
     stored: int
     """Tokens of the text that were stored when the part was made."""
 
@@ -184,6 +186,7 @@ class Target:
         *,
         wanted: bool = True,
         read: int = 0,
+        early: int = 0,
     ) -> Part:
         """A text's share of a step.
 
@@ -208,11 +211,14 @@ class Target:
             )
         if type(read) is not int or not 0 <= read <= len(tokens):
             raise InputError(f"{read} tokens are read; valid are 0 to the part's {len(tokens)}")
-        return Part(kv, tokens, draft, wanted, read, kv.length)
+        if type(early) is not int or not 0 <= early <= read:
+            raise InputError(f"{early} early tokens want logits; valid are 0 to the {read} read")
+        return Part(kv, tokens, draft, wanted, read, early, kv.length)
 
     def forward(self, parts: Sequence[Part]) -> Tensor:
         """The logits [R, vocabulary] of the parts that want them, one after the other: after the
-        last of its tokens, then after each guess.
+        last of its tokens, then after each guess. Behind them, again part by part, those after the
+        `early` tokens.
 
         Mutates: the parts' texts have new rows that `Part.keep` stores or the next step forgets.
         Valid until: for ever. Raises: InputError for no parts, or a text that is there twice. GIL:
@@ -232,7 +238,9 @@ class Target:
         ids = torch.from_numpy(tokens.astype(np.int64))
         places = torch.from_numpy(step.positions)
         # The head is slow, and some models cannot do without a row.
-        picked = torch.from_numpy(wanted if len(wanted) else np.zeros(1, np.int64))
+        # And it must not take its rows for the step's, of which some are read in another way.
+        spare = not len(wanted) or (len(wanted) == len(tokens) and read.any())
+        picked = torch.from_numpy(np.append(wanted, 0) if spare else wanted)
         with torch.inference_mode(), running(run), reading(torch.from_numpy(read)):
             if self._picks_rows:
                 logits = self._call(ids, places, logits_to_keep=picked)
@@ -253,6 +261,7 @@ def _packed(
     tokens: list[Int32s] = []
     parents: list[Int32s] = []
     wanted: list[np.ndarray[Any, Any]] = []
+    early: list[np.ndarray[Any, Any]] = []
     read: list[np.ndarray[Any, Any]] = []
     offsets = np.zeros(len(parts) + 1, np.int32)
     for at, part in enumerate(parts):
@@ -266,6 +275,9 @@ def _packed(
         read.append(np.arange(end - start) < part.read)
         if part.wanted:
             wanted.append(np.arange(start + size - 1, end))
+        if part.early:
+            early.append(np.arange(start + part.read - part.early, start + part.read))
+    wanted += early
     picked = np.concatenate(wanted) if wanted else np.zeros(0, np.int64)
     return (
         np.concatenate(tokens),

@@ -1,0 +1,169 @@
+"""A twin of somebody's model: a target that uses its weights and leaves the model as it is.
+
+A target changes the model it is given: attention, linear layers, norms. So it is given a copy of
+the modules, without a copy of the weights but what linear layers lay out anew. Those would be stale
+if the weights were trained in between; so each call looks at all of them first, and lays out again
+what has changed.
+"""
+
+from __future__ import annotations
+
+import copy
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from foresay.drafter import Drafter
+from foresay.drafters.lineup import make_drafter
+from foresay.engine.engine import Engine
+from foresay.errors import UnsupportedModel
+from foresay.models.linears import PackedLinear
+from foresay.models.target import Target
+
+__all__ = ["Held", "held_for"]
+
+_DTYPES = (torch.float32, torch.bfloat16)
+_ENGINES = 4  # of one model that are kept: the drafter of each has its memory
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """What was made for a model: its twin as a target, and engines. One thread at a time may use
+    them: `lock` is for that.
+
+    Mutates: `engine` adds to it. Valid until: for ever; `held_for` keeps it current. Raises: see
+    `engine`. GIL: held.
+    """
+
+    kind: list[Any]
+    """What is the same as long as only numbers change."""
+    marks: list[Any]
+    """What differs if one of the numbers does."""
+    target: Target
+    lock: Lock = field(default_factory=Lock)
+    engines: dict[Any, tuple[Drafter[Any] | None, Engine]] = field(default_factory=dict)
+
+    def engine(self, drafter: str | Drafter[Any], policy: str, memory: int) -> Engine:
+        """The engine with this drafter, policy and memory: that of an earlier call, if it is one
+        of the last few.
+
+        Mutates: the engines. Valid until: for ever. Raises: InputError for arguments that an engine
+        does not take. GIL: released by torch while steps are timed.
+        """
+        key = (drafter if isinstance(drafter, str) else id(drafter), policy, memory)
+        if key not in self.engines:
+            guesser = _drafter(drafter)
+            made = Engine(self.target, guesser, policy=policy, memory=memory)
+            while len(self.engines) >= _ENGINES:
+                del self.engines[next(iter(self.engines))]
+            self.engines[key] = guesser, made  # the drafter lives, so that its id stays its own
+        return self.engines[key][1]
+
+
+_HELD: WeakKeyDictionary[nn.Module, Held] = WeakKeyDictionary()
+_BUILDING = Lock()
+
+
+def held_for(model: Any) -> Held:
+    """What was made for a model of transformers, made anew if its weights are others now.
+
+    Mutates: nothing of the model. Valid until: its weights change. Raises: UnsupportedModel. GIL:
+    released by torch.
+    """
+    _check(model)
+    kind, marks = _kind(model), _marks(model)
+    with _BUILDING:
+        held = _HELD.get(model)
+        if held is None or held.kind != kind:
+            held = _HELD[model] = Held(kind, marks, Target.of(_twin(model)))
+        elif held.marks != marks:
+            with held.lock:
+                _renew(held, model)
+                held.marks = marks
+        return held
+
+
+def _drafter(drafter: str | Drafter[Any]) -> Drafter[Any] | None:
+    if not isinstance(drafter, str):
+        return drafter
+    return None if drafter == "none" else make_drafter(drafter, share="all")
+
+
+def _check(model: Any) -> None:
+    name = model.config.model_type
+    for path, tensor in _tensors(model):
+        if tensor.device.type != "cpu":
+            raise UnsupportedModel(
+                f"{path} of {name} is on {tensor.device}; models on the CPU can be run"
+            )
+    if model.dtype not in _DTYPES:
+        raise UnsupportedModel(f"{name} has {model.dtype}; float32 and bfloat16 can be run")
+    for path, module in model.named_modules():
+        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
+            # transformers' own only write down what passes; of others nobody knows what they do.
+            if not str(getattr(hook, "__module__", "")).startswith("transformers.utils."):
+                raise UnsupportedModel(
+                    f"'{path or name}' has a forward hook, which would see other tensors here; "
+                    "models without hooks can be run"
+                )
+
+
+def _kind(model: nn.Module) -> list[Any]:
+    threads = torch.get_num_threads()  # for which the linear layers were tried
+    return [threads, [(path, tensor.dtype, tensor.shape) for path, tensor in _tensors(model)]]
+
+
+def _marks(model: nn.Module) -> list[Any]:
+    """Versions would tell most changes, but not those made by `.data`; so all bytes are read, as
+    each step reads them.
+    """
+    found = []
+    for path, tensor in _tensors(model):
+        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        found.append((path, tensor.data_ptr(), zlib.crc32(flat.numpy().data)))
+    return found
+
+
+def _renew(held: Held, model: nn.Module) -> None:
+    """Give the twin the model's weights of now."""
+    twin = held.target.model
+    own = dict(_tensors(twin))
+    for path, tensor in _tensors(model):
+        if path in own:
+            own[path].data = tensor.detach()
+    for path, old in list(twin.named_modules()):
+        if not isinstance(old, PackedLinear):
+            continue
+        layer: Any = model.get_submodule(path)
+        weight = layer.weight if isinstance(layer, nn.Linear) else layer.weight.t()
+        new = PackedLinear(weight.detach(), None if layer.bias is None else layer.bias.detach())
+        new.rows, new.read = old.rows, old.read
+        twin.set_submodule(path, new)
+    for _, engine in held.engines.values():
+        while engine.scheduler.prefixes.drop_oldest():  # keys and values of the old weights
+            pass
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def _twin(model: Any) -> Any:
+    """The same model in other modules: the weights are shared, and nothing else is."""
+    known: dict[int, Any] = {
+        id(weight): nn.Parameter(weight.detach(), requires_grad=False)
+        for weight in model.parameters()
+    }
+    try:
+        return copy.deepcopy(model, known)
+    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+        raise UnsupportedModel(
+            f"{model.config.model_type} holds something that cannot be copied: {error}"
+        ) from error

@@ -30,7 +30,7 @@ _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 
 
 class CoreBlock(nn.Module):
-    """A decoder layer that the core computes, from the packed layers and norms of another.
+    """A decoder layer that the core computes; it has the parts of the one that it stands for.
 
     Mutates: the step's texts, as attention does. Valid until: for ever. Raises: UnsupportedModel
     outside a run; InputError for rows of another width or dtype. GIL: released in the core.
@@ -38,10 +38,23 @@ class CoreBlock(nn.Module):
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        attention, mlp = layer.self_attn, layer.mlp
-        self.layer_idx: int = attention.layer_idx
-        self.scaling: float = attention.scaling
-        self.block = _core.Block(
+        self.layer_idx: int = layer.self_attn.layer_idx
+        self.scaling: float = layer.self_attn.scaling
+        for name, part in layer.named_children():
+            self.add_module(name, part)
+        self.block = self._built()
+
+    def refresh(self) -> None:
+        """Take over parts that have been replaced, or norms whose weights have.
+
+        Mutates: the block. Valid until: the next change of a part. Raises: nothing. GIL: held.
+        """
+        self.block = self._built()
+
+    def _built(self) -> _core.Block:
+        attention: Any = self.self_attn
+        mlp: Any = self.mlp
+        return _core.Block(
             attention.q_proj.tiles,
             attention.k_proj.tiles,
             attention.v_proj.tiles,
@@ -49,8 +62,8 @@ class CoreBlock(nn.Module):
             mlp.gate_proj.tiles,
             mlp.up_proj.tiles,
             mlp.down_proj.tiles,
-            _scale(layer.input_layernorm),
-            _scale(layer.post_attention_layernorm),
+            _scale(self.input_layernorm),
+            _scale(self.post_attention_layernorm),
             attention.head_dim,
             _scale(attention.q_norm) if hasattr(attention, "q_norm") else None,
             _scale(attention.k_norm) if hasattr(attention, "k_norm") else None,
@@ -121,5 +134,5 @@ def _fits(layer: nn.Module) -> bool:
     )
 
 
-def _scale(norm: CoreNorm) -> tuple[Tensor, float]:
+def _scale(norm: Any) -> tuple[Tensor, float]:
     return norm.weight.detach(), norm.eps

@@ -1,0 +1,224 @@
+"""One step of a proposer in vLLM: ours, vLLM's own n-gram proposer, and ArcticInference's.
+
+    make test-vllm    # makes the environment; ArcticInference as in make_peers.sh
+    .venv-vllm/bin/python benchmarks/vllm_step.py TRACE.jsonl.gz … [--rows 256] [--json]
+
+The text is real: records of the traces (of one tokenizer), in a fixed random order. All proposers
+are vLLM's classes, or called as vLLM calls ours, with the arguments that vLLM gives: the same rows,
+the same new tokens. How many tokens a row gets in a step was decided beforehand, by what our drafts
+would have been kept of. The proposers take turns, a few steps each, so that a noisy machine
+disturbs them alike; times are of the whole call, and ratios are taken turn by turn.
+
+As many answers as there are rows have been finished before (unless --no-history), so that ours and
+ArcticInference have them to draft from as well. `cpu_us` is the time in which the thread really
+ran: on a shared machine, the steadier figure. Ours runs on one thread, as all of them do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import record
+from foresay.integrations.vllm import SuffixDecodingCache, SuffixProposer
+from foresay.traces import read_traces
+
+Tokens = NDArray[np.int32]
+OURS = "foresay"
+clock = time.perf_counter
+
+
+def texts_of(traces: Sequence[str], rows: int, length: int) -> Tokens:
+    """[rows, length]: stretches of all records, shuffled; they overlap if there are too few."""
+    records = [np.concatenate([r.prompt, r.output]) for path in traces for r in read_traces(path)]
+    random.Random(0).shuffle(records)
+    text = np.concatenate(records)
+    starts = np.arange(rows, dtype=np.int64) * len(text) // rows
+    return np.stack([np.take(text, range(s, s + length), mode="wrap") for s in starts])
+
+
+def config(rows: int, length: int, nodes: int) -> Any:
+    """What the proposers read of vLLM's configuration, with vLLM's defaults."""
+    return SimpleNamespace(
+        speculative_config=SimpleNamespace(
+            num_speculative_tokens=nodes,
+            prompt_lookup_min=5,
+            prompt_lookup_max=5,
+            suffix_decoding_max_tree_depth=24,
+            suffix_decoding_max_spec_factor=1.0,
+            suffix_decoding_min_token_prob=0.1,
+            suffix_decoding_max_cached_requests=10000,
+        ),
+        model_config=SimpleNamespace(max_model_len=length),
+        parallel_config=SimpleNamespace(tensor_parallel_size=1),
+        scheduler_config=SimpleNamespace(max_num_seqs=rows),
+    )
+
+
+class Schedule:
+    """The batch's arrays at each step: rows, how long each is, and what it just got."""
+
+    def __init__(self, texts: Tokens, known: int) -> None:
+        self.texts = texts
+        self.lengths = [np.full(len(texts), known, np.int32)]
+        self.sampled: list[list[list[int]]] = []
+
+    def advance(self, drafts: list[list[int]]) -> None:
+        """The next step, in which of each draft is kept what the text has."""
+        lengths = self.lengths[-1].copy()
+        sampled = []
+        for row, draft in enumerate(drafts):
+            start = int(lengths[row])
+            following = self.texts[row, start : start + len(draft) + 1].tolist()
+            kept = next((i for i, t in enumerate(draft) if t != following[i]), len(draft))
+            sampled.append(following[: kept + 1])
+            lengths[row] += kept + 1
+        self.lengths.append(lengths)
+        self.sampled.append(sampled)
+
+
+Step = Callable[[list[list[int]], Tokens, Tokens], list[list[int]]]
+
+
+def ours(given: Any) -> Step:
+    return SuffixProposer(given).propose
+
+
+def ngram(given: Any) -> Step:
+    from vllm.v1.spec_decode.ngram_proposer import NgramProposer
+
+    proposer = NgramProposer(given)
+    nodes = given.speculative_config.num_speculative_tokens
+    return lambda sampled, lengths, texts: proposer.propose(nodes, sampled, lengths, texts)
+
+
+def suffix(given: Any, on_our_core: bool = False) -> Step:
+    from vllm.v1.spec_decode.suffix_decoding import SuffixDecodingProposer
+
+    proposer = SuffixDecodingProposer(given)
+    if on_our_core:
+        proposer.suffix_cache = SuffixDecodingCache(24, 10000)
+    nodes = given.speculative_config.num_speculative_tokens
+    batches: dict[int, Any] = {}
+
+    def step(sampled: list[list[int]], lengths: Tokens, texts: Tokens) -> list[list[int]]:
+        if id(texts) not in batches:
+            names = [f"{len(batches)} {row}" for row in range(len(texts))]
+            batches[id(texts)] = SimpleNamespace(
+                req_ids=names,
+                req_id_to_index={name: row for row, name in enumerate(names)},
+                num_prompt_tokens=lengths - np.array([len(new) for new in sampled]),
+                token_ids_cpu=texts,
+            )
+        batch = batches[id(texts)]
+        batch.num_tokens_no_spec = lengths
+        drafts: list[list[int]] = proposer.propose(nodes, batch, sampled)
+        return drafts
+
+    return step
+
+
+def schedule_of(texts: Tokens, given: Any, known: int, steps: int) -> Schedule:
+    """What vLLM would give, step by step, if it drafted with ours."""
+    schedule, step = Schedule(texts, known), ours(given)
+    schedule.advance([[] for _ in texts])
+    while len(schedule.sampled) < steps:
+        schedule.advance(step(schedule.sampled[-1], schedule.lengths[-1], texts))
+    return schedule
+
+
+def finish_some(step: Step, texts: Tokens, prompt: int = 64) -> None:
+    """Requests that come, get their whole answer, and are gone in the next step."""
+    rows, length = texts.shape
+    answers = [row[prompt:].tolist() for row in texts]
+    step(answers, np.full(rows, length, np.int32), texts)
+
+
+def take_turns(
+    proposers: dict[str, Step], schedule: Schedule, turns: int, steps: int
+) -> dict[str, Any]:
+    """Microseconds per step of each proposer, and how many times ours each takes."""
+    walls: dict[str, list[float]] = {name: [] for name in proposers}
+    cpus: dict[str, list[float]] = {name: [] for name in proposers}
+    for turn in range(turns + 1):  # the first one warms up, and reads the prompts
+        for name, step in proposers.items():
+            took = []
+            for at in range(turn * steps, (turn + 1) * steps):
+                given = schedule.sampled[at], schedule.lengths[at + 1], schedule.texts
+                begun, ran = clock(), time.thread_time()
+                step(*given)
+                took.append((clock() - begun, time.thread_time() - ran))
+            if turn:
+                wall, cpu = np.median(took, axis=0) * 1e6
+                walls[name].append(float(wall))
+                cpus[name].append(float(cpu))
+    base = np.array(cpus[OURS])
+    return {
+        name: {
+            "us": round(float(np.median(walls[name])), 1),
+            "cpu_us": round(float(np.median(cpus[name])), 1),
+            "least_cpu_us": round(min(cpus[name]), 1),
+            "times_ours": round(float(np.median(np.array(cpus[name]) / base)), 2),
+            "lowest": round(float((np.array(cpus[name]) / base).min()), 2),
+        }
+        for name in proposers
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("traces", nargs="+")
+    parser.add_argument("--rows", type=int, default=256)
+    parser.add_argument("--contexts", type=int, nargs="*", default=[1024, 4096])
+    parser.add_argument("--nodes", type=int, default=8)
+    parser.add_argument("--turns", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=10, help="in each turn")
+    parser.add_argument("--no-history", action="store_true", help="nothing was finished before")
+    parser.add_argument("--no-peers", action="store_true", help="ours alone, without vLLM")
+    parser.add_argument("--json", action="store_true")
+    record.add_option(parser)
+    options = parser.parse_args()
+    # Times between our calls are those of the others, which say nothing about vLLM's steps; and
+    # what was finished is to be drafted from at once.
+    os.environ |= {"FORESAY_VLLM_MEASURE": "0", "FORESAY_VLLM_GRACE": "0"}
+    steps, rows = (options.turns + 1) * options.steps, options.rows
+    figures: dict[str, Any] = {
+        "rows": rows,
+        "nodes": options.nodes,
+        "history": not options.no_history,
+        "bar_us": 60 + 2 * rows,
+    }
+    for known in options.contexts:
+        length = known + (steps + 2) * (options.nodes + 1)
+        both = texts_of(options.traces, 2 * rows, length)
+        texts, earlier = both[::2].copy(), both[1::2, :512].copy()
+        given = config(rows, length, options.nodes)
+        schedule = schedule_of(texts, given, known, steps)
+        proposers = {OURS: ours(given)}
+        if not options.no_peers:
+            proposers["vLLM's ngram"] = ngram(given)
+            proposers["ArcticInference in vLLM"] = suffix(given)
+            proposers["suffix on our core"] = suffix(given, on_our_core=True)
+        if not options.no_history:
+            for step in proposers.values():
+                finish_some(step, earlier)
+        found = take_turns(proposers, schedule, options.turns, options.steps)
+        tokens = sum(len(new) for sampled in schedule.sampled for new in sampled)
+        figures[f"{rows} x {known}"] = found | {"tokens_per_step": round(tokens / steps / rows, 3)}
+    path = record.write("vllm-step", figures, options.record)
+    print(json.dumps(figures, indent=None if options.json else 2))
+    if not options.json:
+        print(f"recorded in {path.name}")
+
+
+if __name__ == "__main__":
+    main()

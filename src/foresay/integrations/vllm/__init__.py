@@ -1,0 +1,24 @@
+"""foresay inside vLLM: a proposer for `custom_class`, and a core for its method `suffix`.
+
+    vllm serve MODEL --speculative-config '{"method": "custom_class", "num_speculative_tokens": 8,
+        "model": "foresay.integrations.vllm.SuffixProposer"}'
+    FORESAY_VLLM_SUFFIX=1 vllm serve MODEL --speculative-config '{"method": "suffix"}'
+
+Nothing in here imports vLLM: it calls us, with values that are described where they come in.
+"""
+
+from foresay.integrations.vllm.arctic import SuffixDecodingCache, SuffixDecodingDraft, register
+from foresay.integrations.vllm.meter import Stats
+from foresay.integrations.vllm.proposer import SuffixProposer
+from foresay.integrations.vllm.settings import Settings, describe, read_settings
+
+__all__ = [
+    "Settings",
+    "Stats",
+    "SuffixDecodingCache",
+    "SuffixDecodingDraft",
+    "SuffixProposer",
+    "describe",
+    "read_settings",
+    "register",
+]

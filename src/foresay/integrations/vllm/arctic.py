@@ -1,0 +1,213 @@
+"""vLLM's method `suffix` on foresay's core: the cache that it looks for in ArcticInference.
+
+With FORESAY_VLLM_SUFFIX=1 `register`, which vLLM calls in each of its processes as a plugin, puts
+`SuffixDecodingCache` where vLLM imports it from. Without it, or where the real package has been
+imported already, nothing is touched.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Hashable, KeysView, Sequence
+from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+import numpy as np
+
+from foresay._core import Request
+from foresay.arrays import Int32s
+from foresay.draft import VerdictBatch
+from foresay.drafters import SuffixDrafter
+from foresay.errors import InputError
+from foresay.integrations.vllm.meter import log
+from foresay.integrations.vllm.settings import read_settings
+
+__all__ = ["SuffixDecodingCache", "SuffixDecodingDraft", "register"]
+
+_HOME = "arctic_inference"
+_NO_PATH: Int32s = np.empty(0, np.int32)
+_NO_PATHS: Int32s = np.zeros(2, np.int32)
+_REMEMBERED = 256  # stopped requests that may come back
+
+
+@dataclass(slots=True)
+class SuffixDecodingDraft:
+    """A draft as vLLM reads it, which looks at `token_ids` only.
+
+    probs are chances to be kept, `score` their sum; `match_len` is always 0, since the core weighs
+    matches of all lengths.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    token_ids: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    probs: list[float] = field(default_factory=list)
+    score: float = 0.0
+    match_len: int = 0
+
+
+class SuffixDecodingCache:
+    """ArcticInference's interface over foresay's drafter.
+
+    max_tree_depth       kept for callers; the core looks at contexts of any length
+    max_cached_requests  0: finished answers are not drafted from; else they are, as far as the
+                         setting history_bytes goes, and so many of their ids are listed
+
+    A request that was stopped and comes back with the same prompt goes on with all of its text.
+
+    Mutates: only through its methods. Valid until: for ever. Raises: InputError for a value or a
+    setting that is not valid. GIL: released while the core works.
+    """
+
+    def __init__(self, max_tree_depth: int = 64, max_cached_requests: int = -1) -> None:
+        settings = read_settings()
+        if max_tree_depth < 1:
+            raise InputError(
+                f"max_tree_depth is {max_tree_depth!r}; it is a whole number from 1 on"
+            )
+        self.max_tree_depth = max_tree_depth
+        self.max_cached_requests = max_cached_requests
+        self._drafter = SuffixDrafter(
+            chain=True,
+            history=settings.history and max_cached_requests != 0,
+            history_bytes=settings.history_bytes,
+            threads=settings.threads,
+            corpus=settings.corpus or None,
+        )
+        self._active: dict[Hashable, Request] = {}
+        self._cached: dict[Hashable, None] = {}  # oldest first
+        self._stopped: OrderedDict[Hashable, tuple[int, Int32s]] = OrderedDict()
+
+    @property
+    def active_requests(self) -> KeysView[Hashable]:
+        """The ids that were started and not stopped. Mutates: nothing. GIL: held."""
+        return self._active.keys()
+
+    @property
+    def cached_requests(self) -> KeysView[Hashable]:
+        """The ids of answers that may be drafted from. Mutates: nothing. GIL: held."""
+        return self._cached.keys()
+
+    def start_request(self, req_id: Hashable, prompt_token_ids: Int32s | Sequence[int]) -> None:
+        """A request begins, or comes back.
+
+        Mutates: what is active. Valid until: `stop_request`. Raises: InputError, a ValueError, if
+        the id is active or the prompt is empty. GIL: released in the core.
+        """
+        if req_id in self._active:
+            raise InputError(f"request {req_id!r} is active; stop it before it is started again")
+        prompt = np.array(prompt_token_ids, np.int32)
+        text = prompt
+        length, earlier = self._stopped.pop(req_id, (0, prompt))
+        if length == len(prompt) and np.array_equal(earlier[:length], prompt):
+            text = earlier  # what it had written is no answer yet, but its own text
+        self._active[req_id] = self._drafter.begin(text)
+
+    def stop_request(self, req_id: Hashable) -> None:
+        """A request is over, or left out for a while; its answer may be drafted from.
+
+        Mutates: what is active and cached. Valid until: final. Raises: InputError, a ValueError, if
+        the id is not active. GIL: released in the core.
+        """
+        state = self._state(req_id)
+        del self._active[req_id]
+        self._stopped[req_id] = (state.prompt_length, self._drafter.text(state))
+        if len(self._stopped) > _REMEMBERED:
+            self._stopped.popitem(last=False)
+        self._drafter.finish(state)
+        if self.max_cached_requests:
+            self._cached.pop(req_id, None)
+            self._cached[req_id] = None
+            if 0 < self.max_cached_requests < len(self._cached):
+                del self._cached[next(iter(self._cached))]
+
+    def add_active_response(self, req_id: Hashable, token_ids: Int32s | Sequence[int]) -> None:
+        """These tokens were written.
+
+        Mutates: the request. Valid until: `stop_request`, and beyond it as an answer. Raises:
+        InputError, a ValueError, if the id is not active. GIL: released in the core.
+        """
+        tokens = np.array(token_ids, np.int32)
+        offsets = np.array([0, len(tokens)], np.int32)
+        verdicts = VerdictBatch._trusted(tokens, offsets, _NO_PATH, _NO_PATHS)
+        self._drafter.observe([self._state(req_id)], verdicts)
+
+    def evict_cached_response(self, req_id: Hashable) -> None:
+        """Take an id off the list; its words leave the history with others of their age.
+
+        Mutates: what is cached. Valid until: it is stopped again. Raises: InputError, a ValueError,
+        for an id that is not cached. GIL: held.
+        """
+        if req_id not in self._cached:
+            raise InputError(f"request {req_id!r} is not cached; `cached_requests` lists what is")
+        del self._cached[req_id]
+
+    def speculate(
+        self,
+        req_id: Hashable,
+        context: Int32s | Sequence[int],
+        max_spec_tokens: int | None = None,
+        max_spec_factor: float = 1.0,
+        max_spec_offset: float = 0.0,
+        min_token_prob: float = 0.1,
+        use_tree_spec: bool = False,
+    ) -> SuffixDecodingDraft:
+        """Guess what follows the request's text: a chain, also where a tree was allowed.
+
+        The context is the end of a text that we have. A draft is as long as its chances are at
+        least `min_token_prob`, and `max_spec_tokens` at most (max_tree_depth if that is None); the
+        limits by match length, `max_spec_factor` and `max_spec_offset`, only end drafting if both
+        are 0, as there is no single match.
+
+        Mutates: nothing the caller can see. Valid until: for ever. Raises: InputError, a
+        ValueError, if the id is not active. GIL: released in the core.
+        """
+        state = self._state(req_id)
+        most = self.max_tree_depth if max_spec_tokens is None else max_spec_tokens
+        if most <= 0 or (max_spec_factor <= 0 and max_spec_offset <= 0) or not len(context):
+            return SuffixDecodingDraft()
+        drafts = self._drafter.propose([state], [min(most, 4096)])
+        scores = [] if drafts.scores is None else drafts.scores.tolist()
+        count = sum(score >= min_token_prob for score in scores)  # they fall along the chain
+        tokens: list[int] = drafts.tokens.tolist()
+        probs = scores[:count]
+        return SuffixDecodingDraft(tokens[:count], list(range(-1, count - 1)), probs, sum(probs))
+
+    def _state(self, req_id: Hashable) -> Request:
+        state = self._active.get(req_id)
+        if state is None:
+            raise InputError(f"request {req_id!r} is not active; start it first")
+        return state
+
+
+def register() -> None:
+    """Let vLLM's method `suffix` find our cache, if FORESAY_VLLM_SUFFIX is on.
+
+    Mutates: sys.modules, if asked to; a second call changes nothing. Valid until: the process ends.
+    Raises: InputError for a setting that is not valid. GIL: held.
+    """
+    if not read_settings().suffix:
+        return
+    name = f"{_HOME}.suffix_decoding"
+    there = sys.modules.get(name)
+    if there is not None:
+        if there.__dict__.get("SuffixDecodingCache") is not SuffixDecodingCache:
+            log.warning("foresay: %s has been imported already; suffix decoding runs on it", name)
+        return
+    home = sys.modules.get(_HOME)
+    if home is None:
+        home = ModuleType(_HOME, "Stands for a package that is not installed; see foresay.")
+        home.__spec__ = ModuleSpec(_HOME, None, is_package=True)  # what find_spec looks at
+        home.__path__ = []
+        sys.modules[_HOME] = home
+    module = ModuleType(name, SuffixDecodingCache.__doc__)
+    module.__spec__ = ModuleSpec(name, None)
+    module.__dict__.update(
+        SuffixDecodingCache=SuffixDecodingCache, SuffixDecodingDraft=SuffixDecodingDraft
+    )
+    sys.modules[name] = module
+    home.__dict__["suffix_decoding"] = module
+    log.info("foresay: vLLM's method suffix runs on foresay's core")

@@ -1,0 +1,123 @@
+"""How much to draft: by the number of running requests, and by what steps were measured to cost.
+
+A drafted token is worth verifying if its chance to be kept is above what it costs, in tokens: the
+seconds that one more token adds to a step, times the tokens that are made per second. Both are
+measured here, apart for every size of batch, from the time between two steps; the time of drafting
+counts too. If drafting as a whole does not pay, nothing is drafted but for a trial now and then.
+
+Ranks of a tensor-parallel group measure different times, and must draft the same. There nothing is
+measured: the number of requests and the chances, which are equal on all ranks, decide alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Gate"]
+
+_MEMORY = 0.98  # what is left of a step's weight one step later
+_ENOUGH = 12  # steps before a measurement counts
+_TRIAL = 64  # steps between two that are not as they seem best
+_LATE = 4  # times the usual: a step that waited for something else
+
+
+class Gate:
+    """Decides, for each step, the least chance that a drafted token must have.
+
+    least_chance  it is never lower than this
+    max_rows      nothing is drafted while more requests run; 0: no bound
+    measure       whether times count; must be off where several ranks draft for themselves
+
+    Mutates: only through `observe`. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    def __init__(self, *, least_chance: float, max_rows: int, measure: bool) -> None:
+        self._least_chance = least_chance
+        self._max_rows = max_rows
+        self._measure = measure
+        self._costs: dict[int, _Cost] = {}
+
+    def least_chance(self, rows: int) -> float | None:
+        """What a drafted token's chance must be in a step of so many requests; None: no drafts.
+
+        Mutates: nothing. Valid until: the next `observe`. Raises: nothing. GIL: held.
+        """
+        if self._max_rows and rows > self._max_rows:
+            return None
+        cost = self._costs.get(rows.bit_length())
+        if not self._measure or cost is None or cost.steps < _ENOUGH:
+            return None if self._measure and cost and cost.steps % 4 == 3 else self._least_chance
+        trial = cost.steps % _TRIAL == 0
+        if not cost.pays():
+            return self._least_chance if trial else None
+        if trial:
+            return None  # to know what a step costs without
+        return min(1.0, max(self._least_chance, cost.per_node() * cost.rate()))
+
+    def observe(
+        self, rows: int, nodes: int, tokens: int, seconds: float, draft_seconds: float
+    ) -> None:
+        """A step of `rows` requests verified `nodes` drafted tokens and made `tokens`.
+
+        Mutates: what is known of such steps. Valid until: outweighed by later ones. Raises:
+        nothing. GIL: held.
+        """
+        if self._measure:
+            cost = self._costs.setdefault(rows.bit_length(), _Cost())
+            cost.observe(rows, nodes, tokens, seconds, draft_seconds)
+
+
+@dataclass(slots=True)
+class _Cost:
+    """Sums over the steps of one size of batch, older ones fading; x: tokens that are verified."""
+
+    steps: int = 0
+    weight: float = 0.0
+    rows: float = 0.0
+    x: float = 0.0
+    t: float = 0.0
+    xx: float = 0.0
+    xt: float = 0.0
+    tokens: float = 0.0
+    # Of the steps that verified drafts alone:
+    drafts: float = 0.0  # their weight
+    nodes: float = 0.0
+    won: float = 0.0  # tokens beyond one per request
+    drafting: float = 0.0  # seconds
+
+    def observe(self, rows: int, nodes: int, tokens: int, seconds: float, drafting: float) -> None:
+        if self.steps >= _ENOUGH:
+            seconds = min(seconds, _LATE * self.t / self.weight)
+        self.steps += 1
+        x = rows + nodes
+        self.weight = self.weight * _MEMORY + 1
+        self.rows = self.rows * _MEMORY + rows
+        self.x = self.x * _MEMORY + x
+        self.t = self.t * _MEMORY + seconds
+        self.xx = self.xx * _MEMORY + x * x
+        self.xt = self.xt * _MEMORY + x * seconds
+        self.tokens = self.tokens * _MEMORY + tokens
+        if nodes:
+            self.drafts = self.drafts * _MEMORY + 1
+            self.nodes = self.nodes * _MEMORY + nodes
+            self.won = self.won * _MEMORY + tokens - rows
+            self.drafting = self.drafting * _MEMORY + drafting
+
+    def per_node(self) -> float:
+        """Seconds that one more token adds to a step: the slope, never negative."""
+        spread = self.xx * self.weight - self.x * self.x
+        if spread <= 1e-6 * self.xx * self.weight:
+            return 0.0
+        return max(0.0, (self.xt * self.weight - self.x * self.t) / spread)
+
+    def rate(self) -> float:
+        """Tokens per second, as it is now."""
+        return self.tokens / self.t
+
+    def pays(self) -> bool:
+        """Whether drafts bring more tokens than their time would have brought without them."""
+        if not self.drafts:
+            return True
+        slope = self.per_node()
+        plain = self.rows / max(1e-9, self.t - slope * (self.x - self.rows))
+        return self.won >= (self.drafting + self.nodes * slope) * plain

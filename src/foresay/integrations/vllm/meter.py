@@ -1,0 +1,118 @@
+"""What the proposer counts: sums to ask for, a line in vLLM's log, and a file with every step."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from dataclasses import dataclass, replace
+
+from foresay.integrations.vllm.settings import Settings
+
+__all__ = ["Meter", "Stats"]
+
+log = logging.getLogger("vllm.foresay")  # under vLLM's own logger, so that its settings hold
+clock = time.perf_counter
+
+
+@dataclass(slots=True)
+class Stats:
+    """Sums since the start. `seconds` is the time spent in `propose`.
+
+    Mutates: nothing by itself. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    steps: int = 0
+    rows: int = 0  # that got tokens, summed over the steps
+    tokens: int = 0
+    accepted: int = 0  # drafted tokens that were kept
+    drafted: int = 0
+    closed: int = 0  # steps in which the gate let nothing be drafted
+    begun: int = 0  # texts that were not known before
+    returned: int = 0  # texts that were recognised after some steps without them
+    finished: int = 0
+    running: int = 0  # texts that are known now
+    errors: int = 0
+    seconds: float = 0.0
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens per request and step. Mutates: nothing. Raises: nothing. GIL: held."""
+        return self.tokens / self.rows if self.rows else 0.0
+
+
+class Meter:
+    """Counts steps, and tells of them as the settings ask.
+
+    Mutates: only through its methods. Valid until: for ever. Raises: OSError when constructed with
+    a file that cannot be written. GIL: held.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.sums = Stats()
+        self._path = settings.steps_file
+        self._pause = settings.log_seconds
+        self._told = clock()
+        self._last = Stats()
+        if self._path:
+            with open(self._path, "a", encoding="utf-8"):
+                pass  # a path that cannot be written is heard of now
+
+    def count(self, rows: int, tokens: int, drafted: int, seconds: float) -> None:
+        """A step in which `rows` requests got `tokens`, and after which so many were drafted.
+
+        Mutates: the sums; the file, if there is one. Valid until: for ever. Raises: nothing. GIL:
+        held.
+        """
+        sums = self.sums
+        sums.steps += 1
+        sums.rows += rows
+        sums.tokens += tokens
+        sums.accepted += tokens - rows
+        sums.drafted += drafted
+        sums.seconds += seconds
+        if self._path:
+            line = {
+                "pid": os.getpid(),
+                "step": sums.steps,
+                "rows": rows,
+                "tokens": tokens,
+                "accepted": tokens - rows,
+                "drafted": drafted,
+                "microseconds": round(seconds * 1e6, 1),
+            }
+            try:
+                with open(self._path, "a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+            except OSError as error:  # ranks must not differ in more than their files
+                log.warning("foresay: %s cannot be written any more (%s)", self._path, error)
+                self._path = ""
+
+    def tell(self) -> None:
+        """Write a line to the log if it is time, of all steps since the last one.
+
+        Mutates: when the next is due. Valid until: then. Raises: nothing. GIL: held.
+        """
+        now = clock()
+        seconds = now - self._told
+        if not self._pause or seconds < self._pause:
+            return
+        last, sums = self._last, self.sums
+        self._told, self._last = now, replace(sums)
+        steps, rows = sums.steps - last.steps, sums.rows - last.rows
+        drafted, accepted = sums.drafted - last.drafted, sums.accepted - last.accepted
+        if rows:
+            log.info(
+                "foresay: Running: %d reqs, Tokens per step: %.2f, Drafted throughput: %.2f "
+                "tokens/s, Accepted throughput: %.2f tokens/s, Draft acceptance rate: %.1f%%, "
+                "Drafting: %.0f us/step, Steps without drafts: %d of %d",
+                rows // steps,
+                (sums.tokens - last.tokens) / rows,
+                drafted / seconds,
+                accepted / seconds,
+                100 * accepted / drafted if drafted else 0.0,
+                1e6 * (sums.seconds - last.seconds) / steps,
+                sums.closed - last.closed,
+                steps,
+            )

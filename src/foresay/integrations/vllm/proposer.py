@@ -1,0 +1,229 @@
+"""The drafter of vLLM's method `custom_class`: see `SuffixProposer`."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foresay._core import Request
+from foresay.arrays import Int32s
+from foresay.draft import Verdict, VerdictBatch
+from foresay.drafters import SuffixDrafter
+from foresay.integrations.vllm.gate import Gate
+from foresay.integrations.vllm.meter import Meter, Stats, clock, log
+from foresay.integrations.vllm.rows import Int64s, Texts, keys_of
+from foresay.integrations.vllm.settings import Settings, read_settings
+
+__all__ = ["SuffixProposer"]
+
+_NO_PATH: Int32s = np.empty(0, np.int32)
+
+
+class SuffixProposer:
+    """Drafts for vLLM from text that exists: each request's own, that of requests with the same
+    prompt, and the answers of finished ones.
+
+        --speculative-config '{"method": "custom_class", "num_speculative_tokens": 8,
+                               "model": "foresay.integrations.vllm.SuffixProposer"}'
+
+    Rows are recognised by their text (`rows`). The text of a row when it is first seen is its
+    prompt. A request that vanished for a while (preempted, left out, in another micro-batch of a
+    pipeline) goes on where it was; after `grace` steps it counts as finished, and its answer may be
+    drafted from. Whatever goes wrong in here costs drafts: it is logged once, and all begins anew.
+
+    All ranks of a tensor-parallel group are given the same rows and draft the same: nothing depends
+    on time there. With one rank, measured times may cut drafts (`gate`).
+
+    Mutates: only through `propose`. Valid until: for ever. Raises: InputError when constructed with
+    a setting (`settings`) that is not valid. GIL: released while the core works.
+    """
+
+    def __init__(self, vllm_config: Any) -> None:
+        self.settings: Settings = read_settings()
+        self._most = int(vllm_config.speculative_config.num_speculative_tokens)
+        self._max_length = int(vllm_config.model_config.max_model_len)
+        self._ranks = int(vllm_config.parallel_config.tensor_parallel_size)
+        self._meter = Meter(self.settings)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        s = self.settings
+        self._drafter = SuffixDrafter(
+            chain=True,
+            history=s.history,
+            history_bytes=s.history_bytes,
+            group_bytes=s.group_bytes,
+            threads=s.threads,
+            corpus=s.corpus or None,
+        )
+        self._gate = Gate(
+            least_chance=s.least_chance,
+            max_rows=s.max_rows,
+            measure=s.measure and self._ranks == 1,
+        )
+        self._texts: Texts[Request] = Texts(s.grace)
+        self._prompts: dict[Request, str] = {}  # a name for each text's prompt
+        self._members: dict[str, list[Request]] = {}  # the texts that began with it
+        self._groups: set[str] = set()  # prompts that had more than one text at a time
+        self._ended = 0.0
+        self._nodes = 0  # drafted in the last step
+        self._draft_seconds = 0.0
+
+    def load_model(self, *args: Any, **kwargs: Any) -> None:
+        """There is no model to load.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+
+    def stats(self) -> Stats:
+        """What happened so far.
+
+        Mutates: nothing. Valid until: for ever, it is a copy. Raises: nothing. GIL: held.
+        """
+        return replace(self._meter.sums, running=len(self._texts), returned=self._texts.returned)
+
+    def propose(
+        self,
+        sampled_token_ids: list[list[int]],
+        num_tokens_no_spec: NDArray[Any],
+        token_ids_cpu: NDArray[np.int32],
+        slot_mappings: Any = None,
+    ) -> list[list[int]]:
+        """Learn the tokens that each row got, and guess what follows: a chain per row, or [].
+
+        num_tokens_no_spec[i] tokens of token_ids_cpu[i] are row i's text, the last of which are
+        sampled_token_ids[i]; a row without such tokens is still being read and gets no guess.
+
+        Mutates: what is known. Valid until: for ever. Raises: nothing. GIL: released in the core.
+        """
+        begun = clock()
+        try:
+            drafts = self._propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu, begun)
+        except Exception:
+            self._meter.sums.errors += 1
+            if self._meter.sums.errors == 1:
+                log.exception("foresay: a step failed and got no drafts; later ones are not logged")
+            with suppress(Exception):
+                self._begin_anew()
+            drafts = [[] for _ in sampled_token_ids]
+        self._meter.tell()
+        self._ended = clock()
+        return drafts
+
+    def _propose(
+        self,
+        sampled: list[list[int]],
+        num_tokens: NDArray[Any],
+        token_ids: NDArray[np.int32],
+        begun: float,
+    ) -> list[list[int]]:
+        counts = np.fromiter(map(len, sampled), np.int64, len(sampled))
+        rows = counts.nonzero()[0]
+        if not len(rows):
+            return [[] for _ in sampled]
+        whole = len(rows) == len(sampled)
+        counts = counts if whole else counts[rows]
+        offsets = np.zeros(len(rows) + 1, np.int32)
+        counts.cumsum(out=offsets[1:])
+        lengths = num_tokens[rows].astype(np.int64)
+        before = lengths - counts
+        # The rows have the sampled tokens too, and there they can be had all at once.
+        starts = rows * token_ids.shape[1] + before - offsets[:-1]
+        places = starts.repeat(counts) + np.arange(offsets[-1])
+        tokens = token_ids.reshape(-1).take(places)
+        keys = keys_of(token_ids, np.tile(rows, 2), np.concatenate((before, lengths)))
+        texts = self._recognise(token_ids, rows, before, keys[: len(rows)])
+        if whole and self._texts.unmoved and self._ended:  # nothing but these rows took the time
+            seconds = begun - self._ended
+            self._gate.observe(len(rows), self._nodes, len(tokens), seconds, self._draft_seconds)
+        paths = np.zeros(len(rows) + 1, np.int32)
+        verdicts = VerdictBatch._trusted(tokens, offsets, _NO_PATH, paths)
+        self._drafter.observe(texts, verdicts)
+        for text in self._texts.keep(keys[len(rows) :], texts):
+            self._finish(text)
+
+        drafting = clock()
+        drafts = self._draft(texts, lengths, counts)
+        self._draft_seconds = clock() - drafting
+        self._meter.count(len(rows), len(tokens), self._nodes, clock() - begun)
+        if whole:
+            return drafts
+        out: list[list[int]] = [[] for _ in sampled]
+        for row, draft in zip(rows.tolist(), drafts, strict=True):
+            out[row] = draft
+        return out
+
+    def _recognise(
+        self, token_ids: NDArray[np.int32], rows: Int64s, before: Int64s, keys: Int64s
+    ) -> list[Request]:
+        """Each row's text; of rows that are seen for the first time, a new one."""
+        texts = self._texts.claim(keys)
+        if not self._texts.unmoved:
+            for at, text in enumerate(texts):
+                if text is None:
+                    prompt = token_ids[rows[at], : max(0, before[at])].copy()
+                    self._begin(prompt, texts, at)
+        return texts  # type: ignore[return-value]
+
+    def _begin(self, prompt: Int32s, texts: list[Request | None], at: int) -> None:
+        """A text for the prompt, in a group with all texts of that prompt if there are others."""
+        self._meter.sums.begun += 1
+        name = hashlib.blake2b(prompt.tobytes(), digest_size=16).hexdigest()
+        members = self._members.setdefault(name, [])
+        if members and self.settings.groups and name not in self._groups:
+            self._groups.add(name)
+            if members[0] in texts:  # if it is absent, it may be over
+                self._regroup(members[0], name, texts)
+        text = self._drafter.begin(prompt, group=name if name in self._groups else None)
+        self._prompts[text] = name
+        members.append(text)
+        texts[at] = text
+
+    def _regroup(self, text: Request, name: str, texts: list[Request | None]) -> None:
+        """Put another text with the same tokens, and with the group, in the place of this one."""
+        tokens, length = self._drafter.text(text), text.prompt_length
+        member = self._drafter.begin(tokens[:length], group=name)
+        if len(tokens) > length:
+            self._drafter.observe([member], [Verdict(_NO_PATH, tokens[length:])])
+        texts[texts.index(text)] = member
+        self._members[name][0] = member
+        self._prompts[member] = self._prompts.pop(text)
+
+    def _finish(self, text: Request) -> None:
+        self._meter.sums.finished += 1
+        name = self._prompts.pop(text)
+        self._members[name].remove(text)
+        if not self._members[name]:
+            del self._members[name]
+            self._groups.discard(name)
+        self._drafter.finish(text)
+
+    def _draft(self, texts: list[Request], lengths: Int64s, counts: Int64s) -> list[list[int]]:
+        self._nodes = 0
+        least = self._gate.least_chance(len(texts))
+        if least is None:
+            self._meter.sums.closed += 1
+            return [[] for _ in texts]
+        # Not one token past the model's length, the target's own after the draft included.
+        budgets = np.minimum(self._max_length - 1 - lengths, self._most)
+        if len(texts) >= self.settings.many_rows:
+            # Where drafting takes time, a draft may be a little longer than the last one was good
+            # for: about 2 % fewer tokens per step, for half the work.
+            np.minimum(budgets, np.maximum(2 * counts, 3), out=budgets)
+        np.maximum(budgets, 0, out=budgets)
+        drafts = self._drafter.propose(texts, budgets.astype(np.int32))  # type: ignore[arg-type]
+        # Chances fall along a chain, so that what is good enough is its beginning.
+        scores: Any = drafts.scores
+        good: NDArray[np.bool_] = scores >= least
+        kept = np.zeros(len(good) + 1, np.int32)
+        good.cumsum(out=kept[1:])
+        bounds = kept[drafts.offsets].tolist()
+        self._nodes = bounds[-1]
+        flat = drafts.tokens[good].tolist()
+        return [flat[start:end] for start, end in pairwise(bounds)]

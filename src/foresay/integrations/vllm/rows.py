@@ -1,0 +1,111 @@
+"""Which row of vLLM's batch continues which text that we know.
+
+vLLM gives no request ids: rows are condensed, swapped, left out for some steps and brought back. So
+a text is known by a key: its length, and its tokens at places that lie further and further back
+from its end. A row whose text *before* this step's tokens has the key of a known text continues it.
+Equal texts have equal keys, and it does not matter which of them is taken. Should two different
+texts ever agree in all of that, one drafts from the other's words: a worse draft, nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Texts", "keys_of"]
+
+Text = TypeVar("Text")
+Int64s = NDArray[np.int64]
+
+_BACK = np.array([1, 2, 3, 5, 9, 21, 60, 200], np.int64)
+# Odd, so that each place changes the key; sums wrap around in 64 bits.
+_WEIGHTS = np.random.default_rng(5).integers(1 << 60, 1 << 62, len(_BACK) + 1) | 1
+
+
+def keys_of(token_ids: NDArray[np.int32], rows: Int64s, lengths: Int64s) -> Int64s:
+    """A number for each row's first `lengths` tokens; they have at least 1.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    # One line per place and not per row: each is then one long operation.
+    places = lengths - _BACK[:, None]
+    np.maximum(places, 0, out=places)
+    places += rows * token_ids.shape[1]
+    keys: Int64s = _WEIGHTS[:-1] @ token_ids.reshape(-1).take(places)
+    keys += lengths * _WEIGHTS[-1]
+    return keys
+
+
+class Texts(Generic[Text]):
+    """The texts that are known, by their keys; one that is not claimed for `grace` steps is over.
+
+    Mutates: only through its methods. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    def __init__(self, grace: int) -> None:
+        self._grace = grace
+        self._step = 0
+        self._keys: Int64s = np.empty(0, np.int64)
+        self._present: list[Text] = []  # in the last step, in the order of the keys
+        self._absent: dict[int, list[tuple[int, Text]]] = {}  # since when; the longest absent first
+        self.returned = 0  # texts that were claimed after they had been absent
+        self.unmoved = False  # whether the last claim found each text where it was
+
+    def __len__(self) -> int:
+        return len(self._present) + sum(map(len, self._absent.values()))
+
+    def claim(self, keys: Int64s) -> list[Text | None]:
+        """The text of each key, which is not known any more afterwards; None where there is none.
+
+        Mutates: what is known; what was there last and is not claimed counts as absent. Valid
+        until: for ever. Raises: nothing. GIL: held.
+        """
+        self._step += 1
+        texts: list[Text | None] = list(self._present)
+        self.unmoved = len(keys) == len(texts) and bool((keys == self._keys).all())
+        if not self.unmoved:
+            texts = self._search(keys.tolist())
+        self._present = []
+        return texts
+
+    def _search(self, keys: list[int]) -> list[Text | None]:
+        known: dict[int, list[Text]] = {}
+        for key, text in zip(self._keys.tolist(), self._present, strict=True):
+            known.setdefault(key, []).append(text)
+        found: list[Text | None] = []
+        for key in keys:
+            texts = known.get(key)
+            found.append(texts.pop() if texts else self._return(key))
+        for key, texts in known.items():
+            for text in texts:
+                # To the end, also where one with this key has been waiting: nobody waits shorter.
+                waiting = self._absent.pop(key, [])
+                self._absent[key] = [*waiting, (self._step, text)]
+        return found
+
+    def _return(self, key: int) -> Text | None:
+        waiting = self._absent.get(key)
+        if not waiting:
+            return None
+        self.returned += 1
+        text = waiting.pop()[1]
+        if not waiting:
+            del self._absent[key]
+        return text
+
+    def keep(self, keys: Int64s, texts: Sequence[Text]) -> list[Text]:
+        """Know the texts by these keys from now on; returns those that are over.
+
+        Mutates: what is known. Valid until: the next `claim`. Raises: nothing. GIL: held.
+        """
+        self._keys, self._present = keys, list(texts)
+        over: list[Text] = []
+        for key, waiting in list(self._absent.items()) if self._absent else ():
+            if waiting[-1][0] + self._grace > self._step:
+                break  # those behind it were missed later still
+            del self._absent[key]
+            over += [text for _, text in waiting]
+        return over

@@ -1,0 +1,149 @@
+"""What can be set inside vLLM: by environment variables, or in one file for all processes.
+
+A setting `name` is the variable FORESAY_VLLM_NAME, or the key `name` in the object "vllm" of the
+JSON file that FORESAY_CONFIG names. The variable wins. `describe` lists them all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from foresay.errors import InputError
+
+__all__ = ["Settings", "describe", "read_settings"]
+
+PREFIX = "FORESAY_VLLM_"
+CONFIG = "FORESAY_CONFIG"
+_SWITCH = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+
+
+def _setting(default: Any, says: str, least: float = 0, most: float = 0) -> Any:
+    return field(default=default, metadata={"says": says, "least": least, "most": most})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that can be set, with what is used where nothing is.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError when constructed. GIL: held.
+    """
+
+    suffix: bool = _setting(False, "whether vLLM's method `suffix` runs on foresay's core")
+    history: bool = _setting(True, "whether finished answers are drafted from")
+    history_bytes: int = _setting(256 << 20, "memory for finished answers", 0, 1 << 50)
+    groups: bool = _setting(True, "whether requests of one prompt see each other's answers")
+    group_bytes: int = _setting(1 << 30, "memory for the texts of such groups", 0, 1 << 50)
+    corpus: str = _setting("", "a corpus file to draft from as well; none if empty")
+    threads: int = _setting(
+        1,
+        "of the core; more are a little faster on idle processors, and much slower on busy ones",
+        1,
+        256,
+    )
+    max_rows: int = _setting(0, "no drafts while more requests run; 0: no bound", 0, 1 << 20)
+    many_rows: int = _setting(
+        64,
+        "from this many requests on, each drafts as much as its last draft was worth",
+        1,
+        1 << 20,
+    )
+    least_chance: float = _setting(
+        0.1, "a token is drafted if the chance that it will be kept is not below this", 0, 1
+    )
+    measure: bool = _setting(
+        True, "whether measured times may cut drafts further; never with tensor parallelism"
+    )
+    grace: int = _setting(
+        64,
+        "steps for which a request that vanished may come back before it counts as over",
+        0,
+        4096,
+    )
+    log_seconds: float = _setting(10.0, "time between two lines in the log; 0: none", 0, 86400)
+    steps_file: str = _setting("", "a file that gets one JSON line per step; none if empty")
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value, kind = getattr(self, item.name), type(item.default)
+            least, most = item.metadata["least"], item.metadata["most"]
+            if kind in (int, float):
+                number = type(value) is int or (kind is float and type(value) is float)
+                if not number or not least <= value <= most:
+                    word = "whole number" if kind is int else "number"
+                    raise InputError(
+                        f"{item.name} is {value!r}; it is a {word} from {least} to {most}"
+                    )
+            elif type(value) is not kind:
+                word = "true or false" if kind is bool else "a string"
+                raise InputError(f"{item.name} is {value!r}; it is {word}")
+
+
+def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings of this process, from the variables and the file that they name.
+
+    Mutates: nothing. Valid until: for ever; later changes of the variables are not seen. Raises:
+    InputError for a name that does not exist, a value out of range, or a file that is not as it
+    should be. GIL: held.
+    """
+    given = os.environ if environ is None else environ
+    values: dict[str, Any] = _from_file(given[CONFIG]) if given.get(CONFIG) else {}
+    known = {item.name: item for item in fields(Settings)}
+    for name in values:
+        if name not in known:
+            raise InputError(
+                f'the object "vllm" in {given[CONFIG]} has {name!r}; it may have {", ".join(known)}'
+            )
+    for variable, word in given.items():
+        if not variable.startswith(PREFIX):
+            continue
+        name = variable[len(PREFIX) :].lower()
+        if name not in known:
+            valid = ", ".join(PREFIX + n.upper() for n in known)
+            raise InputError(f"the variable {variable} is set; those that exist are {valid}")
+        values[name] = _parsed(variable, word, type(known[name].default))
+    return Settings(**values)
+
+
+def describe() -> str:
+    """One line per setting: its variable, what is used without it, and what it says.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    return "\n".join(
+        f"{PREFIX}{item.name.upper()}={json.dumps(item.default)}  {item.metadata['says']}"
+        for item in fields(Settings)
+    )
+
+
+def _from_file(path: str) -> dict[str, Any]:
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{CONFIG} names {path}, which cannot be read as JSON ({error})"
+        ) from error
+    section = content.get("vllm", {}) if isinstance(content, dict) else None
+    if not isinstance(section, dict):
+        raise InputError(
+            f'{CONFIG} names {path}; it must hold an object, with an object "vllm" in it'
+        )
+    return section
+
+
+def _parsed(variable: str, word: str, kind: type) -> Any:
+    if kind is str:
+        return word
+    if kind is bool:
+        if word.lower() not in _SWITCH:
+            raise InputError(f"{variable} is {word!r}; it is one of {', '.join(_SWITCH)}")
+        return _SWITCH[word.lower()]
+    try:
+        return kind(word)
+    except ValueError:
+        name = "whole number" if kind is int else "number"
+        raise InputError(f"{variable} is {word!r}; it is a {name}") from None

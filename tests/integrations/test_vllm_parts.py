@@ -1,0 +1,282 @@
+"""The parts of the vLLM adapter: keys of texts, the gate, the settings, the suffix seam."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from foresay.errors import InputError
+from foresay.integrations.vllm import (
+    Settings,
+    SuffixDecodingCache,
+    describe,
+    read_settings,
+    register,
+)
+from foresay.integrations.vllm.gate import Gate
+from foresay.integrations.vllm.rows import Texts, keys_of
+
+# ---- rows ------------------------------------------------------------------------------------
+
+
+def test_keys_tell_texts_apart_and_depend_on_nothing_else() -> None:
+    chance = np.random.default_rng(0)
+    ids = chance.integers(0, 50000, (8, 600), np.int32)
+    rows, lengths = np.arange(8), np.array([1, 2, 5, 17, 100, 300, 599, 600])
+    keys = keys_of(ids, rows, lengths).tolist()
+    assert len(set(keys)) == 8
+    assert keys_of(ids, rows[::-1].copy(), lengths[::-1].copy()).tolist() == keys[::-1]
+    other = ids.copy()
+    for row, length in enumerate(lengths):
+        other[row, length:] = 0  # what comes later does not count
+    assert keys_of(other, rows, lengths).tolist() == keys
+    shorter = keys_of(ids, rows[1:], lengths[1:] - 1).tolist()
+    assert not set(shorter) & set(keys)
+    for back in (1, 2, 9, 60):
+        other = ids.copy()
+        other[rows[4:], lengths[4:] - back] += 1
+        assert not set(keys_of(other, rows[4:], lengths[4:]).tolist()) & set(keys)
+
+
+def known(*keys: int) -> NDArray[np.int64]:
+    return np.array(keys, np.int64)
+
+
+def test_texts_are_found_by_their_keys_for_a_while() -> None:
+    texts: Texts[str] = Texts(grace=3)
+    assert texts.claim(known(1, 2)) == [None, None]
+    assert texts.keep(known(1, 2), ["a", "b"]) == []
+    assert texts.claim(known(2)) == ["b"]
+    assert texts.keep(known(3), ["b"]) == [] and len(texts) == 2
+    assert texts.claim(known(3, 1)) == ["b", "a"] and texts.returned == 1
+    assert texts.keep(known(4, 5), ["b", "a"]) == []
+    assert texts.claim(known(4, 5)) == ["b", "a"] and texts.unmoved
+    assert texts.keep(known(6, 7), ["b", "a"]) == []
+    assert texts.claim(known(7)) == ["a"]
+    over = [texts.keep(known(7), ["a"])]
+    for _ in range(3):
+        assert texts.claim(known(7)) == ["a"]
+        over.append(texts.keep(known(7), ["a"]))
+    assert over == [[], [], [], ["b"]] and len(texts) == 1
+    assert texts.claim(known(6)) == [None]
+
+
+def test_equal_texts_are_all_kept() -> None:
+    texts: Texts[str] = Texts(grace=8)
+    texts.keep(known(1, 1, 1, 2), ["a", "b", "c", "d"])
+    assert len(texts) == 4
+    assert sorted(map(str, texts.claim(known(1, 2, 1)))) == ["b", "c", "d"]
+    texts.keep(known(3, 4, 3), ["b", "d", "c"])
+    assert len(texts) == 4
+    assert texts.claim(known(1)) == ["a"]
+
+
+# ---- gate ------------------------------------------------------------------------------------
+
+
+def drive(gate: Gate, fixed: float, per_token: float, chance: float, rows: int = 4) -> list[int]:
+    """How many steps of each 64 had drafts, if steps take fixed + per_token * verified tokens."""
+    luck, drafting = random.Random(0), []
+    for _ in range(640):
+        least = gate.least_chance(rows)
+        nodes = 4 * rows if least is not None and chance >= least else 0
+        won = sum(luck.random() < chance for _ in range(nodes))
+        seconds = (fixed + per_token * (rows + nodes)) * luck.uniform(0.95, 1.05)
+        gate.observe(rows, nodes, rows + won, seconds, 1e-5)
+        drafting.append(nodes > 0)
+    return [sum(drafting[at : at + 64]) for at in range(0, 640, 64)]
+
+
+@pytest.mark.parametrize(
+    ("fixed", "per_token", "chance", "drafts"),
+    [
+        (0.010, 1e-5, 0.5, True),  # verification is nearly free
+        (0.010, 1e-5, 0.15, True),
+        (0.000, 1e-3, 0.5, False),  # each token costs as much as any other
+        (0.004, 1e-3, 0.3, False),
+        (0.004, 1e-3, 0.9, True),
+    ],
+)
+def test_drafts_are_verified_where_they_pay(
+    fixed: float, per_token: float, chance: float, drafts: bool
+) -> None:
+    gate = Gate(least_chance=0.1, max_rows=0, measure=True)
+    after = drive(gate, fixed, per_token, chance)[2:]
+    assert all(count >= 60 for count in after) if drafts else all(count <= 4 for count in after)
+
+
+def test_the_gate_opens_again_when_times_change() -> None:
+    gate = Gate(least_chance=0.1, max_rows=0, measure=True)
+    assert drive(gate, 0.0, 1e-3, 0.5)[-1] <= 4
+    assert drive(gate, 0.02, 1e-6, 0.5)[-1] >= 60
+
+
+def test_a_gate_that_does_not_measure_knows_rows_and_chances_only() -> None:
+    gate = Gate(least_chance=0.2, max_rows=8, measure=False)
+    assert drive(gate, 0.0, 1e-3, 0.5) == [64] * 10
+    assert [gate.least_chance(rows) for rows in (1, 8, 9)] == [0.2, 0.2, None]
+
+
+# ---- settings --------------------------------------------------------------------------------
+
+
+def test_settings_come_from_variables_and_a_file(tmp_path: Path) -> None:
+    assert read_settings({}) == Settings()
+    path = tmp_path / "foresay.json"
+    path.write_text(json.dumps({"vllm": {"max_rows": 32, "history": False}, "serve": {"x": 1}}))
+    given = {
+        "FORESAY_CONFIG": str(path),
+        "FORESAY_VLLM_MAX_ROWS": "16",
+        "FORESAY_VLLM_LEAST_CHANCE": "0.25",
+        "FORESAY_VLLM_GROUPS": "off",
+        "PATH": "/bin",
+    }
+    expected = Settings(max_rows=16, history=False, least_chance=0.25, groups=False)
+    assert read_settings(given) == expected
+    assert all(f"FORESAY_VLLM_{n.upper()}" in describe() for n in Settings.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"FORESAY_VLLM_MAXROWS": "1"}, "FORESAY_VLLM_MAXROWS is set; those that exist are"),
+        ({"FORESAY_VLLM_GRACE": "many"}, "FORESAY_VLLM_GRACE is 'many'; it is a whole number"),
+        ({"FORESAY_VLLM_GRACE": "-1"}, "grace is -1; it is a whole number from 0 to 4096"),
+        ({"FORESAY_VLLM_LEAST_CHANCE": "nan"}, "least_chance is nan; it is a number from 0 to 1"),
+        ({"FORESAY_VLLM_SUFFIX": "maybe"}, "FORESAY_VLLM_SUFFIX is 'maybe'; it is one of 1, true"),
+        ({"FORESAY_CONFIG": "nowhere.json"}, "nowhere.json, which cannot be read as JSON"),
+    ],
+)
+def test_bad_settings_are_refused_with_a_sentence(given: dict[str, str], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        read_settings(given)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("[1]", 'it must hold an object, with an object "vllm" in it'),
+        ('{"vllm": 3}', 'it must hold an object, with an object "vllm" in it'),
+        ('{"vllm": {"rows": 3}}', "has 'rows'; it may have suffix"),
+        ('{"vllm": {"grace": true}}', "grace is True; it is a whole number"),
+        ('{"vllm": {"history": 1}}', "history is 1; it is true or false"),
+        ('{"vllm": {"corpus": 1}}', "corpus is 1; it is a string"),
+    ],
+)
+def test_bad_files_are_refused_with_a_sentence(tmp_path: Path, content: str, says: str) -> None:
+    path = tmp_path / "foresay.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=says):
+        read_settings({"FORESAY_CONFIG": str(path)})
+
+
+# ---- the suffix seam -------------------------------------------------------------------------
+
+
+def test_the_cache_drafts_as_arctics_does() -> None:
+    cache = SuffixDecodingCache(max_tree_depth=24, max_cached_requests=10)
+    ids = np.zeros((2, 64), np.int32)
+    ids[1, :6] = [1, 2, 3, 4, 1, 2]
+    cache.start_request("a", ids[1, :6])
+    ids[1] = 0  # vLLM's buffer moves on
+    cache.add_active_response("a", [3])
+    draft = cache.speculate("a", np.array([1, 2, 3], np.int32), max_spec_tokens=3)
+    assert draft.token_ids[:1] == [4] and type(draft.token_ids[0]) is int
+    assert draft.parents == list(range(-1, len(draft.token_ids) - 1))
+    assert draft.score == pytest.approx(sum(draft.probs)) and all(p >= 0.1 for p in draft.probs)
+    assert len(cache.speculate("a", [1, 2, 3]).token_ids) <= 24  # None is a valid number of tokens
+    sure = cache.speculate("a", [1, 2, 3], 8, min_token_prob=0.99)
+    assert len(sure.token_ids) < len(cache.speculate("a", [1, 2, 3], 8, min_token_prob=0).token_ids)
+    for nothing in (cache.speculate("a", [3], 0), cache.speculate("a", [3], 4, 0.0)):
+        assert nothing.token_ids == [] and nothing.score == 0
+    assert cache.active_requests - {"b"} == {"a"}
+
+
+def test_finished_answers_help_later_requests() -> None:
+    answer = random.Random(0).sample(range(1000), 40)
+    found = []
+    for cached in (10, 0):
+        cache = SuffixDecodingCache(24, cached)
+        for name in range(4):
+            cache.start_request(name, [2000 + name])
+            cache.add_active_response(name, answer)
+            cache.stop_request(name)
+        assert list(cache.cached_requests) == ([0, 1, 2, 3] if cached else [])
+        cache.start_request("new", [3000])
+        cache.add_active_response("new", answer[:10])
+        found.append(cache.speculate("new", answer[:10], 4).token_ids)
+    assert found[0] == answer[10:14] and found[1] != found[0]
+
+
+def test_a_request_that_comes_back_keeps_its_text() -> None:
+    for prompt, expected in (([1, 2], True), ([1, 3], False)):
+        cache = SuffixDecodingCache(24, 0)  # without answers of others: its own text alone
+        cache.start_request("a", [1, 2])
+        cache.add_active_response("a", [7, 8, 9, 10, 11])
+        cache.stop_request("a")
+        cache.start_request("a", prompt)
+        cache.add_active_response("a", [7, 8, 9])
+        assert (cache.speculate("a", [8, 9], 1).token_ids == [10]) == expected
+
+
+def test_ids_are_listed_up_to_a_bound_and_misuse_is_refused() -> None:
+    cache = SuffixDecodingCache(24, 2)
+    for name in "abc":
+        cache.start_request(name, [1])
+        cache.stop_request(name)
+    assert list(cache.cached_requests) == ["b", "c"]
+    cache.evict_cached_response("b")
+    assert list(cache.cached_requests) == ["c"]
+    cache.start_request("d", [1])
+    with pytest.raises(ValueError, match="'d' is active"):
+        cache.start_request("d", [1])
+    for call in (cache.stop_request, cache.evict_cached_response):
+        with pytest.raises(ValueError, match="'x' is not"):
+            call("x")
+    with pytest.raises(ValueError, match="'x' is not active"):
+        cache.speculate("x", [1])
+    with pytest.raises(ValueError, match="max_tree_depth is 0"):
+        SuffixDecodingCache(0)
+
+
+SEAM = """
+import sys
+from importlib.util import find_spec
+from foresay.integrations.vllm import register, SuffixDecodingCache
+register(); register()
+found = find_spec("arctic_inference") is not None
+if found:
+    from arctic_inference.suffix_decoding import SuffixDecodingCache as theirs
+    found = theirs is SuffixDecodingCache
+print(found, "vllm" in sys.modules, "torch" in sys.modules)
+"""
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("arctic_inference") is not None, reason="the real one is installed"
+)
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_seam_is_there_only_when_asked_for(asked: bool) -> None:
+    command = [sys.executable, "-c", SEAM]
+    environ = {"FORESAY_VLLM_SUFFIX": str(int(asked)), "PYTHONWARNINGS": "error"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environ)
+    assert done.stdout.split() == [str(asked), "False", "False"]
+
+
+def test_a_package_that_was_imported_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = type(sys)("arctic_inference.suffix_decoding")
+    monkeypatch.setitem(sys.modules, "arctic_inference.suffix_decoding", real)
+    monkeypatch.setenv("FORESAY_VLLM_SUFFIX", "1")
+    register()
+    assert sys.modules["arctic_inference.suffix_decoding"] is real
+    assert "has been imported already" in caplog.text

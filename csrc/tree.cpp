@@ -69,8 +69,10 @@ bool TreeGrower::step() {
 /// log odds of evidence that cannot make one. The root's is all looked at, to be learned from.
 void TreeGrower::set_least(float score) {
     least_ = -std::numeric_limits<float>::infinity();
-    float needed = node_ == 0 ? 0 : floor_;
-    if (room_ > 0 && end_pending_ - first_pending_ >= room_) needed = std::max(needed, pending_[end_pending_ - room_].score);
+    float needed = 0;
+    if (room_ > 0 && end_pending_ - first_pending_ >= room_) needed = pending_[end_pending_ - room_].score;
+    by_floor_ = node_ > 0 && needed < floor_;
+    if (by_floor_) needed = floor_;
     if (needed == 0) return;
     needed /= score;
     if (needed >= kMostCertain) least_ = std::numeric_limits<float>::infinity();
@@ -100,7 +102,8 @@ void TreeGrower::take_best() {
     considered_->nodes.push_back({taken.token, static_cast<int32_t>(best.parent), best.score, 0, 0, taken.kinds});
     if (--room_ == 0) return;
     set_least(best.score);
-    expandable_ = promise(taken) >= least_;
+    // Others stand in line for a place in the tree; what is above the floor has none to take.
+    expandable_ = promise(taken) + (by_floor_ ? kSlackOfMany : 0) >= least_;
     if (!expandable_) return;
     for (size_t s = 0; s < sources.size(); ++s) {
         SourceCursor& cursor = cursors[node_ * sources.size() + s];

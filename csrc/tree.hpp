@@ -134,6 +134,7 @@ private:
 
     // Of the present expansion: its candidates are those of `considered_` from begin_ on.
     float least_ = 0;        // evidence with lower log odds cannot matter
+    bool by_floor_ = false;  // whether that is because of the floor
     uint32_t begin_ = 0;
     Candidate* found_ = nullptr;
     uint32_t num_found_ = 0;

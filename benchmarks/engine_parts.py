@@ -22,6 +22,7 @@ from engine_ways import (
     answer,
     geometric,
     greedy,
+    step_in_turns,
     take_turns,
 )
 from foresay import SamplingParams
@@ -231,8 +232,8 @@ def little(bench: Bench) -> dict[str, Any]:
 
 def batch(bench: Bench) -> dict[str, Any]:
     """Many at once, of all categories, each with as many tokens as are asked for. Engines are new
-    in each round. Padding is measured for the smallest batch, for information: the more prompts,
-    the more of it is padding.
+    in each round; ours take turns step by step. Padding is measured for the smallest batch, for
+    information: the more prompts, the more of it is padding.
     """
     params = greedy(bench.scale.batch_tokens, past_the_end=True)
     results, rows = [], []
@@ -244,12 +245,14 @@ def batch(bench: Bench) -> dict[str, Any]:
         runs = []
         for turn in range(bench.scale.rounds):
             llms = {OURS: bench.ours.plain(), DEFAULT: bench.ours.default()}
+            ours = partial(step_in_turns, {name: (llm, jobs) for name, llm in llms.items()})
+            run = ours() if turn % 2 else {}
             with bench.theirs.continuous(given, params.max_tokens, bench.rows) as continuous:
                 ways = {CONTINUOUS: continuous}
-                ways |= {name: partial(answer, llm, jobs) for name, llm in llms.items()}
                 if wanted == min(bench.scale.sizes):
                     ways[PADDED] = partial(bench.theirs.padded, given, params.max_tokens)
-                run = take_turns(ways, turn)
+                run |= take_turns(ways, turn)
+            run |= {} if turn % 2 else ours()
             for name in llms:
                 bench.note(f"batch {size}", name, jobs, run[name])
             runs.append(run)
@@ -267,20 +270,23 @@ def batch(bench: Bench) -> dict[str, Any]:
 
 def group(bench: Bench) -> dict[str, Any]:
     """Samples of one prompt at once, temperature 0.8; answers end where they end, all write the
-    same. Engines are new for each prompt, so that nobody remembers another round.
+    same, step by step in turns. Drafters are new for each prompt, so that they know nothing but the
+    group; policies stay, as those of a rollout do.
     """
     params = SamplingParams(temperature=0.8, max_tokens=bench.scale.tokens)
     runs, rows = [], []
-    for turn, prompt in enumerate(bench.first(GROUPS, bench.scale.groups)):
+    sharing, not_sharing = bench.ours.policy(), bench.ours.policy()
+    for prompt in bench.first(GROUPS, bench.scale.groups):
         seeds = [seed_of_sample(1, sample) for sample in range(bench.scale.samples)]
         alone = [Job(prompt, params, seed) for seed in seeds]
         together = [Job(prompt, params, seed, group="samples") for seed in seeds]
+        ours = bench.ours
         ways = {
-            OURS: partial(answer, bench.ours.plain(), together),
-            DEFAULT: partial(answer, bench.ours.default(), together),
-            NO_SHARING: partial(answer, bench.ours.default(SuffixDrafter(history=False)), alone),
+            OURS: (ours.plain(), together),
+            DEFAULT: (ours.default(policy=sharing), together),
+            NO_SHARING: (ours.default(SuffixDrafter(history=False), not_sharing), alone),
         }
-        run = take_turns(ways, turn)
+        run = step_in_turns(ways)
         for name in ways:
             bench.note("group", name, alone, run[name])
         bench.moments.setdefault("a group", []).extend(run[DEFAULT].moments)

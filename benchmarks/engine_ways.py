@@ -21,7 +21,7 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from foresay import LLM, SamplingParams
 from foresay.drafter import Drafter
-from foresay.engine.budget import make_policy
+from foresay.engine.budget import Policy, make_policy
 from foresay.engine.cost import StepCost
 from foresay.engine.measure import measured_cost
 from foresay.engine.text import AnswerText
@@ -92,35 +92,66 @@ def greedy(tokens: int, *, past_the_end: bool) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=past_the_end)
 
 
-def answer(llm: LLM, jobs: Sequence[Job]) -> Answered:
-    """All jobs at once through an LLM's engine, as `LLM.generate` asks it."""
-    start = clock()
-    requests = [
-        llm.engine.add(
-            job.prompt.tokens,
-            job.params,
-            seed=job.seed,
-            stops=() if job.params.ignore_eos else llm.tokenizer.ends,
-            group=job.group,
-            text=AnswerText(llm.tokenizer.decode),
-        )
-        for job in jobs
-    ]
-    before = {id(request): (0, 0, 0) for request in requests}
-    moments: list[Moment] = []
-    while llm.engine.busy:
-        for request in llm.engine.step():
-            stats, old = request.stats, before[id(request)]
+class Answering:
+    """Jobs in an LLM's engine, asked as `LLM.generate` asks them; `step` by step until `done`."""
+
+    def __init__(self, llm: LLM, jobs: Sequence[Job]) -> None:
+        self._engine = llm.engine
+        start = clock()
+        self._requests = [
+            llm.engine.add(
+                job.prompt.tokens,
+                job.params,
+                seed=job.seed,
+                stops=() if job.params.ignore_eos else llm.tokenizer.ends,
+                group=job.group,
+                text=AnswerText(llm.tokenizer.decode),
+            )
+            for job in jobs
+        ]
+        self._seconds = clock() - start
+        self._before = {id(request): (0, 0, 0) for request in self._requests}
+        self._moments: list[Moment] = []
+
+    def step(self) -> bool:
+        """Whether there is more to do."""
+        start = clock()
+        written = self._engine.step()
+        self._seconds += clock() - start
+        for request in written:
+            stats, old = request.stats, self._before[id(request)]
             new = stats.tokens, stats.drafted, stats.accepted
-            moments.append(Moment(old[0], new[1] - old[1], new[2] - old[2], new[0] - old[0]))
-            before[id(request)] = new
-    seconds = clock() - start
-    for request in requests:
-        if request.error is not None:
-            raise request.error
-    # Steps of single answers: those that many answers had in common are counted for each.
-    steps = sum(request.stats.steps for request in requests)
-    return Answered(seconds, [request.token_ids for request in requests], steps, moments)
+            self._moments.append(Moment(old[0], new[1] - old[1], new[2] - old[2], new[0] - old[0]))
+            self._before[id(request)] = new
+        return self._engine.busy
+
+    def done(self) -> Answered:
+        for request in self._requests:
+            if request.error is not None:
+                raise request.error
+        # Steps of single answers: those that many answers had in common are counted for each.
+        steps = sum(request.stats.steps for request in self._requests)
+        texts = [request.token_ids for request in self._requests]
+        return Answered(self._seconds, texts, steps, self._moments)
+
+
+def answer(llm: LLM, jobs: Sequence[Job]) -> Answered:
+    """All jobs at once."""
+    asked = Answering(llm, jobs)
+    while asked.step():
+        pass
+    return asked.done()
+
+
+def step_in_turns(asked: Mapping[str, tuple[LLM, Sequence[Job]]]) -> dict[str, Answered]:
+    """Everybody's jobs, one step of each after the other; who begins changes from step to step. The
+    machine has phases of seconds in which everything takes twice as long: so all share them.
+    """
+    answering = {name: Answering(*given) for name, given in asked.items()}
+    names = list(answering)
+    while names:
+        names = [name for name in (*names[1:], names[0]) if answering[name].step()]
+    return {name: answering[name].done() for name in asked}
 
 
 class Ours:
@@ -133,14 +164,17 @@ class Ours:
     def plain(self) -> LLM:
         return warm(self.llm.beside(None, "none"))
 
-    def default(self, drafter: str | Drafter[Any] = "suffix") -> LLM:
-        """A fresh engine with the default policy. The machine is measured once, for all of them:
-        an LLM does it when it is made.
+    def policy(self) -> Policy:
+        """The default one. The machine is measured once, for all of them: an LLM does it when it is
+        made.
         """
         if self._cost is None:
             self._cost = measured_cost(self.llm.target)
-        policy = make_policy("adaptive", deepcopy(self._cost))
-        return warm(self.llm.beside(drafter, policy))
+        return make_policy("adaptive", deepcopy(self._cost))
+
+    def default(self, drafter: str | Drafter[Any] = "suffix", policy: Policy | None = None) -> LLM:
+        """A fresh engine with the default policy, or one that has seen something already."""
+        return warm(self.llm.beside(drafter, policy or self.policy()))
 
 
 def warm(llm: LLM) -> LLM:

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "inline.hpp"
+
 namespace foresay::attention {
 
 constexpr uint32_t kKeyBlock = 16;  // tokens whose keys stand beside each other
@@ -34,9 +36,6 @@ struct Block {
     float* partials;
 
 };
-
-// Always inline, for the reason that csrc/attention_loops.hpp gives.
-#define FORESAY_INLINE inline __attribute__((always_inline))
 
 FORESAY_INLINE uint32_t lanes_of(const Block& block) noexcept { return block.row_count * block.group; }
 /// Columns of values, in whole vectors; words of a row of values, which holds one token or two.

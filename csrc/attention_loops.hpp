@@ -1,5 +1,5 @@
 // The loops of attention, for one level: the file that includes this is compiled for it and has defined
-//   FORESAY_WIDTH  floats of a vector: 16, 8 or 4
+//   FORESAY_WIDTH  as csrc/vectors.hpp says
 //   FORESAY_TILES  whether there are matrix tiles of bfloat16
 //   FORESAY_KERNEL, FORESAY_KERNEL_NAME
 //
@@ -16,9 +16,7 @@
 // file's copy of an inline function for the rest of the program, which must run on lesser machines.
 #include "attention_kernel.hpp"
 
-#if FORESAY_WIDTH > 4
-#include <immintrin.h>
-#endif
+#include "vectors.hpp"
 #if FORESAY_TILES
 #include "tiles.hpp"
 #endif
@@ -26,10 +24,7 @@
 namespace foresay::attention {
 namespace {
 
-constexpr uint32_t kWidth = FORESAY_WIDTH, kParts = kKeyBlock / kWidth;
-typedef float Vec __attribute__((vector_size(4 * kWidth)));
-typedef uint32_t Words __attribute__((vector_size(4 * kWidth)));
-typedef int32_t Ints __attribute__((vector_size(4 * kWidth)));
+constexpr uint32_t kParts = kKeyBlock / kWidth;
 
 // How many lanes and blocks of keys, or columns, share registers.
 constexpr uint32_t kScoreLanes = kWidth == 16 ? 6 : 4, kScoreBlocks = kWidth == 16 ? 4 : 1;
@@ -38,50 +33,6 @@ constexpr uint32_t kMixLanes = kWidth == 16 ? 6 : 2, kMixColumns = kWidth == 16 
 
 FORESAY_INLINE uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 FORESAY_INLINE uint32_t most(uint32_t a, uint32_t b) { return a > b ? a : b; }
-
-template <class V, class T>
-FORESAY_INLINE V load(const T* from) {
-    V out;
-    __builtin_memcpy(&out, from, sizeof(V));
-    return out;
-}
-template <class V, class T>
-FORESAY_INLINE void store(T* to, V value) { __builtin_memcpy(to, &value, sizeof(V)); }
-FORESAY_INLINE Vec all(float value) { return value - Vec{}; }  // unlike a sum with 0, no operation
-FORESAY_INLINE Words all(uint32_t value) { return value - Words{}; }
-
-FORESAY_INLINE Vec multiply_add(Vec a, Vec b, Vec c) {
-#if FORESAY_WIDTH == 16
-    return _mm512_fmadd_ps(a, b, c);
-#elif FORESAY_WIDTH == 8
-    return _mm256_fmadd_ps(a, b, c);
-#else
-    return a * b + c;
-#endif
-}
-FORESAY_INLINE Vec highest(Vec a, Vec b) { return a > b ? a : b; }
-
-/// The two bfloat16 of each word.
-FORESAY_INLINE Vec low_of(Words words) { return reinterpret_cast<Vec>(words << 16); }
-FORESAY_INLINE Vec high_of(Words words) { return reinterpret_cast<Vec>(words & 0xFFFF0000u); }
-
-/// e^x for x <= 0; 0 where it would be below the smallest normal number. With k = x / ln 2 to the nearest whole number,
-/// e^x = 2^k e^r and |r| <= ln 2 / 2; adding kRound leaves k in the low bits. The polynomial goes through e^r at
-/// Chebyshev's points and is off by 1e-8.
-FORESAY_INLINE Vec exponential(Vec x) {
-    constexpr float kRound = 0x1.8p23f, kLog2E = 0x1.715476p0f, kLn2High = 0x1.62e4p-1f, kLn2Low = 0x1.7f7d1cp-20f, kLeast = -87.3f;
-    const Vec shifted = multiply_add(x, all(kLog2E), all(kRound)), k = shifted - all(kRound);
-    const Vec r = multiply_add(k, all(-kLn2Low), multiply_add(k, all(-kLn2High), x));
-    Vec p = all(0.0013926213141530752f);
-    p = multiply_add(p, r, all(0.008363203145563602f));
-    p = multiply_add(p, r, all(0.041666556149721146f));
-    p = multiply_add(p, r, all(0.16666576266288757f));
-    p = multiply_add(p, r, all(0.5f));
-    const Vec near_one = multiply_add(r * r, p, r) + all(1.0f);
-    const Vec power = reinterpret_cast<Vec>(reinterpret_cast<Words>(near_one) + (reinterpret_cast<Words>(shifted) << 23));
-    return x < all(kLeast) ? Vec{} : power;
-}
-FORESAY_INLINE float exponential(float x) { return exponential(all(x))[0]; }
 
 /// cap tanh(x / cap).
 FORESAY_INLINE Vec capped(Vec x, float cap) {

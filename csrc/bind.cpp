@@ -234,17 +234,17 @@ void bind_drafter(nb::module_& m) {
             const nb::gil_scoped_release released;
             return self.begin(tokens, group, tenant);
         }, "prompt"_a.noconvert(), "group"_a.none(), "tenant"_a.none(), nb::keep_alive<0, 1>())
-        .def("propose", [](TextDrafter& self, const States& states, const nb::object& budgets) -> Drafted {
+        .def("propose", [](TextDrafter& self, const States& states, const nb::object& budgets, float least) -> Drafted {
             const std::vector<int32_t> most = budgets_of(budgets);
             const Requests batch(states);
             PackedTrees out;
             {
                 const nb::gil_scoped_release released;
-                self.propose(batch.requests, most, out);
+                self.propose(batch.requests, most, least, out);
             }
             return Drafted(own(std::move(out.tokens)), own(std::move(out.parents)), own(std::move(out.offsets)),
                            own(std::move(out.scores)));
-        }, "states"_a, "budgets"_a, "(tokens, parents, offsets, scores)")
+        }, "states"_a, "budgets"_a, "least"_a = 0.f, "(tokens, parents, offsets, scores)")
         .def("observe", [](TextDrafter& self, const States& states, const Tokens& tokens, const Tokens& offsets) {
             const Requests batch(states);
             const std::vector<int32_t> values = copy(tokens), bounds = copy(offsets);

@@ -1,6 +1,8 @@
-// Linear layers and norms for Python. Rows and results are too large to copy: they are read and written while the GIL is released, so
+// Linear layers, norms and whole blocks of them for Python. Rows and results are too large to copy: they are read and written while the GIL is released, so
 // the caller keeps other threads from them.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
 #include <cstdint>
@@ -9,6 +11,7 @@
 #include <utility>
 
 #include "bind.hpp"
+#include "block.hpp"
 #include "borrowed.hpp"
 #include "errors.hpp"
 #include "linear.hpp"
@@ -89,14 +92,56 @@ void bind_class(nb::module_& m) {
             if (rows.count && rows.first < results.end && results.first < rows.end)
                 throw InputError("out lies where x does; give another");
             const nb::gil_scoped_release released;
-            self.multiply(rows.data, rows.step, rows.count, results.data, threads);
+            const Product product{self, results.data};
+            multiply({&product, 1}, rows.data, rows.step, rows.count, threads);
         }, "x"_a, "out"_a, "threads"_a = 1, "x [..., rows, ins] into out [..., rows, outs], contiguous; bfloat16 or its bits as uint16.");
+}
+
+using Scale = std::pair<nb::object, float>;
+
+/// A copy.
+Block::Norm norm_of(const char* name, const std::optional<Scale>& given) {
+    if (!given) return {};
+    const Borrowed weight(name, given->first, false);
+    check_dtype(name, weight);
+    if (weight.dimensions != 1) throw InputError(std::string(name) + " has the shape " + shape_of(weight) + "; valid is 1 dimension");
+    Block::Norm norm{{}, given->second};
+    for (int64_t i = 0; i < weight.shape[0]; ++i) norm.weight.push_back(static_cast<const uint16_t*>(weight.data)[i * weight.strides[0]]);
+    return norm;
+}
+
+void check_contiguous(const char* name, const Rows& rows, size_t width) {
+    if (rows.count > 1 && rows.step != static_cast<int64_t>(width)) throw InputError(std::string(name) + " is not contiguous; give one that is");
+}
+
+void bind_block(nb::module_& m) {
+    using Shared = std::shared_ptr<const Linear>;
+    nb::class_<Block>(m, "Block", "A layer of a decoder in one call; see csrc/block.hpp. Threads may share it.")
+        .def("__init__", [](Block* self, Shared query, Shared key, Shared value, Shared out, Shared gate, Shared up, Shared down, const Scale& attention,
+                            const Scale& mlp, size_t head, const std::optional<Scale>& queries, const std::optional<Scale>& keys) {
+            new (self) Block({std::move(query), std::move(key), std::move(value), std::move(out), std::move(gate), std::move(up), std::move(down),
+                              norm_of("attention_norm", attention), norm_of("mlp_norm", mlp), norm_of("query_norm", queries), norm_of("key_norm", keys)}, head);
+        }, "query"_a, "key"_a, "value"_a, "out"_a, "gate"_a, "up"_a, "down"_a, "attention_norm"_a, "mlp_norm"_a, "head"_a,
+           "query_norm"_a.none() = nb::none(), "key_norm"_a.none() = nb::none(), "A norm is its weight and eps. Shares the layers, copies the norms.")
+        .def("forward", [](const Block& self, AttentionStep& step, uint32_t layer, nb::handle x, nb::handle cos, nb::handle sin, float scaling,
+                           uint32_t window, uint32_t chunk, uint32_t threads) {
+            if (step.dtype() != Dtype::bfloat16) throw InputError("the step is of float32; blocks are of bfloat16");
+            const Borrowed given("x", x, true), cosines("cos", cos, false), sines("sin", sin, false);
+            const Rows rows("x", given, self.width()), low("cos", cosines, self.head()), high("sin", sines, self.head());
+            check_contiguous("x", rows, self.width()), check_contiguous("cos", low, self.head()), check_contiguous("sin", high, self.head());
+            if (low.count != rows.count || high.count != rows.count)
+                throw InputError("cos has " + std::to_string(low.count) + " rows and sin " + std::to_string(high.count) + "; x has " + std::to_string(rows.count));
+            const nb::gil_scoped_release released;
+            self.forward(step, {layer, low.data, high.data, scaling, window, chunk, threads}, rows.data, rows.count);
+        }, "step"_a, "layer"_a, "x"_a, "cos"_a, "sin"_a, "scaling"_a, "window"_a = 0, "chunk"_a = 0, "threads"_a = 1,
+           "Changes x [..., rows, width]; cos and sin are [..., rows, head]. All of bfloat16 or its bits as uint16, contiguous.");
 }
 
 }  // namespace
 
 void bind_linear(nb::module_& m) {
     bind_class(m);
+    bind_block(m);
     m.def("rms_norm", [](nb::handle x, nb::handle weight, float eps, nb::handle out) {
         const Borrowed given("x", x, false), weights("weight", weight, false), written("out", out, true);
         check_dtype("weight", weights);

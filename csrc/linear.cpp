@@ -13,9 +13,10 @@
 namespace foresay {
 namespace {
 
-using linear::Job, linear::kDepth, linear::kPanel, linear::kTile, linear::kTiles;
+using linear::Job, linear::Stored, linear::kDepth, linear::kPanel, linear::kTile, linear::kTiles;
 
 constexpr size_t kMost = size_t{1} << 24;  // inputs, outputs
+constexpr size_t kMostProducts = 4;
 constexpr size_t kShares = 4;              // that a thread takes, if all are equally fast
 constexpr size_t kTeamWork = 64 << 10, kThreadWork = 4 << 20;  // numbers of weights, as often as read, below which one thread is as fast
 
@@ -30,14 +31,35 @@ uint16_t* scratch_for(size_t numbers) {
 }
 
 struct Call {
-    Job job;
-    size_t panels, share;
+    Job jobs[kMostProducts];
+    size_t ends[kMostProducts];  // the panels of all jobs stand in one row; a job's end is here
+    size_t count, share;
     std::atomic<size_t> next = 0;
 
     void run() noexcept {
-        for (size_t first; (first = next.fetch_add(share)) < panels;) kTiles.multiply(job, first, std::min(panels, first + share));
+        const size_t panels = ends[count - 1];
+        for (size_t first; (first = next.fetch_add(share)) < panels;) {
+            const size_t end = std::min(panels, first + share);
+            for (size_t job = 0, begin = 0; job < count; begin = ends[job++])
+                if (const size_t low = std::max(first, begin), high = std::min(end, ends[job]); low < high)
+                    kTiles.multiply(jobs[job], low - begin, high - begin);
+        }
     }
 };
+
+std::string shape_of(const Linear& layer) { return "[" + std::to_string(layer.outs()) + ", " + std::to_string(layer.ins()) + "]"; }
+
+void check(std::span<const Product> products, uint32_t threads) {
+    if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; it is from 1 to 256");
+    if (products.empty() || products.size() > kMostProducts)
+        throw InputError("there are " + std::to_string(products.size()) + " products; valid are 1 to " + std::to_string(kMostProducts));
+    const Linear& first = products[0].layer;
+    for (const auto& [layer, out, up, added] : products) {
+        if (layer.ins() != first.ins()) throw InputError("a layer has the shape " + shape_of(layer) + "; its inputs are those of " + shape_of(first));
+        if (up && (up->ins() != layer.ins() || up->outs() != layer.outs()))
+            throw InputError("up has the shape " + shape_of(*up) + "; its layer has " + shape_of(layer));
+    }
+}
 
 }  // namespace
 
@@ -69,21 +91,29 @@ Linear::Linear(const uint16_t* weight, size_t outs, size_t ins, int64_t out_stri
     }
 }
 
-void Linear::multiply(const uint16_t* x, int64_t step, size_t rows, uint16_t* out, uint32_t threads) const {
-    if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; it is from 1 to 256");
+void multiply(std::span<const Product> products, const uint16_t* x, int64_t step, size_t rows, uint32_t threads) {
+    check(products, threads);
     if (rows == 0) return;
-    if (const size_t whole = depth_ * kDepth; whole != ins_) {  // what stands behind a row may be no number, and 0 times that is none
+    const size_t ins = products[0].layer.ins_, depth = products[0].layer.depth_;
+    if (const size_t whole = depth * kDepth; whole != ins) {  // what stands behind a row may be no number, and 0 times that is none
         uint16_t* const filled = scratch_for(rows * whole);
         for (size_t row = 0; row < rows; ++row) {
-            std::memcpy(filled + row * whole, x + static_cast<int64_t>(row) * step, ins_ * sizeof(uint16_t));
-            std::memset(filled + row * whole + ins_, 0, (whole - ins_) * sizeof(uint16_t));
+            std::memcpy(filled + row * whole, x + static_cast<int64_t>(row) * step, ins * sizeof(uint16_t));
+            std::memset(filled + row * whole + ins, 0, (whole - ins) * sizeof(uint16_t));
         }
         x = filled, step = static_cast<int64_t>(whole);
     }
-    const size_t work = panels_ * depth_ * 2 * kTile * ((rows + 15) / 16);
+    Call call{};
+    size_t panels = 0, read = 0;
+    const auto stored = [](const Linear* layer) { return layer ? Stored{layer->weight_.get(), layer->bias_.get()} : Stored{}; };
+    for (const Product& p : products) {
+        call.jobs[call.count] = {stored(&p.layer), stored(p.up), p.added, x, p.out, step, rows, depth, p.layer.outs_};
+        panels += p.layer.panels_, read += p.layer.panels_ * (p.up ? 2 : 1);
+        call.ends[call.count++] = panels;
+    }
+    const size_t work = read * depth * 2 * kTile * ((rows + 15) / 16);
     if (work < (team_found() ? kTeamWork : kThreadWork)) threads = 1;
-    Call call{{weight_.get(), bias_.get(), x, out, step, rows, depth_, outs_}, panels_, (panels_ + kShares * threads - 1) / (kShares * threads)};
-    if (threads == 1) call.share = panels_;
+    call.share = threads == 1 ? panels : (panels + kShares * threads - 1) / (kShares * threads);
     on_team(threads, [](void* data) { static_cast<Call*>(data)->run(); }, &call);
 }
 

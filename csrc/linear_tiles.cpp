@@ -1,33 +1,33 @@
 // Linear layers for machines with AVX-512 and AMX. CMakeLists.txt says how this file is compiled; it may be for none.
 //
 // One output of one row is one chain of sums: the tiles of 32 inputs one after the other, each in the processor's order,
-// then the bias. A tile's row does not see the tile's other rows, so how rows are grouped changes no bit.
+// then the bias. A tile's row does not see the tile's other rows, so how rows are grouped changes no bit. What comes after
+// it (an activation, a product, a sum) is rounded to bfloat16 each time, as it would be in layers of their own.
 //
 // Nothing of the standard library is used, for the reason that csrc/attention_loops.hpp gives.
 #include "linear_kernel.hpp"
 
 #ifdef __AMX_BF16__
 
-#include <immintrin.h>
-
+#define FORESAY_WIDTH 16
 #include "tiles.hpp"
+#include "vectors.hpp"
 
 namespace foresay::linear {
 namespace {
 
-#define FORESAY_INLINE inline __attribute__((always_inline))
-
 constexpr size_t kRows = 16;                 // of a tile
 constexpr size_t kKept = size_t{768} << 10;  // bytes of rows that stay in the second cache while panels pass
-constexpr size_t kAhead = 4096;              // numbers by which weights are fetched ahead
+constexpr size_t kAhead = 8192;              // numbers by which weights are fetched ahead
 
 FORESAY_INLINE size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
-/// Tile loads wait for memory one after the other; these do not. What lies beyond the weights is not touched.
+/// Tile loads wait for memory one after the other; these do not. Into the second cache: it has three times as many places
+/// for lines on their way as the first. What lies beyond the weights is not touched.
 template <size_t kNumbers>
 FORESAY_INLINE void fetch(const uint16_t* from) {
 #pragma GCC unroll 32
-    for (size_t i = 0; i < kNumbers; i += 32) _mm_prefetch(reinterpret_cast<const char*>(from + i), _MM_HINT_T0);
+    for (size_t i = 0; i < kNumbers; i += 32) _mm_prefetch(reinterpret_cast<const char*>(from + i), _MM_HINT_T1);
 }
 
 /// Sums of one panel: of the first tile's rows, and if kTwo of the second's; kFirst if the panel was not used before.
@@ -44,8 +44,8 @@ FORESAY_INLINE void sum(const Job& job, const uint16_t* weight, const uint16_t* 
     for (size_t i = 0; i < job.depth; ++i, weight += 2 * kTile) {
         if constexpr (kFirst) fetch<2 * kTile>(weight + kAhead);
         FORESAY_TILE_LOAD(4, x + i * kDepth, row_bytes);
-        FORESAY_TILE_LOAD(5, weight, 64u);
-        FORESAY_TILE_LOAD(7, weight + kTile, 64u);
+        FORESAY_TILE_PASS(5, weight, 64u);
+        FORESAY_TILE_PASS(7, weight + kTile, 64u);
         if constexpr (kTwo) FORESAY_TILE_LOAD(6, second + i * kDepth, row_bytes);
         FORESAY_TILE_ADD(0, 4, 5);
         FORESAY_TILE_ADD(1, 4, 7);
@@ -63,34 +63,47 @@ FORESAY_INLINE void sum(const Job& job, const uint16_t* weight, const uint16_t* 
     }
 }
 
-typedef float Vec __attribute__((vector_size(64)));
-typedef uint32_t Words __attribute__((vector_size(64)));
 typedef uint16_t Halves __attribute__((vector_size(32)));
 
+FORESAY_INLINE Vec widened(Halves numbers) { return reinterpret_cast<Vec>(__builtin_convertvector(numbers, Words) << 16); }
+
 /// Rounded to the nearest, of two the even one.
-FORESAY_INLINE __m256i rounded(__m512 number) {
-    const Vec value = reinterpret_cast<Vec>(number);
-    const Words bits = reinterpret_cast<Words>(number), none = Words{} + 0x7FC0;
+FORESAY_INLINE Halves rounded(Vec value) {
+    const Words bits = reinterpret_cast<Words>(value), none = Words{} + 0x7FC0;
     const Words out = value != value ? none : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-    return reinterpret_cast<__m256i>(__builtin_convertvector(out, Halves));
+    return __builtin_convertvector(out, Halves);
 }
 
-FORESAY_INLINE void write(const Job& job, size_t panel, size_t first, size_t rows, const float* sums) {
-    const size_t column = panel * kPanel, columns = least(kPanel, job.outs - column);
-    const __mmask16 low = static_cast<__mmask16>(columns >= 16 ? 0xFFFF : (1u << columns) - 1);
-    const __mmask16 high = static_cast<__mmask16>(columns <= 16 ? 0 : columns == 32 ? 0xFFFF : (1u << (columns - 16)) - 1);
-    const __m512 bias_low = _mm512_loadu_ps(job.bias + column), bias_high = _mm512_loadu_ps(job.bias + column + 16);
-    uint16_t* out = job.out + first * job.outs + column;
-    for (size_t row = 0; row < rows; ++row, sums += kPanel, out += job.outs) {
-        _mm256_mask_storeu_epi16(out, low, rounded(_mm512_add_ps(_mm512_load_ps(sums), bias_low)));
-        if (high) _mm256_mask_storeu_epi16(out + 16, high, rounded(_mm512_add_ps(_mm512_load_ps(sums + 16), bias_high)));
+/// x / (1 + e^-x), without a power of more than 1.
+FORESAY_INLINE Vec silu(Vec x) {
+    const Words sign = reinterpret_cast<Words>(x) & 0x80000000u;
+    const Vec power = exponential(reinterpret_cast<Vec>(reinterpret_cast<Words>(x) | 0x80000000u));
+    return (sign != 0 ? x * power : x) / (all(1.0f) + power);
+}
+
+/// 16 columns of one row; `present` says which of them there are.
+FORESAY_INLINE void write(const Job& job, size_t column, size_t row, __mmask16 present, const float* sums, const float* ups) {
+    Halves result = rounded(load<Vec>(sums) + load<Vec>(job.layer.bias + column));
+    if (ups) result = rounded(widened(rounded(silu(widened(result)))) * widened(rounded(load<Vec>(ups) + load<Vec>(job.up.bias + column))));
+    const size_t at = row * job.outs + column;
+    if (job.added) result = rounded(widened(reinterpret_cast<Halves>(_mm256_maskz_loadu_epi16(present, job.added + at))) + widened(result));
+    _mm256_mask_storeu_epi16(job.out + at, present, reinterpret_cast<__m256i>(result));
+}
+
+FORESAY_INLINE void write(const Job& job, size_t panel, size_t first, size_t rows, const float* sums, const float* ups) {
+    for (size_t half = 0; half < kPanel; half += 16) {
+        const size_t column = panel * kPanel + half;
+        if (column >= job.outs) return;
+        const auto present = static_cast<__mmask16>(job.outs - column >= 16 ? 0xFFFF : (1u << (job.outs - column)) - 1);
+        for (size_t row = 0; row < rows; ++row)
+            write(job, column, first + row, present, sums + row * kPanel + half, ups ? ups + row * kPanel + half : nullptr);
     }
 }
 
 /// Rows `first` up to `end` of one panel; the tiles have kRows rows, except for the last rows of all.
 FORESAY_INLINE void panel_of(const Job& job, size_t panel, size_t first, size_t end, const Tiling& whole, const Tiling& last) {
-    alignas(64) float sums[2 * kRows * kPanel];
-    const uint16_t* const weight = job.weight + panel * job.depth * 2 * kTile;
+    alignas(64) float sums[2 * kRows * kPanel], ups[2 * kRows * kPanel];
+    const size_t place = panel * job.depth * 2 * kTile;
     const bool fits = job.rows < 2 * kRows || job.rows % kRows == 0;  // the tiles as they are set
     bool switched = false;
     for (size_t row = first; row < end; row += 2 * kRows) {
@@ -100,9 +113,13 @@ FORESAY_INLINE void panel_of(const Job& job, size_t panel, size_t first, size_t 
             FORESAY_TILE_SET(last);
             switched = true;
         }
-        if (rows <= kRows) row == first ? sum<false, true>(job, weight, x, sums) : sum<false, false>(job, weight, x, sums);
-        else row == first ? sum<true, true>(job, weight, x, sums) : sum<true, false>(job, weight, x, sums);
-        write(job, panel, row, rows, sums);
+        const auto add = [&](const uint16_t* weight, float* to) __attribute__((always_inline)) {
+            if (rows <= kRows) row == first ? sum<false, true>(job, weight, x, to) : sum<false, false>(job, weight, x, to);
+            else row == first ? sum<true, true>(job, weight, x, to) : sum<true, false>(job, weight, x, to);
+        };
+        add(job.layer.weight + place, sums);
+        if (job.up.weight) add(job.up.weight + place, ups);
+        write(job, panel, row, rows, sums, job.up.weight ? ups : nullptr);
     }
     if (switched) FORESAY_TILE_SET(whole);
 }

@@ -1,25 +1,14 @@
 #include "norm.hpp"
 
-#include <bit>
 #include <cmath>
 
+#include "bfloat.hpp"
 #include "levels.hpp"
 
 namespace foresay {
 namespace {
 
 constexpr size_t kLanes = 16;  // sums that are added at last, whatever the machine's vectors are
-
-inline __attribute__((always_inline)) float wide(uint16_t number) noexcept {
-    return std::bit_cast<float>(static_cast<uint32_t>(number) << 16);
-}
-
-/// To the nearest, of two equally near to the even one.
-inline __attribute__((always_inline)) uint16_t narrow(float number) noexcept {
-    const auto bits = std::bit_cast<uint32_t>(number);
-    const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? bits >> 16 | 0x40 : rounded);  // NaN stays NaN
-}
 
 FORESAY_EACH_LEVEL void norm_row(const uint16_t* x, size_t width, const uint16_t* weight, float eps, uint16_t* out) noexcept {
     float sums[kLanes] = {};

@@ -8,7 +8,7 @@ namespace foresay {
 
 /// out = weight * round(x / sqrt(mean(x * x) + eps)), row by row, rounded to bfloat16 where the round() stands and at the
 /// end, as transformers' layers do. x is [rows, width] with `step` numbers from row to row, out [rows, width] contiguous
-/// and elsewhere. A row's bits depend on that row alone.
+/// and elsewhere, or x itself. A row's bits depend on that row alone.
 void rms_norm(const uint16_t* x, int64_t step, size_t rows, size_t width, const uint16_t* weight, float eps, uint16_t* out) noexcept;
 
 }  // namespace foresay

@@ -150,10 +150,11 @@ void TextDrafter::warm(std::span<Request* const> requests, size_t next) noexcept
     if (next < requests.size() && requests[next]->own_) requests[next]->own_->prefetch_next(requests[next]->match_.state);
 }
 
-void TextDrafter::propose(std::span<Request* const> requests, std::span<const int32_t> budgets, PackedTrees& out) {
+void TextDrafter::propose(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out) {
     if (requests.size() != budgets.size())
         throw InputError(std::to_string(requests.size()) + " states came with " + std::to_string(budgets.size()) +
                          " budgets; there must be one budget for each state");
+    if (!(least >= 0 && least <= 1)) throw InputError("least is " + std::to_string(least) + "; a chance is from 0 to 1");
     const std::lock_guard lock(mutex_);
     check_all(requests);
     for (size_t i = 0; i < budgets.size(); ++i)
@@ -182,19 +183,19 @@ void TextDrafter::propose(std::span<Request* const> requests, std::span<const in
         const size_t end = requests.size() * (thread + 1) / threads;
         for (size_t i = requests.size() * thread / threads; i < end && !stop; i += kLanes) {
             const size_t count = std::min(kLanes, end - i);
-            grow(requests.subspan(i, count), budgets.subspan(i, count), growers, part);
+            grow(requests.subspan(i, count), budgets.subspan(i, count), least, growers, part);
         }
     });
     for (uint32_t thread = 1; thread < threads; ++thread) out.append(parts_[thread]);
 }
 
 /// Grows the trees of a few requests in turns.
-void TextDrafter::grow(std::span<Request* const> requests, std::span<const int32_t> budgets, std::span<TreeGrower> growers,
-                       PackedTrees& out) {
+void TextDrafter::grow(std::span<Request* const> requests, std::span<const int32_t> budgets, float least,
+                       std::span<TreeGrower> growers, PackedTrees& out) {
     for (size_t i = 0; i < requests.size(); ++i) {
         Request& request = *requests[i];
         find_sources(request, growers[i]);
-        growers[i].start(options_.growth, growers[i].sources.empty() ? 0 : static_cast<uint32_t>(budgets[i]),
+        growers[i].start(options_.growth, growers[i].sources.empty() ? 0 : static_cast<uint32_t>(budgets[i]), least,
                          request.tenant_->calibration, options_.history ? &request.tenant_->lean : nullptr,
                          request.considered_);
     }

@@ -105,7 +105,7 @@ public:
     std::unique_ptr<Request> begin(std::span<const Token> prompt, const std::optional<std::string>& group,
                                    const std::optional<std::string>& tenant);
     /// Appends one tree per request to `out`. Requests are unchanged but for what they remember of this call.
-    void propose(std::span<Request* const> requests, std::span<const int32_t> budgets, PackedTrees& out);
+    void propose(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out);
     /// tokens[offsets[i] .. offsets[i + 1]) were committed to request i.
     void observe(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets);
     void finish(Request& request);
@@ -131,7 +131,7 @@ private:
     uint32_t threads_for(size_t requests) const noexcept;
     void find_sources(const Request& request, TreeGrower& grower) const;
     static Request::HistoryPlace place_in(const History::Segment& segment, const Request& request);
-    void grow(std::span<Request* const> requests, std::span<const int32_t> budgets, std::span<TreeGrower> growers, PackedTrees& out);
+    void grow(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, std::span<TreeGrower> growers, PackedTrees& out);
     static void warm(std::span<Request* const> requests, size_t next) noexcept;
     void learn(const Request& request, std::span<const Token> tokens);
     void commit_own(Request& request, std::span<const Token> tokens) const;

@@ -25,9 +25,10 @@ struct alignas(64) Tiling {
     }
 };
 
-// Not those of the compiler, which does not say that they read and write memory.
+// PASS loads what need not stay in the first cache. Not those of the compiler, which does not say that they read and write memory.
 #define FORESAY_TILE_SET(tiling) asm volatile("ldtilecfg %0" : : "m"(tiling) : "memory")
 #define FORESAY_TILE_LOAD(tile, from, bytes) asm volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(from), "r"(size_t{bytes}) : "memory")
+#define FORESAY_TILE_PASS(tile, from, bytes) asm volatile("tileloaddt1 (%0,%1,1), %%tmm" #tile : : "r"(from), "r"(size_t{bytes}) : "memory")
 #define FORESAY_TILE_STORE(tile, to, bytes) asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)" : : "r"(to), "r"(size_t{bytes}) : "memory")
 #define FORESAY_TILE_ZERO(tile) asm volatile("tilezero %%tmm" #tile : : : "memory")
 #define FORESAY_TILE_ADD(sum, a, b) asm volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sum : : : "memory")

@@ -25,7 +25,7 @@ float rough_log(float x) noexcept {
 
 }  // namespace
 
-void TreeGrower::start(const Growth& growth, uint32_t budget, const Calibration& calibration, const TokenLean* lean,
+void TreeGrower::start(const Growth& growth, uint32_t budget, float floor, const Calibration& calibration, const TokenLean* lean,
                        Considered& considered) {
     calibration_ = &calibration;
     growth_ = &growth;
@@ -33,6 +33,7 @@ void TreeGrower::start(const Growth& growth, uint32_t budget, const Calibration&
     lean_ = lean;
     considered_ = budget > 0 ? &considered : nullptr;  // asking for nothing leaves the last draft to be learned from
     room_ = budget;
+    floor_ = floor;
     if (budget == 0) return;
     node_ = 0;
     fetched_ = false;
@@ -57,19 +58,23 @@ bool TreeGrower::step() {
     }
     expand();
     do {
-        if (first_pending_ == end_pending_) return false;
+        if (first_pending_ == end_pending_ || pending_[end_pending_ - 1].score < floor_) return false;
         take_best();
         if (room_ == 0) return false;
     } while (!expandable_);
     return true;
 }
 
-/// Once enough nodes wait, only a child that beats the weakest of them matters, and evidence that cannot make one is passed
-/// over: sets the log odds below which it cannot.
+/// Once enough nodes wait, only a child that beats the weakest of them matters, and one below the floor never does: sets the
+/// log odds of evidence that cannot make one. The root's is all looked at, to be learned from.
 void TreeGrower::set_least(float score) {
     least_ = -std::numeric_limits<float>::infinity();
-    if (room_ == 0 || end_pending_ - first_pending_ < room_) return;
-    const float needed = pending_[end_pending_ - room_].score / score;
+    float needed = 0;
+    if (room_ > 0 && end_pending_ - first_pending_ >= room_) needed = pending_[end_pending_ - room_].score;
+    by_floor_ = node_ > 0 && needed < floor_;
+    if (by_floor_) needed = floor_;
+    if (needed == 0) return;
+    needed /= score;
     if (needed >= kMostCertain) least_ = std::numeric_limits<float>::infinity();
     else least_ = rough_log(needed / (1 - needed)) - (sources.size() == 1 ? kSlack : kSlackOfMany);
 }
@@ -97,7 +102,8 @@ void TreeGrower::take_best() {
     considered_->nodes.push_back({taken.token, static_cast<int32_t>(best.parent), best.score, 0, 0, taken.kinds});
     if (--room_ == 0) return;
     set_least(best.score);
-    expandable_ = promise(taken) >= least_;
+    // Others stand in line for a place in the tree; what is above the floor has none to take.
+    expandable_ = promise(taken) + (by_floor_ ? kSlackOfMany : 0) >= least_;
     if (!expandable_) return;
     for (size_t s = 0; s < sources.size(); ++s) {
         SourceCursor& cursor = cursors[node_ * sources.size() + s];

@@ -87,8 +87,9 @@ public:
     std::vector<Source> sources;
     std::vector<SourceCursor> cursors;
 
-    /// Begins a tree of at most `budget` nodes. `considered` is written until step() returns false.
-    void start(const Growth& growth, uint32_t budget, const Calibration& calibration, const TokenLean* lean,
+    /// Begins a tree of at most `budget` nodes, none with a score below `floor`. `considered` is written until step() returns
+    /// false.
+    void start(const Growth& growth, uint32_t budget, float floor, const Calibration& calibration, const TokenLean* lean,
                Considered& considered);
     /// Does a part of the work; false when the tree is complete.
     bool step();
@@ -121,6 +122,7 @@ private:
     const Reach* behind_ = nullptr;      // the root
     Considered* considered_ = nullptr;
     uint32_t room_ = 0;                  // nodes that may still be taken
+    float floor_ = 0;                    // the least score of a node
     uint32_t node_ = 0;                  // to be expanded next
     bool expandable_ = true;             // whether that may change the tree
     bool fetched_ = false;               // whether its state is in the cache by now
@@ -132,6 +134,7 @@ private:
 
     // Of the present expansion: its candidates are those of `considered_` from begin_ on.
     float least_ = 0;        // evidence with lower log odds cannot matter
+    bool by_floor_ = false;  // whether that is because of the floor
     uint32_t begin_ = 0;
     Candidate* found_ = nullptr;
     uint32_t num_found_ = 0;

@@ -287,3 +287,22 @@ def test_calibration_tells_kinds_of_evidence_apart() -> None:
     assert after.tokens.tolist() == before.tokens.tolist() == [6]
     assert before.scores is not None and after.scores is not None
     assert after.scores[0] == pytest.approx(before.scores[0], rel=0.05)
+
+
+@pytest.mark.parametrize("chain", [True, False])
+def test_no_guess_below_the_least_chance(chain: bool) -> None:
+    random = np.random.default_rng(3)
+    text = np.concatenate([random.permutation(12)[random.zipf(1.5, 40) % 12] for _ in range(9)])
+    for least in (0.02, 0.2, 0.6):
+        drafter = SuffixDrafter(chain=chain)
+        states = [drafter.begin(text[: 40 + 30 * i].astype(np.int32)) for i in range(8)]
+        whole = drafter.propose(states, [12] * 8)
+        some = drafter.propose(states, [12] * 8, least=least)
+        assert whole.scores is not None and some.scores is not None
+        assert (some.scores >= least).all()
+        good = int((whole.scores >= least).sum())
+        assert 0.9 * good <= len(some.tokens) < len(whole.tokens)
+        for short, long in zip(some, whole, strict=True) if chain else ():
+            assert short.tokens.tolist() == long.tokens[: len(short)].tolist()
+    with pytest.raises(InputError, match="a chance is from 0 to 1"):
+        drafter.propose(states, [1] * 8, least=1.5)

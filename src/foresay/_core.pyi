@@ -123,7 +123,7 @@ class TextDrafter:
 
     def begin(self, prompt: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], group: str | None, tenant: str | None) -> Request: ...
 
-    def propose(self, states: list[Request], budgets: object) -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.float32], dict(shape=(None,))]]:
+    def propose(self, states: list[Request], budgets: object, least: float = 0.0) -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.float32], dict(shape=(None,))]]:
         """(tokens, parents, offsets, scores)"""
 
     def observe(self, states: list[Request], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
@@ -250,6 +250,19 @@ class Linear:
     def multiply(self, x: object, out: object, threads: int = 1) -> None:
         """
         x [..., rows, ins] into out [..., rows, outs], contiguous; bfloat16 or its bits as uint16.
+        """
+
+class Block:
+    """
+    A layer of a decoder in one call; see csrc/block.hpp. Threads may share it.
+    """
+
+    def __init__(self, query: Linear, key: Linear, value: Linear, out: Linear, gate: Linear, up: Linear, down: Linear, attention_norm: tuple[object, float], mlp_norm: tuple[object, float], head: int, query_norm: tuple[object, float] | None = None, key_norm: tuple[object, float] | None = None) -> None:
+        """A norm is its weight and eps. Shares the layers, copies the norms."""
+
+    def forward(self, step: AttentionStep, layer: int, x: object, cos: object, sin: object, scaling: float, window: int = 0, chunk: int = 0, threads: int = 1) -> None:
+        """
+        Changes x [..., rows, width]; cos and sin are [..., rows, head]. All of bfloat16 or its bits as uint16, contiguous.
         """
 
 def rms_norm(x: object, weight: object, eps: float, out: object) -> None:

@@ -63,13 +63,16 @@ class TextDrafter:
                 raise InputError(f"{name} is {value!r}; it is a str or None")
         return self._core.begin(as_prompt(prompt), group, tenant)
 
-    def propose(self, states: Sequence[Request], budgets: Sequence[int], /) -> DraftBatch:
-        """Guess for all states at once: one call into the core.
+    def propose(
+        self, states: Sequence[Request], budgets: Sequence[int], /, *, least: float = 0.0
+    ) -> DraftBatch:
+        """Guess for all states at once: one call into the core. No guess with a chance below
+        `least` is made, where there are chances, and no time is spent on its like.
 
         Mutates: nothing the caller can see. Valid until: for ever. Raises: StateError, InputError
-        for a budget outside 0 … 4096 or lengths that differ. GIL: released.
+        for a budget outside 0 … 4096, a chance outside 0 … 1 or lengths that differ. GIL: released.
         """
-        tokens, parents, offsets, scores = self._core.propose(_as_list(states), budgets)
+        tokens, parents, offsets, scores = self._core.propose(_as_list(states), budgets, least)
         return DraftBatch._trusted(tokens, parents, offsets, scores if self._scored else None)
 
     def observe(self, states: Sequence[Request], verdicts: Sequence[Verdict], /) -> None:

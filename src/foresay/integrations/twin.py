@@ -23,6 +23,7 @@ from foresay.drafter import Drafter
 from foresay.drafters.lineup import make_drafter
 from foresay.engine.engine import Engine
 from foresay.errors import UnsupportedModel
+from foresay.models.blocks import CoreBlock
 from foresay.models.linears import PackedLinear
 from foresay.models.target import Target
 
@@ -145,6 +146,9 @@ def _renew(held: Held, model: nn.Module) -> None:
         new = PackedLinear(weight.detach(), None if layer.bias is None else layer.bias.detach())
         new.rows, new.read = old.rows, old.read
         twin.set_submodule(path, new)
+    for module in twin.modules():
+        if isinstance(module, CoreBlock):
+            module.refresh()
     for _, engine in held.engines.values():
         while engine.scheduler.prefixes.drop_oldest():  # keys and values of the old weights
             pass

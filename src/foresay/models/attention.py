@@ -20,7 +20,7 @@ from foresay._core import AttentionStep
 from foresay.errors import UnsupportedModel
 from foresay.models.visibility import Visible
 
-__all__ = ["NAME", "LayerCall", "Run", "running"]
+__all__ = ["NAME", "LayerCall", "Run", "current", "running"]
 
 NAME = "foresay"
 
@@ -72,6 +72,20 @@ def running(run: Run) -> Iterator[None]:
         _RUN.reset(token)
 
 
+def current() -> Run:
+    """The pass that is running.
+
+    Mutates: nothing. Valid until: the pass ends. Raises: UnsupportedModel outside of one. GIL:
+    held.
+    """
+    run = _RUN.get(None)
+    if run is None:
+        raise UnsupportedModel(
+            "the model was called by itself while it belongs to a target; call Target.forward"
+        )
+    return run
+
+
 def attend(
     module: Any,
     query: Tensor,
@@ -91,11 +105,7 @@ def attend(
     ever. Raises: UnsupportedModel outside a run; InputError for tensors that do not fit the step.
     GIL: released in the core.
     """
-    run = _RUN.get(None)
-    if run is None:
-        raise UnsupportedModel(
-            "the model was called by itself while it belongs to a target; call Target.forward"
-        )
+    run = current()
     _, heads, rows, width = query.shape
     out = torch.empty((1, rows, heads, value.shape[3]), dtype=query.dtype, device=query.device)
     if run.calls is not None:

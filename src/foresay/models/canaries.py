@@ -25,13 +25,14 @@ from foresay.models.visibility import asking
 if TYPE_CHECKING:
     from foresay.models.target import Target
 
-__all__ = ["check_config", "check_logits", "layer_shapes"]
+__all__ = ["alike", "check_config", "check_logits", "layer_shapes", "trial"]
 
 _LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
 _BATCH_ROPE = {"longrope", "dynamic"}
 # What rounding does to the logits of random texts, as a share of their spread: two of the model's
 # own attention functions differ by up to 0.3 in one row in bfloat16, wrong ones by more than 1.
 _CLOSE = {torch.float32: 1e-3, torch.bfloat16: 0.3}
+_ALIKE = 0.03  # where one activation is rounded in another way
 
 
 def check_config(config: PreTrainedConfig) -> None:
@@ -115,13 +116,7 @@ def check_logits(target: Target) -> float:
     Mutates: nothing that lasts. Valid until: for ever. Raises: UnsupportedModel if it is more than
     rounding explains. GIL: released by torch.
     """
-    random = np.random.default_rng(7)
-    texts = [_tokens(random, target, size) for size in (3, 9, 14)]
-    trees = [
-        Draft.empty(),
-        Draft(_tokens(random, target, 5), [-1, 0, 0, 1, -1]),
-        Draft(_tokens(random, target, 4), [-1, -1, 1, 1]),
-    ]
+    texts, trees = _texts_and_trees(target)
     with asking(target.model):
         given = _in_one_step(target, texts, trees)
     _use(target.model, "eager")
@@ -129,8 +124,7 @@ def check_logits(target: Target) -> float:
         wanted = torch.cat([_plainly(target, t, d) for t, d in zip(texts, trees, strict=True)])
     finally:
         _use(target.model, attention.NAME)
-    spread = wanted.std(dim=-1).mean().clamp_min(1e-6)
-    off = float(((given - wanted).pow(2).mean(dim=-1).sqrt() / spread).mean())
+    off = _difference(given, wanted)
     if not off <= _CLOSE[target.dtype]:
         raise UnsupportedModel(
             f"{target.model.config.model_type} gives other logits here than by itself (off by "
@@ -138,6 +132,39 @@ def check_logits(target: Target) -> float:
             "would be wrong"
         )
     return off
+
+
+def trial(target: Target) -> Tensor:
+    """The logits of a small ragged step with trees, to be compared with others of the same.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: released by torch.
+    """
+    return _in_one_step(target, *_texts_and_trees(target))
+
+
+def alike(given: Tensor, wanted: Tensor) -> bool:
+    """Whether two trials differ by no more than single roundings to bfloat16.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    return _difference(given, wanted) <= _ALIKE
+
+
+def _texts_and_trees(target: Target) -> tuple[list[Any], list[Draft]]:
+    random = np.random.default_rng(7)
+    texts = [_tokens(random, target, size) for size in (3, 9, 14)]
+    trees = [
+        Draft.empty(),
+        Draft(_tokens(random, target, 5), [-1, 0, 0, 1, -1]),
+        Draft(_tokens(random, target, 4), [-1, -1, 1, 1]),
+    ]
+    return texts, trees
+
+
+def _difference(given: Tensor, wanted: Tensor) -> float:
+    """As a share of the logits' spread."""
+    spread = wanted.std(dim=-1).mean().clamp_min(1e-6)
+    return float(((given - wanted).pow(2).mean(dim=-1).sqrt() / spread).mean())
 
 
 def _in_one_step(target: Target, texts: Sequence[Any], trees: Sequence[Draft]) -> Tensor:

@@ -26,6 +26,7 @@ from foresay.draft import Draft
 from foresay.errors import InputError, ModelError
 from foresay.models import canaries, exactness, linears
 from foresay.models.attention import Run, running
+from foresay.models.blocks import fuse_blocks, restore
 from foresay.models.linears import reading
 from foresay.models.norms import fuse_norms
 from foresay.models.visibility import Visible, visible_by_layer
@@ -143,7 +144,7 @@ class Target:
     def of(cls, model: PreTrainedModel, *, deterministic: bool = True, threads: int = 0) -> Target:
         """A model of transformers, which belongs to the target from now on.
 
-        Mutates: the model: its attention function, linear layers and norms. Valid until: for ever.
+        Mutates: the model: its attention function, layers and norms. Valid until: for ever.
         Raises: UnsupportedModel. GIL: released by torch.
         """
         model.train(False).requires_grad_(False)
@@ -156,6 +157,9 @@ class Target:
         linears.pack(model, deterministic=deterministic)
         fuse_norms(model)
         canaries.check_logits(self)
+        before, layers = canaries.trial(self), fuse_blocks(model)
+        if layers and not canaries.alike(canaries.trial(self), before):
+            restore(model, layers)
         if deterministic:
             self.exact = exactness.holds(self)
         return self

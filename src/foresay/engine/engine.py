@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -60,7 +60,7 @@ class _Step:
     load: Load
     chosen: Chosen
     """The guesses that are verified, one draft for each of those."""
-    parts: list[Part]
+    parts: list[Part] = field(default_factory=list)
     """What the model is given, one for each turn."""
 
 
@@ -187,6 +187,7 @@ class Engine:
             return failed
         step = self._draft(turns)
         laps.end("draft")
+        step.parts = self._parts(step)
         logits = self.target.forward(step.parts)
         laps.end("forward")
         own = len(logits) - sum(part.early for part in step.parts)
@@ -237,9 +238,12 @@ class Engine:
         load = _load(turns, writing)
         budgets = self.policy.budgets(load) if self._guesser.guesses else [0] * len(writing)
         chosen = self.policy.choose(self._guesser.propose(writing, budgets), load)
-        chosen = self._that_fits(writing, chosen)
-        drafts = iter(chosen.drafts)
-        parts = [
+        return _Step(turns, writing, load, self._that_fits(writing, chosen))
+
+    def _parts(self, step: _Step) -> list[Part]:
+        """Everybody's share of the pass."""
+        drafts = iter(step.chosen.drafts)
+        return [
             self.target.part(
                 r.kv,
                 r.pending[: turn.tokens],
@@ -248,10 +252,9 @@ class Engine:
                 read=(read := min(turn.tokens, r.unread)),
                 early=min(read, max(r.stored + read + 1 - r.noted, 0)),
             )
-            for turn in turns
+            for turn in step.turns
             if (r := turn.request).kv is not None
         ]
-        return _Step(turns, writing, load, chosen, parts)
 
     def _that_fits(self, writing: list[Request], chosen: Chosen) -> Chosen:
         """The guesses of those for whom there is memory."""

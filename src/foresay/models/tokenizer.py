@@ -48,15 +48,16 @@ class Tokenizer:
         """Whether it knows how messages are written."""
         return bool(self._inner.chat_template)
 
-    def encode(self, text: str) -> Int32s:
-        """The tokens of a text, with what the model wants before it.
+    def encode(self, text: str, *, special: bool = True) -> Int32s:
+        """The tokens of a text, with what the model wants around it unless `special` is false.
 
         Mutates: nothing. Valid until: for ever. Raises: InputError for what is no text. GIL: as the
         tokenizers library.
         """
         if not isinstance(text, str):
             raise InputError(f"a prompt is {text!r}; a text, token ids or messages are needed")
-        return np.array(self._inner(_encodable(text))["input_ids"], np.int32)
+        ids = self._inner(_encodable(text), add_special_tokens=special)["input_ids"]
+        return np.array(ids, np.int32)
 
     def chat(self, messages: Sequence[Message]) -> Int32s:
         """The tokens of messages, up to where the model's answer begins.
@@ -84,16 +85,32 @@ class Tokenizer:
             raise InputError(f"the model's chat template refuses the messages: {error}") from error
         return np.array(self._inner(text, add_special_tokens=False)["input_ids"], np.int32)
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, without special ones.
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """The text of tokens, without special ones unless `special` is true.
 
         Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: as the tokenizers library.
         """
         return str(
             self._inner.decode(
-                list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False
+                list(tokens), skip_special_tokens=not special, clean_up_tokenization_spaces=False
             )
         )
+
+    def facts(self) -> dict[str, str | None]:
+        """What it is and has: its class, its special tokens and its chat template as texts, None
+        where there is none.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        names = ("bos_token", "eos_token", "pad_token", "unk_token")
+        values = {name: getattr(self._inner, name, None) for name in names}
+        template = self._inner.chat_template
+        return {
+            "tokenizer_class": type(self._inner).__name__,
+            **{name: None if value is None else str(value) for name, value in values.items()},
+            # Some models have several templates, by name: none of them is *the* template.
+            "chat_template": template if isinstance(template, str) else None,
+        }
 
 
 def _encodable(text: str) -> str:

@@ -20,7 +20,6 @@ class Words:
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: int) -> None:
         self._tokenizer = tokenizer
-        self._inner: Any = tokenizer._inner
         self._vocabulary = vocabulary
         self._known: dict[int, str] = {}
         # The first text may change settings of the tokenizer, which no two threads may do at once;
@@ -34,11 +33,7 @@ class Words:
         """
         word = self._known.get(token)
         if word is None:
-            word = self._known[token] = str(
-                self._inner.decode(
-                    [token], skip_special_tokens=False, clean_up_tokenization_spaces=False
-                )
-            )
+            word = self._known[token] = self._tokenizer.decode([token], special=True)
         return word
 
     def bytes_of(self, token: int) -> list[int] | None:
@@ -54,10 +49,7 @@ class Words:
 
         Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: as the library.
         """
-        if special:
-            ids: list[int] = self._tokenizer.encode(text).tolist()
-            return ids
-        ids = self._inner(text, add_special_tokens=False)["input_ids"]
+        ids: list[int] = self._tokenizer.encode(text, special=special).tolist()
         return ids
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -69,23 +61,11 @@ class Words:
         for token in tokens:
             if not 0 <= token < self._vocabulary:
                 raise InputError(f"tokens holds {token}; valid are 0 to {self._vocabulary - 1}")
-        return str(
-            self._inner.decode(
-                list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False
-            )
-        )
+        return self._tokenizer.decode(tokens, special=True)
 
     def about(self) -> dict[str, Any]:
         """What clients ask about the tokenizer.
 
         Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
         """
-        names = ("bos_token", "eos_token", "pad_token", "unk_token")
-        values = {name: getattr(self._inner, name, None) for name in names}
-        template = self._inner.chat_template
-        return {
-            "tokenizer_class": type(self._inner).__name__,
-            **{name: None if value is None else str(value) for name, value in values.items()},
-            "chat_template": template if isinstance(template, str) else None,
-            "vocab_size": self._vocabulary,
-        }
+        return {**self._tokenizer.facts(), "vocab_size": self._vocabulary}

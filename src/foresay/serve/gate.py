@@ -42,10 +42,12 @@ def refusal(refused: Refused) -> Response:
     Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
     headers = {} if refused.retry_after is None else {"retry-after": str(refused.retry_after)}
-    if refused.status == 401:
-        headers["www-authenticate"] = 'Bearer, Basic realm="foresay"'
     body = encoded(error_body(refused))
-    return Response(body, refused.status, headers, media_type="application/json")
+    response = Response(body, refused.status, headers, media_type="application/json")
+    if refused.status == 401:  # a line for each: browsers do not read a list
+        response.headers.append("www-authenticate", 'Basic realm="foresay"')
+        response.headers.append("www-authenticate", "Bearer")
+    return response
 
 
 class Gate:
@@ -137,6 +139,8 @@ class _Watch:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = [*message.get("headers", ()), *_HEADERS]
+            if self._scope["path"].startswith("/page/"):
+                headers.append((b"cache-control", b"no-cache"))  # or old scripts outlive an upgrade
             given = self.headers.get("x-request-id", "")
             if _ID.fullmatch(given):
                 headers.append((b"x-request-id", given.encode()))

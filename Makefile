@@ -27,7 +27,7 @@ endef
 export NEEDS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types stub sanitize peers vllm test-vllm torch clean
+.PHONY: help demo test lint types stub sanitize peers test-clients vllm test-vllm torch clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 18
@@ -81,10 +81,20 @@ test-vllm: $(VENV)/.core $(VENV)/.engine .venv-vllm/.foresay  ## test inside the
 	@PATH="$$PWD/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m pip install -qq --no-build-isolation --no-deps .
 	@touch $@
 
+test-clients: $(VENV)/.core $(VENV)/.dev $(VENV)/.engine .venv-clients/.clients  ## test with lm-eval and guidellm, in a venv of their own
+	@FORESAY_TEST_PYTHON="$$PWD/$(PY)" \
+	FORESAY_TEST_MODEL="$$($(PY) -c 'from foresay.models.weights import find; print(find("smollm2-135m"))')" \
+	.venv-clients/bin/python -m pytest tests/clients --confcutdir=tests/clients
+
+.venv-clients/.clients: tests/clients/make_venv.sh
+	@echo "installing lm-eval and guidellm into .venv-clients"
+	@PYTHON=$(PYTHON) sh tests/clients/make_venv.sh .venv-clients
+	@touch $@
+
 torch: $(VENV)/.torch  ## install the torch that the engine is tested with
 
 clean:  ## remove everything that make has made
-	@rm -rf $(VENV) .venv-peers .venv-vllm build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .venv-peers .venv-clients .venv-vllm build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.tools: constraints.txt

@@ -1,0 +1,18 @@
+#!/bin/sh
+# Builds the virtual environment of the clients that foresay serve is tested with.
+#   usage: make_venv.sh VENV        (python: $PYTHON, default python3)
+#
+# foresay itself does not live here: its server runs out of its own venv, and these programs know it
+# by its port alone. Both need torch, which is pinned and comes first: any other version may pull
+# gigabytes of CUDA.
+set -eu
+venv=${1:?usage: make_venv.sh VENV}
+
+test -x "$venv/bin/python" || "${PYTHON:-python3}" -m venv "$venv"
+echo torch==2.13.0 > "$venv/constraints.txt"
+PIP_CONSTRAINT="$(cd "$venv" && pwd)/constraints.txt"
+PATH="$(cd "$venv/bin" && pwd):$PATH"
+export PATH PIP_CONSTRAINT
+
+pip install -qq --disable-pip-version-check torch==2.13.0
+pip install -qq --disable-pip-version-check 'lm-eval[api]==0.4.13' guidellm==0.8.1 pytest

@@ -257,6 +257,7 @@ void bind_drafter(nb::module_& m) {
         .def("drop_group", &TextDrafter::drop_group, "group"_a, "tenant"_a.none(), nb::call_guard<nb::gil_scoped_release>())
         .def("drop_tenant", &TextDrafter::drop_tenant, "tenant"_a, nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("bytes", &TextDrafter::bytes)
+        .def("bytes_of", &TextDrafter::bytes_of, "tenant"_a.none(), nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("tokens", &TextDrafter::tokens)
         .def_prop_ro("groups", &TextDrafter::groups)
         .def("check_integrity", &TextDrafter::check_integrity, nb::call_guard<nb::gil_scoped_release>());

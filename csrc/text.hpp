@@ -115,6 +115,7 @@ public:
     void drop_tenant(const std::string& name);
 
     size_t bytes() const;
+    size_t bytes_of(const std::optional<std::string>& tenant) const;  // its history, its groups and its running requests
     size_t tokens() const;  // held, each as often as it is held
     size_t groups() const;
     void check_integrity() const;

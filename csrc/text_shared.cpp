@@ -77,6 +77,19 @@ size_t TextDrafter::bytes() const {
     return sum;
 }
 
+size_t TextDrafter::bytes_of(const std::optional<std::string>& name) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = tenants_.find(key_of(name));
+    if (found == tenants_.end()) return 0;
+    const Tenant* const tenant = found->second.get();
+    size_t sum = tenant->bytes();
+    for (const auto& [key, group] : groups_)
+        if (key.first == found->first) sum += group->bytes();
+    for (const Request* request : requests_)
+        if (request->tenant_ == tenant) sum += (request->own_ ? request->own_->bytes() : 0) + request->text_.capacity() * sizeof(Token);
+    return sum;
+}
+
 size_t TextDrafter::tokens() const {
     const std::lock_guard lock(mutex_);
     size_t sum = 0;

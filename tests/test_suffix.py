@@ -306,3 +306,20 @@ def test_no_guess_below_the_least_chance(chain: bool) -> None:
             assert short.tokens.tolist() == long.tokens[: len(short)].tolist()
     with pytest.raises(InputError, match="a chance is from 0 to 1"):
         drafter.propose(states, [1] * 8, least=1.5)
+
+
+def test_what_is_held_for_a_tenant() -> None:
+    drafter = SuffixDrafter()
+    assert drafter.bytes_of("a") == drafter.bytes_of(None) == 0
+    one = drafter.begin(tokens(*range(500)), group="g", tenant="a")
+    running, other = drafter.bytes_of("a"), drafter.begin(tokens(*range(20)), tenant="b")
+    assert running > 2000 and drafter.bytes_of("a") == running
+    assert drafter.bytes_of("a") + drafter.bytes_of("b") == drafter.bytes_used()
+    drafter.observe([one], [Verdict([], [1, 2, 3])])
+    drafter.finish(one)
+    drafter.drop_group("g", "a")
+    assert 0 < drafter.bytes_of("a") < running  # its history
+    drafter.drop_tenant("a")
+    drafter.finish(other)
+    with pytest.raises(TypeError):
+        drafter.bytes_of(3)  # type: ignore[arg-type]

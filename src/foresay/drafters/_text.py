@@ -132,6 +132,14 @@ class TextDrafter:
         """Bytes of all automata and texts held. Mutates: nothing. Raises: nothing. GIL: held."""
         return self._core.bytes
 
+    def bytes_of(self, tenant: str | None) -> int:
+        """Bytes that are held for one tenant: its history, its groups, its running requests; 0 for
+        one that is not known.
+
+        Mutates: nothing. Valid until: the next call. Raises: TypeError. GIL: released.
+        """
+        return self._core.bytes_of(tenant)
+
     def tokens_held(self) -> int:
         """Tokens held, all copies counted. Mutates: nothing. Raises: nothing. GIL: held."""
         return self._core.tokens

@@ -1,5 +1,5 @@
-"""The engine of server.py without a server: rounds of questions as lines of JSON on stdin, what came
-of each on stdout.
+"""The engine of server.py without a server: rounds of questions as lines of JSON on stdin, what
+came of each on stdout.
 """
 
 from __future__ import annotations

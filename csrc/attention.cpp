@@ -42,16 +42,6 @@ const Kernel* kernel_of(std::string_view level) {
     throw InputError("level \"" + std::string(level) + "\" cannot be run here; valid are " + names);
 }
 
-/// Memory of the calling thread that its calls use again and again.
-float* scratch_for(size_t floats) {
-    thread_local slab::Array<float> memory;
-    if (memory.get_deleter().count < floats) {
-        memory.reset();
-        memory = {static_cast<float*>(slab::allocate(floats * sizeof(float))), slab::Release<float>{floats}};
-    }
-    return memory.get();
-}
-
 std::string shape_of(const Numbers& array) {
     std::string out = "[";
     for (int i = 0; i < 4; ++i) out += (i ? ", " : "") + std::to_string(array.shape[i]);
@@ -300,7 +290,7 @@ void AttentionStep::attend(const AttentionInput& input) {
     const uint32_t columns = kvs_[0]->value_words(input.layer) * (small ? 2 : 1), lane_size = attention::partial_of(columns);
     const size_t space = (attention::scratch_of(std::max(kMostLanes, group), layer.key_dim, columns) + 15) / 16 * 16;
     const size_t partials = partials_ * layer.heads * lane_size;
-    Call call{*this, input, scratch_for(space * input.threads + partials), nullptr, space, lane_size};
+    Call call{*this, input, slab::scratch<AttentionStep, float>(space * input.threads + partials), nullptr, space, lane_size};
     call.partials = call.scratch + space * input.threads;
     for (size_t i = 0; i < pieces_.size(); ++i)
         for (uint32_t head = 0; head < layer.heads; ++head) left_[i * layer.heads + head].store(pieces_[i].parts, std::memory_order_relaxed);

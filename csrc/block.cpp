@@ -16,16 +16,6 @@ namespace {
 
 constexpr size_t kManyRows = 64, kShare = 16;  // rows that are worth a team; rows that a thread takes at a time
 
-/// Memory of the calling thread that its calls use again and again.
-uint16_t* scratch_for(size_t numbers) {
-    thread_local slab::Array<uint16_t> memory;
-    if (memory.get_deleter().count < numbers) {
-        memory.reset();
-        memory = slab::make<uint16_t>(numbers);
-    }
-    return memory.get();
-}
-
 /// Calls work(first, end) for parts of the rows, on the team where there are many.
 template <class Work>
 void by_rows(uint32_t threads, size_t rows, const Work& work) {
@@ -81,7 +71,7 @@ Block::Block(Parts parts, size_t head) : parts_(std::move(parts)), head_(head) {
 void Block::forward(AttentionStep& step, const Place& place, uint16_t* x, size_t rows) const {
     const auto& [query, key, value, out, gate, up, down, before_attention, before_mlp, of_queries, of_keys] = parts_;
     const size_t queries = query->outs(), keys = key->outs(), inner = gate->outs(), heads = queries / head_, key_heads = keys / head_;
-    uint16_t* const normed = scratch_for(rows * (width() + std::max(2 * queries + 2 * keys, inner)));
+    uint16_t* const normed = slab::scratch<Block, uint16_t>(rows * (width() + std::max(2 * queries + 2 * keys, inner)));
     uint16_t* const q = normed + rows * width();
     uint16_t *const k = q + rows * queries, *const v = k + rows * keys, *const seen = v + rows * keys, *const between = q;
     const auto norm_rows = [&](const Norm& norm) {

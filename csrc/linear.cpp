@@ -20,16 +20,6 @@ constexpr size_t kMostProducts = 4;
 constexpr size_t kShares = 4;              // that a thread takes, if all are equally fast
 constexpr size_t kTeamWork = 64 << 10, kThreadWork = 4 << 20;  // numbers of weights, as often as read, below which one thread is as fast
 
-/// Memory of the calling thread that its calls use again and again.
-uint16_t* scratch_for(size_t numbers) {
-    thread_local slab::Array<uint16_t> memory;
-    if (memory.get_deleter().count < numbers) {
-        memory.reset();
-        memory = slab::make<uint16_t>(numbers);
-    }
-    return memory.get();
-}
-
 struct Call {
     Job jobs[kMostProducts];
     size_t ends[kMostProducts];  // the panels of all jobs stand in one row; a job's end is here
@@ -96,7 +86,7 @@ void multiply(std::span<const Product> products, const uint16_t* x, int64_t step
     if (rows == 0) return;
     const size_t ins = products[0].layer.ins_, depth = products[0].layer.depth_;
     if (const size_t whole = depth * kDepth; whole != ins) {  // what stands behind a row may be no number, and 0 times that is none
-        uint16_t* const filled = scratch_for(rows * whole);
+        uint16_t* const filled = slab::scratch<Linear, uint16_t>(rows * whole);
         for (size_t row = 0; row < rows; ++row) {
             std::memcpy(filled + row * whole, x + static_cast<int64_t>(row) * step, ins * sizeof(uint16_t));
             std::memset(filled + row * whole + ins, 0, (whole - ins) * sizeof(uint16_t));

@@ -35,4 +35,16 @@ Array<T> make(size_t count) {
     return Array<T>(static_cast<T*>(allocate(count * sizeof(T))), Release<T>{count});
 }
 
+/// At least `count` values that the calling thread's calls of one `Owner` use again and again. Valid until the owner's next
+/// call in this thread. Throws std::bad_alloc.
+template <class Owner, class T>
+T* scratch(size_t count) {
+    thread_local Array<T> memory;
+    if (memory.get_deleter().count < count) {
+        memory.reset();
+        memory = make<T>(count);
+    }
+    return memory.get();
+}
+
 }  // namespace foresay::slab

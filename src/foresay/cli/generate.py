@@ -12,9 +12,12 @@ import typer
 
 from foresay.cli.model import (
     DEFAULT_MODEL,
+    Corpus,
+    Drafter,
     Dtype,
     DtypeOption,
     Model,
+    Policy,
     check_names,
     load,
     require_engine,
@@ -44,14 +47,9 @@ def generate(
         ),
     ] = None,
     model: Model = DEFAULT_MODEL,
-    drafter: Annotated[
-        str, typer.Option(help="Who guesses: suffix, ngram, … (see `foresay doctor`), or none.")
-    ] = "suffix",
-    policy: Annotated[
-        str,
-        typer.Option(help="How much is guessed: adaptive, fixed, threshold, dynamic-k or none."),
-    ] = "adaptive",
-    corpus: Annotated[Path | None, typer.Option(help="Corpus file to draft from as well.")] = None,
+    drafter: Drafter = "suffix",
+    policy: Policy = "adaptive",
+    corpus: Corpus = None,
     max_tokens: Annotated[int, typer.Option(help="Of an answer, at most.")] = 256,
     temperature: Annotated[
         float, typer.Option(help="0 is greedy: always the likeliest token.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from enum import Enum
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +15,17 @@ from foresay.cli.show import counted
 if TYPE_CHECKING:
     from foresay.engine.llm import LLM
 
-__all__ = ["Dtype", "DtypeOption", "Model", "check_names", "load", "require_engine"]
+__all__ = [
+    "Corpus",
+    "Drafter",
+    "Dtype",
+    "DtypeOption",
+    "Model",
+    "Policy",
+    "check_names",
+    "load",
+    "require_engine",
+]
 
 DEFAULT_MODEL = "smollm2-135m"  # of foresay.models.weights, which is not imported for a help text
 _NEEDED = ("torch", "transformers", "safetensors", "tokenizers")
@@ -32,6 +43,14 @@ Model = Annotated[
 Dtype = Annotated[
     DtypeOption, typer.Option(help="Of the weights; auto: bfloat16 if the processor has it.")
 ]
+
+Drafter = Annotated[
+    str, typer.Option(help="Who guesses: suffix, ngram, … (see `foresay doctor`), or none.")
+]
+Policy = Annotated[
+    str, typer.Option(help="How much is guessed: adaptive, fixed, threshold, dynamic-k or none.")
+]
+Corpus = Annotated[Path | None, typer.Option(help="Corpus file to draft from as well.")]
 
 
 def require_engine(command: str) -> None:

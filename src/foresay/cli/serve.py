@@ -14,8 +14,11 @@ import typer
 
 from foresay.cli.model import (
     DEFAULT_MODEL,
+    Corpus,
+    Drafter,
     Dtype,
     DtypeOption,
+    Policy,
     check_names,
     load,
     require_engine,
@@ -67,14 +70,9 @@ def serve(
             "--served-model-name", help="What clients call the model.", show_default=False
         ),
     ] = None,
-    drafter: Annotated[
-        str, typer.Option(help="Who guesses: suffix, ngram, … (see `foresay doctor`), or none.")
-    ] = "suffix",
-    policy: Annotated[
-        str,
-        typer.Option(help="How much is guessed: adaptive, fixed, threshold, dynamic-k or none."),
-    ] = "adaptive",
-    corpus: Annotated[Path | None, typer.Option(help="Corpus file to draft from as well.")] = None,
+    drafter: Drafter = "suffix",
+    policy: Policy = "adaptive",
+    corpus: Corpus = None,
     dtype: Dtype = DtypeOption.auto,
     max_running: Annotated[int, typer.Option(help="Answers in one step.", min=1)] = 256,
     memory_mb: Annotated[

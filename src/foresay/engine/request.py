@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from foresay._core import Kv
 
 __all__ = [
+    "PHASES",
     "FinishReason",
     "Request",
     "Stats",

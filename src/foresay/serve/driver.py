@@ -19,14 +19,14 @@ from typing import Any, TypeVar
 from foresay.drafter import Drafter
 from foresay.engine.engine import Engine
 from foresay.engine.llm import LLM
-from foresay.engine.request import FinishReason, Request
+from foresay.engine.request import PHASES, FinishReason, Request
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.sampling.noise import new_seed, seed_of_sample
 from foresay.serve.job import Job
 from foresay.serve.limits import Limits, Refused
 from foresay.serve.question import Question
-from foresay.serve.steps import PHASES, Ended, Share, Step
+from foresay.serve.steps import Ended, Share, Step
 from foresay.serve.stream import Piece, Stream
 
 __all__ = ["Driver"]

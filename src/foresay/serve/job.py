@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter
 
-from foresay.engine.request import Request
+from foresay.engine.request import PHASES, Request
 from foresay.engine.text import AnswerText
 from foresay.serve.question import Question
-from foresay.serve.steps import PHASES, Ended, Share
+from foresay.serve.steps import Ended, Share
 from foresay.serve.stream import Piece, Stream
 
 __all__ = ["Job"]

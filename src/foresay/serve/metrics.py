@@ -18,7 +18,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from foresay.serve.steps import PHASES, Ended, Share, Step
+from foresay.engine.request import PHASES
+from foresay.serve.steps import Ended, Share, Step
 
 __all__ = ["Metrics"]
 

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["PHASES", "Ended", "Share", "Step", "Steps"]
+__all__ = ["Ended", "Share", "Step", "Steps"]
 
-PHASES = ("schedule", "draft", "forward", "verify", "commit")
 _LINE = 200  # steps that are remembered
 
 

@@ -3,7 +3,8 @@
 A step commits one token per request and, of the nodes it verifies, those that the target would have
 written. Taken best first over the whole batch, n nodes are expected to make B + (sum of n chances)
 tokens in a time that the measured cost model knows. The n with the most tokens per second is taken;
-since costs are stairs, every n is looked at, and 0 is one of them.
+since costs are stairs, every n is looked at, and 0 is one of them. Where a load has weights, a
+request's tokens count by them, and who has none is not asked for.
 
 What is never tried is never learned. A small share of the time (0.4 %) may be lost on verifying, or
 drafting, more than seems to pay. What such a trial loses is charged to an account, what it wins is
@@ -74,6 +75,7 @@ class Adaptive:
         self._asking = Asking(most)
         self._account = 0.0
         self._asked = 0
+        self._asking_for = 0  # so many requests
         self._plain = 0.0  # expected seconds of this step without drafts and other rows
         self._trial: _Trial | None = None
 
@@ -90,8 +92,13 @@ class Adaptive:
             self._plain = self.cost.of(len(room), load.keys, load.keys, len(room))
         if not room or max(room) < 2:
             return [0] * len(room)
-        cap = min(self._most, max(4, self._total // len(room)))
-        plan = self._asking.plan(self.cost, cap, len(room), load.keys, self._plain)
+        if load.weights is not None:
+            room = np.where(load.weights > 0, load.room, 0).tolist()
+        self._asking_for = sum(left > 1 for left in room)
+        if not self._asking_for:
+            return [0] * len(room)
+        cap = min(self._most, max(4, self._total // self._asking_for))
+        plan = self._asking.plan(self.cost, cap, load, self._asking_for, self._plain)
         self._asked = plan.best
         if plan.trial and self._account >= plan.loss:
             # Its price: the draft, and verification beyond a plain step. See `observe`.
@@ -109,8 +116,8 @@ class Adaptive:
         nodes = within_room(drafts, load)
         if not len(drafts.tokens) or (nodes is not None and not len(nodes)):
             return keep(drafts, np.empty(0, np.int64))
-        order, chances = self._ranked(drafts, nodes)
-        tokens, times = self._tokens_and_times(drafts, load, order, chances)
+        order, gains = self._ranked(drafts, load, nodes)
+        tokens, times = self._tokens_and_times(drafts, load, order, gains)
         best = taken = int((tokens / times).argmax())
         if best < len(order):
             taken = self._tried(best, tokens, times)
@@ -124,32 +131,34 @@ class Adaptive:
         return chosen
 
     def _ranked(
-        self, drafts: DraftBatch, nodes: NDArray[np.int64] | None
+        self, drafts: DraftBatch, load: Load, nodes: NDArray[np.int64] | None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Flat indices by falling chance, parents first, and the chances."""
-        chances = (self._depths if _judged_by_depth(drafts) else self._scores)(drafts)
-        # Of equal chances the first nodes of all drafts go first, so that ties go round the
-        # requests, and so that a parent, whose chance is never less, comes before its child.
-        keys = np.arange(len(chances)) * _TIE
+        """Flat indices by falling gain, parents first, and the gains: chances, or by weight."""
+        gains = (self._depths if _judged_by_depth(drafts) else self._scores)(drafts)
+        if load.weights is not None:
+            gains = gains * load.worth_of(drafts)
+        # Of equal gains the first nodes of all drafts go first, so that ties go round the
+        # requests, and so that a parent, whose gain is never less, comes before its child.
+        keys = np.arange(len(gains)) * _TIE
         if len(drafts) > 1:
             counts = drafts.offsets[1:] - drafts.offsets[:-1]
             keys -= (drafts.offsets[:-1] * (_TIE - _TIE / 1000)).repeat(counts)
-        keys -= chances
+        keys -= gains
         order = keys.argsort() if nodes is None else nodes[keys[nodes].argsort()]
-        return order, chances[order]
+        return order, gains[order]
 
     def _tokens_and_times(
         self,
         drafts: DraftBatch,
         load: Load,
         order: NDArray[np.int64],
-        chances: NDArray[np.float64],
+        gains: NDArray[np.float64],
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """[n]: expected tokens and seconds of the step if the first n of `order` are verified."""
         requests, keys, n = len(load), load.keys, len(order)
         tokens = np.empty(n + 1)
-        tokens[0] = requests
-        tokens[1:] = chances
+        tokens[0] = load.worth
+        tokens[1:] = gains
         tokens.cumsum(out=tokens)
         rows = np.arange(requests + load.other_rows, requests + load.other_rows + n + 1)
         base = keys + load.other_reads
@@ -194,7 +203,7 @@ class Adaptive:
             calibration.observe(drafts, step.accepted)
         self.cost.observe(rows + nodes, reads, step.seconds, keys, requests)
         self._asking.observe(
-            self._asked, step.draft_seconds, requests, step.chosen.kept, step.accepted
+            self._asked, step.draft_seconds, self._asking_for, step.chosen.kept, step.accepted
         )
         self._settle(step, rows + nodes, reads, keys)
 
@@ -206,9 +215,11 @@ class Adaptive:
             load = step.load
             rows, reads = rows - load.other_rows, reads - load.other_reads
             took = self.cost.of(rows, reads, keys, len(load)) + self._asking.seconds(self._asked)
-            self._account += step.committed * trial.seconds_per_token - took
+            won = float(load.worth_of(step.chosen.drafts) @ step.accepted)
+            self._account += (load.worth + won) * trial.seconds_per_token - took
         elif trial is not None and trial.chosen is step.chosen:  # more was verified
-            won = int(step.accepted[trial.extra].sum())
+            worth = step.load.worth_of(step.chosen.drafts)[trial.extra]
+            won = float(worth @ step.accepted[trial.extra])
             self._account += won * trial.seconds_per_token - trial.price
         limit = _MOST_ACCOUNT * max(self._plain, self._asking.least_loss)
         self._account = min(self._account, limit)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from foresay.arrays import Int32s
 from foresay.engine.cost import StepCost
+from foresay.engine.load import Load
 
 __all__ = ["Asking", "Plan"]
 
@@ -22,6 +23,7 @@ _LEVELS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 20
 _CHEAP = 0.005  # of a plain step: drafting that takes less is not worth a thought
 _LEARNING = 8  # steps in which everything is asked for
 _MEMORY = 64  # steps
+_HOLDS = 8  # steps, for which a plan is good: making one takes as long as looking guesses up
 
 
 class Plan(NamedTuple):
@@ -50,6 +52,9 @@ class Asking:
         self._tried = np.zeros(most)  # verified per request and step, by place in the draft
         self._won = np.zeros(most)  # accepted
         self._steps = 0
+        self._plan = Plan(0, 0, 0.0, 0.0)
+        self._made_for = (0, 0, 0)  # cap, requests, and how many of them are asked for
+        self._holds = 0  # for so many steps more
         self._cheap = False
         self.least_loss = 0.0
         """What the cheapest trial loses, so that an account can be allowed to hold as much."""
@@ -66,22 +71,33 @@ class Asking:
         nearest = min(took, key=lambda level: abs(level - asked))
         return took[nearest] * asked / nearest
 
-    def plan(self, cost: StepCost, cap: int, requests: int, keys: float, plain: float) -> Plan:
-        """What to ask each of `requests` for, at most `cap`; `plain` is the time without drafts.
+    def plan(self, cost: StepCost, cap: int, load: Load, asked: int, plain: float) -> Plan:
+        """What to ask for, at most `cap` nodes for each of `asked` of the requests; without drafts
+        the step would take `plain`.
 
         Mutates: `least_loss`. Valid until: for ever. Raises: nothing. GIL: held.
         """
-        self.least_loss = 0.0
         self._cheap = self.seconds(cap) < _CHEAP * plain
         if self._cheap or self._steps < _LEARNING:
+            self.least_loss = 0.0
             return Plan(cap, 0, 0.0, 0.0)
+        for_whom = cap, len(load), asked
+        self._holds -= 1
+        if self._holds < 0 or for_whom != self._made_for:
+            self._holds, self._made_for = _HOLDS, for_whom
+            self._plan = self._made(cost, cap, load, asked, plain)
+            self.least_loss = 2 * self._plan.loss
+        return self._plan
+
+    def _made(self, cost: StepCost, cap: int, load: Load, asked: int, plain: float) -> Plan:
         levels = [0, *(level for level in _LEVELS if level < cap), cap]
-        tried = np.append(0.0, self._tried.cumsum())[levels] * requests
-        won = np.append(0.0, self._won.cumsum())[levels] * requests
+        requests, keys = len(load), load.keys
+        tried = np.append(0.0, self._tried.cumsum())[levels] * asked
+        won = np.append(0.0, self._won.cumsum())[levels] * load.worth
         reads = keys + tried * (keys / requests + 1)
         times = cost.seconds(requests + tried, reads, keys, requests)
         times = times + np.array([self.seconds(level) for level in levels])
-        tokens = requests + won
+        tokens = load.worth + won
         best = int((tokens / times).argmax())
         per_token = float(times[best] / tokens[best])
         loss: NDArray[np.float64] = times - tokens * per_token
@@ -89,7 +105,6 @@ class Asking:
         if best + 1 == len(levels):
             return Plan(levels[best], 0, 0.0, per_token)
         trial = best + 1 + (int(more[-1]) if len(more) else 0)
-        self.least_loss = 2 * float(loss[trial])
         return Plan(levels[best], levels[trial], float(loss[trial]), per_token)
 
     def observe(
@@ -100,7 +115,8 @@ class Asking:
         kept: Int32s,
         accepted: NDArray[np.bool_],
     ) -> None:
-        """Learn what a draft of `asked` nodes per request took and brought; 0 teaches nothing.
+        """Learn what drafts of `asked` nodes for so many requests took and brought; 0 teaches
+        nothing.
 
         Mutates: what is remembered. Valid until: outweighed by later steps. Raises: nothing.
         GIL: held.

@@ -36,6 +36,7 @@ from foresay.engine.request import (
 )
 from foresay.engine.scheduler import Scheduler, Turn
 from foresay.engine.text import AnswerText
+from foresay.engine.urgency import urgency
 from foresay.errors import ForesayError, InputError
 from foresay.models.pages import PAGE, Pages
 from foresay.models.target import Part, Target
@@ -102,6 +103,9 @@ class Engine:
                 f"its smallest text of {PAGE} tokens"
             )
         self.target = target
+        self.expects_more = False
+        """Whether requests may come at any time, so that every token counts alike. Otherwise, where
+        nobody waits, all are waited for, and guesses go first to those who will end last."""
         self._guesser = Guesser(drafter, target.vocabulary, with_sources=with_sources)
         cost = measured_cost(target) if drafter is not None and policy == "adaptive" else None
         self.policy = make_policy(policy if drafter is not None else "none", cost)
@@ -235,7 +239,8 @@ class Engine:
     def _draft(self, turns: list[Turn]) -> _Step:
         """Who guesses what, and what of it is verified."""
         writing = [turn.request for turn in turns if turn.whole]
-        load = _load(turns, writing)
+        patient = self.expects_more or self.scheduler.waiting or len(writing) < 2
+        load = _load(turns, writing, None if patient else urgency(writing))
         budgets = self.policy.budgets(load) if self._guesser.guesses else [0] * len(writing)
         chosen = self.policy.choose(self._guesser.propose(writing, budgets), load)
         return _Step(turns, writing, load, self._that_fits(writing, chosen))
@@ -361,7 +366,7 @@ def _until_texts_end(
     return sizes, failures
 
 
-def _load(turns: list[Turn], writing: list[Request]) -> Load:
+def _load(turns: list[Turn], writing: list[Request], weights: NDArray[np.float64] | None) -> Load:
     """What the step has to do without guesses. Of a text's new tokens only the last one counts as
     its own row; those before it are rows of a prompt.
     """
@@ -376,6 +381,7 @@ def _load(turns: list[Turn], writing: list[Request]) -> Load:
         other_rows=rows,
         other_reads=reads,
         ids=np.array([request.number for request in writing], np.int64),
+        weights=weights,
     )
 
 

@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 Int64s: TypeAlias = NDArray[np.int64]
+Float64s: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 T = TypeVar("T", np.int64, np.float64)
 
@@ -44,6 +45,8 @@ class Load:
     other_reads  the tokens that those rows attend to, summed over the rows
     ids          int64[B] | None   a number for each request that no other request ever gets; only
                  policies with a state per request look at it, and without it they have one for all
+    weights      float64[B] | None   what a token more is worth to each request, 0 to 1; without
+                 them all count alike
 
     Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
@@ -53,9 +56,24 @@ class Load:
     other_rows: int = 0
     other_reads: int = 0
     ids: Int64s | None = None
+    weights: Float64s | None = None
 
     def __len__(self) -> int:
         return len(self.contexts)
+
+    @cached_property
+    def worth(self) -> float:
+        """What a token for everybody is worth."""
+        return float(len(self)) if self.weights is None else float(self.weights.sum())
+
+    def worth_of(self, drafts: DraftBatch) -> Float64s:
+        """What each node of these drafts is worth once it is accepted, float64[N].
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        if self.weights is None:
+            return np.ones(len(drafts.tokens))
+        return self.weights.repeat(drafts.offsets[1:] - drafts.offsets[:-1])
 
     @cached_property
     def keys(self) -> int:

@@ -51,6 +51,7 @@ class Driver:
     def __init__(self, llm: LLM, drafter: Drafter[Any] | None, limits: Limits, seen: Seen) -> None:
         self._llm = llm
         self._engine = llm.engine
+        self._engine.expects_more = True
         self._drop_group = getattr(drafter, "drop_group", None)
         self._limits = limits
         self._seen = seen

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foresay.arrays import Int32s
-from foresay.models.pages import Pages, pages_of
+from foresay.models.pages import PAGE, Pages, pages_of
 
 if TYPE_CHECKING:
     from foresay._core import Kv
@@ -109,10 +109,15 @@ class Prefixes:
                 return  # all of it is there
         if pages_of(length) > self._most:
             return
-        kept = Kept(self._open(), tokens, key)
+        # The answer's memory is not kept with it, unless a copy would take as much.
+        small = request.kv.capacity <= 2 * pages_of(length) * PAGE
+        kept = Kept(request.kv if small else self._open(), tokens, key)
         if not self._pages.hold(kept, length):
             return
-        kept.kv.copy_from(request.kv, length)  # the answer's memory is not kept with it
+        if small:
+            kept.kv.cut(length)
+        else:
+            kept.kv.copy_from(request.kv, length)
         self._kept[kept] = None
         self._kept_by_key.setdefault(key, []).append(kept)
         self.held += pages_of(length)

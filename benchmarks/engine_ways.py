@@ -106,6 +106,7 @@ class Answering:
                 stops=() if job.params.ignore_eos else llm.tokenizer.ends,
                 group=job.group,
                 text=AnswerText(llm.tokenizer.decode),
+                together=True,
             )
             for job in jobs
         ]

@@ -34,8 +34,8 @@ class Drafter(Protocol[State]):
     """Guesses the next tokens of many requests at once.
 
     Some methods are optional, and callers look for them by name: `drop_group(group, tenant=None)`
-    forgets a group at once, `bytes_used()` and `tokens_held()` say what the drafter keeps in
-    memory, and `text(state)` returns prompt + observed tokens, for tests and debugging.
+    forgets a group at once, `bytes_used()`, `bytes_of(tenant)` and `tokens_held()` say what the
+    drafter keeps in memory, and `text(state)` returns prompt + observed tokens, for tests and debugging.
     """
 
     wants: Wants

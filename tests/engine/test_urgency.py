@@ -25,7 +25,7 @@ def flat() -> StepCost:
 
 def request(room: int, tokens: int, steps: int) -> Request:
     params = SamplingParams(max_tokens=room + tokens)
-    made = Request(0, np.ones(3, np.int32), params, 1, (), None, None, None)
+    made = Request(0, np.ones(3, np.int32), params, 1, (), None, None, None, together=True)
     made.append(np.ones(tokens, np.int32))
     made.stats.steps = steps
     return made
@@ -34,10 +34,13 @@ def request(room: int, tokens: int, steps: int) -> Request:
 def test_who_needs_most_passes_counts_most() -> None:
     slow, fast, ending = request(40, 20, 20), request(40, 24, 20), request(5, 20, 20)
     worth = urgency([fast, slow, ending])
+    assert worth is not None
     assert worth[1] == 1
     assert 0.2 < worth[0] < 1
     assert worth[2] == 0
-    assert urgency([slow, slow]).tolist() == [1, 1]
+    assert urgency([slow]) is None
+    slow.together = False
+    assert urgency([fast, slow, ending]) is None
 
 
 def test_a_policy_asks_for_nobody_without_weight_and_prefers_the_heavy() -> None:
@@ -68,23 +71,22 @@ def test_a_step_that_serves_nobody_who_waits_is_not_made_longer() -> None:
         assert len(policy.choose(drafts, load).kept) == nodes
 
 
-@pytest.mark.parametrize("expects_more", [False, True])
-def test_short_answers_are_drafted_for_only_where_more_may_come(expects_more: bool) -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_short_answers_are_drafted_for_only_where_somebody_reads_along(together: bool) -> None:
     target = Target.of(zoo.make("llama"))
     asked = [
         (np.tile(np.arange(start, start + 6), 5).tolist(), tokens)
         for start, tokens in ((3, 12), (20, 60))
     ]
     engine = Engine(target, SuffixDrafter(), policy=Adaptive(flat()))
-    engine.expects_more = expects_more
     params = [SamplingParams(temperature=0, max_tokens=tokens) for _, tokens in asked]
     requests = [
-        engine.add(prompt, each, seed=seed)
+        engine.add(prompt, each, seed=seed, together=together)
         for seed, ((prompt, _), each) in enumerate(zip(asked, params, strict=True))
     ]
     engine.run()
     short, long = requests
-    assert (short.stats.drafted > 0) == expects_more
+    assert (short.stats.drafted > 0) != together
     assert long.stats.drafted > 0
     row = logits_of(target)
     for seed, made in enumerate(requests):
@@ -97,7 +99,7 @@ def test_who_waits_makes_every_token_count() -> None:
     engine = Engine(target, SuffixDrafter(), policy=Adaptive(flat()), max_running=2)
     prompt = np.tile(np.arange(3, 9), 5).tolist()
     short, long, _ = (
-        engine.add(prompt, SamplingParams(temperature=0, max_tokens=tokens), seed=0)
+        engine.add(prompt, SamplingParams(temperature=0, max_tokens=tokens), seed=0, together=True)
         for tokens in (12, 60, 60)
     )
     while not short.finished:

@@ -29,8 +29,7 @@ from transformers.generation.streamers import BaseStreamer
 import tiny
 from foresay.drafters import SuffixDrafter
 from foresay.errors import InputError, UnsupportedModel
-from foresay.integrations import twin
-from foresay.integrations.transformers import SuffixCandidates, assisted, generate
+from foresay.integrations.transformers import SuffixCandidates, assisted, generate, twin
 from models import zoo
 
 # transformers' own types say that a model's `generate` is a tensor.

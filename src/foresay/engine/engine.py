@@ -103,9 +103,6 @@ class Engine:
                 f"its smallest text of {PAGE} tokens"
             )
         self.target = target
-        self.expects_more = False
-        """Whether requests may come at any time, so that every token counts alike. Otherwise, where
-        nobody waits, all are waited for, and guesses go first to those who will end last."""
         self._guesser = Guesser(drafter, target.vocabulary, with_sources=with_sources)
         cost = measured_cost(target) if drafter is not None and policy == "adaptive" else None
         self.policy = make_policy(policy if drafter is not None else "none", cost)
@@ -129,6 +126,7 @@ class Engine:
         tenant: str | None = None,
         text: AnswerText | None = None,
         prompt_logprobs: int | None = None,
+        together: bool = False,
     ) -> Request:
         """A new request, which waits for its turn. `params.n` is not looked at: one request is one
         answer.
@@ -141,6 +139,8 @@ class Engine:
         prompt_logprobs  note the log probabilities of the prompt's own tokens, and of this many
                 likeliest beside each; such a prompt is read from its beginning, whoever else has
                 computed it
+        together  nobody looks at the answer before all of its kind have ended: where only such are
+                under way, guesses go first to those that will end last
 
         Mutates: the queue. Valid until: the request has finished. Raises: InputError for what
         cannot be answered; nothing has changed then. GIL: held.
@@ -162,7 +162,7 @@ class Engine:
             raise InputError("stop has texts, and nobody to read the answer was given")
         if seed is None:
             seed = new_seed() if params.seed is None else params.seed
-        whose = (group, tenant, text, prompt_logprobs)
+        whose = (group, tenant, text, prompt_logprobs, together)
         request = Request(self._added, tokens, params, seed, ends, *whose)
         self._added += 1
         self.scheduler.add(request)
@@ -176,6 +176,13 @@ class Engine:
         """
         if not request.finished:
             self._finish(request, "cancelled")
+
+    def drop_group(self, group: str, tenant: str | None = None) -> None:
+        """Let the drafter forget a group that nobody will join any more.
+
+        Mutates: the drafter. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        self._guesser.drop_group(group, tenant)
 
     def step(self) -> list[Request]:
         """One pass of the model: the requests that got tokens or ended in it.
@@ -239,8 +246,7 @@ class Engine:
     def _draft(self, turns: list[Turn]) -> _Step:
         """Who guesses what, and what of it is verified."""
         writing = [turn.request for turn in turns if turn.whole]
-        patient = self.expects_more or self.scheduler.waiting or len(writing) < 2
-        load = _load(turns, writing, None if patient else urgency(writing))
+        load = _load(turns, writing, None if self.scheduler.waiting else urgency(writing))
         budgets = self.policy.budgets(load) if self._guesser.guesses else [0] * len(writing)
         chosen = self.policy.choose(self._guesser.propose(writing, budgets), load)
         return _Step(turns, writing, load, self._that_fits(writing, chosen))

@@ -16,7 +16,7 @@ from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
 from foresay.drafter import Drafter, check_lengths
 from foresay.engine.load import Chosen
 from foresay.engine.request import Request
-from foresay.errors import ForesayError, InputError
+from foresay.errors import ForesayError, InputError, UnknownGroup
 
 __all__ = ["Guesser"]
 
@@ -133,6 +133,21 @@ class Guesser:
         request.state, request.begun = None, False
         if begun and self._drafter is not None:
             self._tell(self._drafter.finish, state)
+
+    def drop_group(self, group: str, tenant: str | None) -> None:
+        """Forget a group, if the drafter knows of groups.
+
+        Mutates: the drafter. Valid until: for ever. Raises: nothing. GIL: as the drafter.
+        """
+        drop = getattr(self._drafter, "drop_group", None)
+        if drop is None:
+            return
+        try:
+            drop(group, tenant)
+        except UnknownGroup:
+            pass  # nobody of it had begun
+        except Exception as error:
+            self._give_up(error)
 
     def _tell(self, call: Callable[..., T], *values: Any) -> T | None:
         try:

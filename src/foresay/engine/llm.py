@@ -26,7 +26,7 @@ from foresay.models.tokenizer import Message, Tokenizer
 from foresay.sampling.noise import new_seed, seed_of_sample
 from foresay.sampling.params import SamplingParams
 
-__all__ = ["LLM", "Chunk", "Prompt", "Result"]
+__all__ = ["LLM", "Chunk", "Prompt", "Result", "drafter_of"]
 
 Prompt: TypeAlias = "str | Sequence[int] | Int32s | Sequence[Message]"
 Params: TypeAlias = "SamplingParams | Sequence[SamplingParams] | None"
@@ -134,7 +134,7 @@ class LLM:
         with_sources: bool = False,
         progress: Callable[[str, int, int | None], None] | None = None,
     ) -> None:
-        guesser = _drafter(drafter)  # before the long work, not after it
+        guesser = drafter_of(drafter)  # before the long work, not after it
         make_policy(policy)
         folder = weights.find(model, progress=progress)
         self.tokenizer = Tokenizer(folder)
@@ -165,7 +165,11 @@ class LLM:
         other.tokenizer, other.target, other._limits = self.tokenizer, self.target, self._limits
         other._groups = count()
         other.engine = Engine(
-            self.target, _drafter(drafter), policy=policy, with_sources=with_sources, **self._limits
+            self.target,
+            drafter_of(drafter),
+            policy=policy,
+            with_sources=with_sources,
+            **self._limits,
         )
         return other
 
@@ -189,7 +193,7 @@ class LLM:
         Mutates: the drafter learns. Valid until: for ever. Raises: InputError for a prompt that
         cannot be answered; nothing was answered then. GIL: released by torch and the core.
         """
-        answers = self._asked(prompts, params, chat)
+        answers = self._asked(prompts, params, chat, together=True)
         for chunk in self._streamed(answers):
             if progress is not None:
                 progress(len(chunk.token_ids))
@@ -221,7 +225,12 @@ class LLM:
             self._end(answers)
 
     def _asked(
-        self, prompts: Prompt | Sequence[Prompt], params: Params, chat: bool
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: Params,
+        chat: bool,
+        *,
+        together: bool = False,
     ) -> list[_Answer]:
         """All requests, or none."""
         listed = _as_list(prompts)
@@ -241,6 +250,7 @@ class LLM:
                         stops=() if wanted.ignore_eos else self.tokenizer.ends,
                         group=group,
                         text=AnswerText(self.tokenizer.decode, wanted.stop_texts),
+                        together=together,
                     )
                     answers.append(_Answer(prompt, index, sample, request))
         except InputError as error:
@@ -270,6 +280,9 @@ class LLM:
     def _end(self, answers: Sequence[_Answer]) -> None:
         for answer in answers:
             self.engine.cancel(answer.request)
+        for group in {answer.request.group for answer in answers}:
+            if group is not None:  # its name was made for this call
+                self.engine.drop_group(group)
 
     def _chunk(self, answer: _Answer) -> Chunk:
         request = answer.request
@@ -296,7 +309,12 @@ class LLM:
         )
 
 
-def _drafter(drafter: str | Drafter[Any] | None) -> Drafter[Any] | None:
+def drafter_of(drafter: str | Drafter[Any] | None) -> Drafter[Any] | None:
+    """The drafter of that name, which learns from all answers, or the given one; None: nobody.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError for a name that does not exist. GIL:
+    held.
+    """
     if drafter in (None, "none"):
         return None
     return make_drafter(drafter, share="all") if isinstance(drafter, str) else drafter

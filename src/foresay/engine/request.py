@@ -165,6 +165,7 @@ class Request:
         tenant: str | None,
         text: AnswerText | None,
         prompt_logprobs: int | None = None,
+        together: bool = False,
     ) -> None:
         self.number = number
         self.params = params
@@ -172,6 +173,7 @@ class Request:
         self.group = group
         self.tenant = tenant
         self.answer = text
+        self.together = together
         self.finish_reason: FinishReason | None = None
         self.error: ForesayError | None = None
         self.logprobs: list[TokenLogprob] = []

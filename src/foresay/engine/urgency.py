@@ -16,9 +16,10 @@ _STEEP = 4
 _LEAST = 0.2
 
 
-def urgency(requests: Sequence[Request]) -> NDArray[np.float64]:
-    """What a token more is worth to each request, 0 to 1, if nothing counts but when the last one
-    ends: about the chance to be that one.
+def urgency(requests: Sequence[Request]) -> NDArray[np.float64] | None:
+    """What a token more is worth to each request, 0 to 1, where they are waited for together and
+    nothing counts but when the last one ends: about the chance to be that one. None where
+    somebody reads along, and every token counts alike.
 
     It falls with the passes that a request may still need, as fast as it has been so far. It falls
     steeply, but not at once, because an answer may end long before its room does. Who would get
@@ -26,6 +27,8 @@ def urgency(requests: Sequence[Request]) -> NDArray[np.float64]:
 
     Mutates: nothing. Valid until: the next step. Raises: nothing. GIL: held.
     """
+    if len(requests) < 2 or not all(request.together for request in requests):
+        return None
     room = np.array([request.room for request in requests], np.float64)
     stats = [request.stats for request in requests]
     rates = np.array([(s.tokens + _EARLY) / (s.steps + _EARLY) for s in stats])

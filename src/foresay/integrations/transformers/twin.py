@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from foresay.drafter import Drafter
-from foresay.drafters.lineup import make_drafter
 from foresay.engine.engine import Engine
+from foresay.engine.llm import drafter_of
 from foresay.errors import UnsupportedModel
 from foresay.models.blocks import CoreBlock
 from foresay.models.linears import PackedLinear
@@ -59,11 +59,12 @@ class Held:
         """
         key = (drafter if isinstance(drafter, str) else id(drafter), policy, memory)
         if key not in self.engines:
-            guesser = _drafter(drafter)
+            guesser = drafter_of(drafter)
             made = Engine(self.target, guesser, policy=policy, memory=memory)
             while len(self.engines) >= _ENGINES:
-                del self.engines[next(iter(self.engines))]
+                del self.engines[next(iter(self.engines))]  # the least recently used
             self.engines[key] = guesser, made  # the drafter lives, so that its id stays its own
+        self.engines[key] = self.engines.pop(key)
         return self.engines[key][1]
 
 
@@ -88,12 +89,6 @@ def held_for(model: Any) -> Held:
                 _renew(held, model)
                 held.marks = marks
         return held
-
-
-def _drafter(drafter: str | Drafter[Any]) -> Drafter[Any] | None:
-    if not isinstance(drafter, str):
-        return drafter
-    return None if drafter == "none" else make_drafter(drafter, share="all")
 
 
 def _check(model: Any) -> None:

@@ -1,0 +1,20 @@
+"""foresay inside transformers: a switch for `model.generate`, and candidates for its assisted mode.
+
+    from foresay.integrations.transformers import SuffixCandidates, assisted, generate
+
+    model.generate(**inputs, max_new_tokens=200, custom_generate=generate)
+    model.generate(**inputs, custom_generate=assisted, candidate_generator=SuffixCandidates())
+
+The first runs a whole batch through foresay's engine; the second stays with transformers' own loop,
+one text at a time. What the caller's GenerationConfig asks for is done, or refused by its name.
+
+batches     the first
+candidates  the second
+asked       what a call asks for, in our words, or why it is refused
+twin        a target that uses the caller's weights and leaves the model as it is
+"""
+
+from foresay.integrations.transformers.batches import generate
+from foresay.integrations.transformers.candidates import SuffixCandidates, assisted
+
+__all__ = ["SuffixCandidates", "assisted", "generate"]

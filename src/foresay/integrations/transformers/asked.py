@@ -1,0 +1,217 @@
+"""What a call of `model.generate` asks for, in our words, or why it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+from transformers.generation import logits_process as law
+from transformers.generation import stopping_criteria as ends
+
+from foresay.errors import InputError
+from foresay.sampling.params import SamplingParams
+
+__all__ = [
+    "check_call",
+    "check_config",
+    "check_processors",
+    "end_ids",
+    "params_of",
+    "prompts_of",
+    "stop_strings_of",
+]
+
+_HONOURED = {
+    *("max_length", "max_new_tokens", "min_length", "min_new_tokens", "num_return_sequences"),
+    *("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
+    *("eos_token_id", "pad_token_id", "suppress_tokens", "stop_strings", "renormalize_logits"),
+}
+# Fields that do nothing to a text without beams, assistants or an encoder: how it is computed.
+_IDLE = {
+    *("bos_token_id", "decoder_start_token_id", "transformers_version", "is_assistant"),
+    *("use_cache", "compile_config", "disable_compile", "prefill_chunk_size", "low_memory"),
+    *("early_stopping", "length_penalty", "num_assistant_tokens", "num_assistant_tokens_schedule"),
+    *("assistant_confidence_threshold", "assistant_lookbehind", "target_lookbehind"),
+    "max_matching_ngram_size",
+}
+# What stands for "off" where that is neither None nor False.
+_OFF = {
+    **dict.fromkeys(("num_beams", "num_beam_groups", "guidance_scale", "typical_p"), 1),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff", "diversity_penalty"), 0),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), 0),
+    "encoder_repetition_penalty": 1,
+    "cache_implementation": "dynamic",
+}
+_INPUTS = {"attention_mask", "position_ids", "past_key_values", "logits_to_keep", "use_cache"}
+
+
+def check_call(callers: dict[str, Any]) -> None:
+    """Refuse what `model.generate` takes and hands to nobody. It has no other way to be seen, and
+    who waits for a streamer would wait for ever.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    """
+    for name in ("streamer", "assistant_model"):
+        if callers.get(name) is not None:
+            raise InputError(f"{name} was given; with this custom_generate valid is None")
+
+
+def check_config(config: GenerationConfig) -> None:
+    """Refuse, by its name, each field that asks for something else than is done here, also fields
+    that nobody has heard of yet.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    """
+    usual: dict[str, Any] = getattr(GenerationConfig, "_get_default_generation_params", dict)()
+    for name, value in vars(config).items():
+        if name.startswith("_") or name in _HONOURED or name in _IDLE:
+            continue
+        off = _OFF.get(name, usual.get(name))
+        if value is not None and value is not False and value != off:
+            raise InputError(
+                f"the GenerationConfig's {name} is {value!r}; with custom_generate=generate valid "
+                f"is {off!r}"
+            )
+
+
+def params_of(config: GenerationConfig, width: int) -> SamplingParams:
+    """How tokens are chosen, after prompts of `width` tokens.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    """
+    most = config.max_length - width
+    least = max(config.min_new_tokens or 0, (config.min_length or 0) - width, 0)
+    if least > most:
+        raise InputError(f"at least {least} new tokens are wanted, and at most {most}")
+    common: dict[str, Any] = {
+        "max_tokens": most,
+        "min_tokens": least,
+        "repetition_penalty": config.repetition_penalty or 1.0,
+        "logit_bias": dict.fromkeys(map(int, config.suppress_tokens or ()), -np.inf),
+    }
+    if not config.do_sample:
+        return SamplingParams(temperature=0, **common)
+    return SamplingParams(
+        temperature=1.0 if config.temperature is None else config.temperature,
+        top_k=config.top_k or 0,
+        top_p=1.0 if config.top_p is None else config.top_p,
+        min_p=config.min_p or 0.0,
+        **common,
+    )
+
+
+def end_ids(config: GenerationConfig) -> tuple[int, ...]:
+    """The tokens that end an answer.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    found = config.eos_token_id
+    if found is None:
+        return ()
+    return tuple(torch.as_tensor(found).reshape(-1).tolist())
+
+
+def prompts_of(input_ids: Tensor, inputs: dict[str, Any]) -> list[np.ndarray[Any, Any]]:
+    """Each row without its padding.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    """
+    for name, value in inputs.items():
+        if name not in _INPUTS and value is not None and value is not False:
+            raise InputError(f"{name} was given; valid are input_ids and attention_mask")
+    if input_ids.device.type != "cpu":
+        raise InputError(f"input_ids are on {input_ids.device}; tensors on the CPU are needed")
+    cache = inputs.get("past_key_values")
+    if cache is not None and cache.get_seq_length():
+        raise InputError(
+            f"past_key_values hold {cache.get_seq_length()} tokens; valid is an empty cache"
+        )
+    mask = inputs.get("attention_mask")
+    seen = torch.ones_like(input_ids) if mask is None else (mask != 0).long()
+    if seen.shape != input_ids.shape:
+        raise InputError(
+            f"attention_mask has the shape {list(seen.shape)}; input_ids have "
+            f"{list(input_ids.shape)}"
+        )
+    wrong = (seen.diff(dim=1) < 0).any(dim=1) | (seen[:, -1] == 0)
+    if wrong.any():
+        raise InputError(
+            f"row {int(wrong.nonzero()[0])} of attention_mask has gaps or padding on the right; "
+            "padding belongs on the left"
+        )
+    places = inputs.get("position_ids")
+    if places is not None and ((places != seen.cumsum(dim=1) - 1) & (seen == 1)).any():
+        raise InputError("position_ids are not those of the attention_mask; leave them out")
+    rows = zip(input_ids, seen, strict=True)
+    return [row[own == 1].numpy().astype(np.int32) for row, own in rows]
+
+
+def check_processors(
+    given: Sequence[law.LogitsProcessor],
+    config: GenerationConfig,
+    width: int,
+    stops: tuple[int, ...],
+) -> None:
+    """Refuse processors that do not come from the config: they are programs, and may look at more
+    than one text or remember what they saw.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    """
+    made: list[law.LogitsProcessor] = [law.LogitNormalization()]
+    if config.repetition_penalty not in (None, 1.0):
+        made.append(law.RepetitionPenaltyLogitsProcessor(config.repetition_penalty))
+    if stops and config.min_length:
+        made.append(law.MinLengthLogitsProcessor(config.min_length, list(stops)))
+    if stops and config.min_new_tokens:
+        least = config.min_new_tokens
+        made.append(law.MinNewTokensLengthLogitsProcessor(width, least, list(stops)))
+    if config.suppress_tokens is not None:
+        made.append(law.SuppressTokensLogitsProcessor(config.suppress_tokens))
+    if config.do_sample:
+        if config.temperature is not None:
+            made.append(law.TemperatureLogitsWarper(config.temperature))
+        if config.top_k:
+            made.append(law.TopKLogitsWarper(config.top_k))
+        if config.top_p is not None and config.top_p < 1:
+            made.append(law.TopPLogitsWarper(config.top_p))
+        if config.min_p is not None:
+            made.append(law.MinPLogitsWarper(config.min_p))
+    known = [(type(one), _plain_vars(one)) for one in made]
+    for one in given:
+        if (type(one), _plain_vars(one)) not in known:
+            raise InputError(
+                f"{type(one).__name__} is among the logits processors and does not come from the "
+                "GenerationConfig; valid are its own fields"
+            )
+
+
+def _plain_vars(of: object) -> dict[str, Any]:
+    return {k: v.tolist() if isinstance(v, Tensor) else v for k, v in vars(of).items()}
+
+
+def stop_strings_of(
+    given: Sequence[ends.StoppingCriteria], config: GenerationConfig, stops: tuple[int, ...]
+) -> list[ends.StoppingCriteria]:
+    """The criteria that look for texts; the others must be the config's own.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError for others. GIL: held.
+    """
+    texts: list[ends.StoppingCriteria] = []
+    for one in given:
+        if type(one) is ends.StopStringCriteria:
+            texts.append(one)
+            continue
+        length = type(one) is ends.MaxLengthCriteria and one.max_length == config.max_length
+        token = type(one) is ends.EosTokenCriteria and (
+            set(torch.as_tensor(one.eos_token_id).reshape(-1).tolist()) == set(stops)
+        )
+        if not (length or token):
+            raise InputError(
+                f"{type(one).__name__} is among the stopping criteria; valid are max_length, "
+                "max_new_tokens, eos_token_id and StopStringCriteria"
+            )
+    return texts

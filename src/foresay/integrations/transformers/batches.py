@@ -1,0 +1,144 @@
+"""A whole batch of `model.generate` in foresay's engine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.generation import logits_process as law
+from transformers.generation import stopping_criteria as ends
+
+from foresay.drafter import Drafter
+from foresay.engine.request import Request
+from foresay.engine.text import AnswerText
+from foresay.errors import InputError
+from foresay.integrations.transformers.asked import (
+    check_call,
+    check_config,
+    check_processors,
+    end_ids,
+    params_of,
+    prompts_of,
+    stop_strings_of,
+)
+from foresay.integrations.transformers.twin import held_for
+from foresay.sampling.noise import seed_of_sample
+
+__all__ = ["generate"]
+
+_GROUPS = count()
+
+
+def generate(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    logits_processor: Sequence[law.LogitsProcessor],
+    stopping_criteria: Sequence[ends.StoppingCriteria],
+    generation_config: GenerationConfig,
+    drafter: str | Drafter[Any] = "suffix",
+    policy: str = "adaptive",
+    seed: int | None = None,
+    memory: int = 4 << 30,
+    **model_kwargs: Any,
+) -> Tensor:
+    """Prompts and answers, as `model.generate` gives them: [batch, longest], padded on the right.
+    To be given to it as `custom_generate`; the keywords after the config may be given beside it.
+
+    drafter  who guesses: "suffix", "ngram", "none", or any Drafter
+    policy   how much is guessed, by its name: see `foresay.engine.budget.POLICIES`
+    seed     of the noise of sampling; None: torch's own generator is asked for one
+    memory   bytes for keys and values
+
+    Greedy answers are those of `model.generate`; sampled ones have its law. Each text is taken for
+    itself: its padding counts for no penalty. The model computes without dropout.
+
+    Mutates: nothing of the model: its weights are used from a twin of it, which also holds a copy
+    of them in another layout; the drafter learns. Valid until: for ever; weights that change are
+    noticed in the next call. Raises: InputError for what is not done here, by its name,
+    UnsupportedModel for a model that is not on the CPU or cannot be run exactly. GIL: released by
+    torch and the core.
+    """
+    check_call(sys._getframe(1).f_locals)
+    check_config(generation_config)
+    prompts = prompts_of(input_ids, model_kwargs)
+    stops = end_ids(generation_config)
+    check_processors(logits_processor, generation_config, input_ids.shape[1], stops)
+    texts = stop_strings_of(stopping_criteria, generation_config, stops)
+    if texts and not stops and len(prompts) > 1:
+        raise InputError("stop_strings with several texts need an eos_token_id; it is None")
+    params = params_of(generation_config, input_ids.shape[1])
+    held = held_for(model)
+    longest = max(map(len, prompts)) + params.max_tokens
+    if longest > held.target.context:
+        raise InputError(
+            f"max_length lets a text grow to {longest} tokens; the model takes "
+            f"{held.target.context}"
+        )
+    if seed is None:
+        seed = int(torch.randint(0, 1 << 62, ())) if not params.greedy else 0
+    each = generation_config.num_return_sequences or 1
+    group = next(_GROUPS)
+    with held.lock:
+        engine = held.engine(drafter, policy, memory)
+        requests: list[Request] = []
+        try:
+            for row, prompt in enumerate(prompts):
+                requests.append(
+                    engine.add(
+                        prompt,
+                        params,
+                        seed=seed_of_sample(seed, row),
+                        stops=stops,
+                        group=f"generate {group}, {row // each}" if each > 1 else None,
+                        text=_UntilCriteria(input_ids[row], texts) if texts else None,
+                        together=True,
+                    )
+                )
+            while any(not request.finished for request in requests):
+                engine.step()
+        finally:
+            for request in requests:
+                engine.cancel(request)
+            for name in {request.group for request in requests}:
+                if name is not None:
+                    engine.drop_group(name)
+    for request in requests:
+        if request.error is not None:
+            raise request.error
+    return _padded(input_ids, [r.token_ids for r in requests], generation_config, stops)
+
+
+class _UntilCriteria(AnswerText):
+    """Ends an answer where one of transformers' own criteria says so, asked after every token."""
+
+    def __init__(self, prompt: Tensor, criteria: Sequence[ends.StoppingCriteria]) -> None:
+        super().__init__(lambda _: "")
+        self._row = prompt[None]
+        self._criteria = criteria
+
+    def add(self, token: int) -> bool:
+        self._row = torch.cat([self._row, self._row.new_tensor([[token]])], dim=1)
+        row: Any = self._row
+        for criterion in self._criteria:
+            given: Any = criterion(row, None)
+            if bool(given[0]):
+                self.stopped = type(criterion).__name__
+                return True
+        return False
+
+
+def _padded(
+    input_ids: Tensor, answers: list[list[int]], config: GenerationConfig, stops: tuple[int, ...]
+) -> Tensor:
+    """Prompts and answers; behind an answer that ended earlier than others, padding."""
+    pad = config.pad_token_id
+    if pad is None:
+        pad = stops[0] if stops else 0  # without ends all answers are of one length
+    longest = max(map(len, answers))
+    rows = [answer + [int(pad)] * (longest - len(answer)) for answer in answers]
+    return torch.cat([input_ids, input_ids.new_tensor(rows)], dim=1)

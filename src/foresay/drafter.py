@@ -35,7 +35,8 @@ class Drafter(Protocol[State]):
 
     Some methods are optional, and callers look for them by name: `drop_group(group, tenant=None)`
     forgets a group at once, `bytes_used()`, `bytes_of(tenant)` and `tokens_held()` say what the
-    drafter keeps in memory, and `text(state)` returns prompt + observed tokens, for tests and debugging.
+    drafter keeps in memory, and `text(state)` returns prompt + observed tokens, for tests and
+    debugging.
     """
 
     wants: Wants

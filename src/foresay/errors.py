@@ -11,8 +11,10 @@
     ├── LogitsError                      the target's logits are no law (NaN, +inf, nothing left)
     ├── ModelError                       weights cannot be had, or are damaged
     │   └── UnsupportedModel             a model that cannot be run exactly, or not at all
-    └── ServerError                      another server did not answer as it should
+    ├── ServerError                      another server did not answer as it should
+    └── Refused                          a request to our server is not answered
 
+The last is in `foresay.serve.limits`, since it holds what a client reads; all others are here.
 Misuse raises. A condition of the data does not: no match is an empty draft, the end of a request
 is a call of `finish`. Every message is a sentence that names the value and what would be valid.
 This module imports nothing, so that every other one, and the core when it loads, can import it.

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -26,6 +27,7 @@ from schemathesis.specs.openapi.checks import (
 from serve.running import Running, running, tiny_llm
 from tiny import one_thread
 
+SAID = [{"role": "user", "content": "a"}]
 CASES = int(os.environ.get("FORESAY_CASES", "160"))
 SEEDS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", {"prompt": "ab", "max_tokens": 2, "stop": ["x"], "logprobs": 1, "n": 2}),
@@ -91,7 +93,7 @@ def test_the_schema(server: Running) -> None:
     """schemathesis, over every operation of /openapi.json, valid data and invalid."""
     schema = schemathesis.openapi.from_url(server.url + "/openapi.json")
     operations: list[Any] = list(schema.get_all_operations())
-    assert len(operations) >= 11
+    assert len(operations) >= 12  # all but the description itself
     checks = [
         not_a_server_error,
         status_code_conformance,
@@ -121,3 +123,80 @@ def test_the_schema(server: Running) -> None:
     assert seen[200] and seen[400] and not any(status >= 500 for status in seen), seen
     server.good("/v1/completions", prompt="a", max_tokens=1)
     server.idle(60)
+
+
+ASKED = {"logprobs": 2, "echo": True, "spec_details": True, "return_token_ids": True}
+CHATTED = {"logprobs": True, "top_logprobs": 2, "spec_details": True, "return_token_ids": True}
+USAGE = {"include_usage": True, "continuous_usage_stats": True}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "chunk"),
+    [
+        ("/v1/completions", {"prompt": "ab", **ASKED}, "CompletionChunk"),
+        ("/v1/completions", {"prompt": "ab"}, "CompletionChunk"),
+        ("/v1/chat/completions", {"messages": SAID, **CHATTED}, "ChatChunk"),
+        ("/v1/chat/completions", {"messages": SAID}, "ChatChunk"),
+        ("/tokenize", {"prompt": "ab", "return_token_strs": True}, None),
+        ("/detokenize", {"tokens": [1]}, None),
+    ],
+)
+def test_answers_are_described(
+    server: Running, path: str, body: dict[str, Any], chunk: str | None
+) -> None:
+    """As they come they fit, and with any field of theirs taken away, changed or added they do not:
+    so that the check of answers above cannot be empty.
+    """
+    description = server.http.get("/openapi.json").json()
+    content = description["paths"][path]["post"]["responses"]["200"]["content"]
+    schema = content["application/json"]["schema"]
+    few = {"max_tokens": 2} if chunk else {}
+    check_described(description, schema, server.good(path, **body, **few))
+    if chunk is not None:
+        named = {"$ref": f"#/components/schemas/{chunk}"}
+        assert chunk in content["text/event-stream"]["schema"]["description"]
+        for options in ({}, {"stream_options": USAGE}):
+            for event in server.events(path, **body, **few, **options):
+                check_described(description, named, event)
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/tiny", "/v1/spec/stats", "/live"])
+def test_plain_answers_are_described(server: Running, path: str) -> None:
+    description = server.http.get("/openapi.json").json()
+    got = description["paths"][path.replace("tiny", "{model}")]["get"]
+    schema = got["responses"]["200"]["content"]["application/json"]["schema"]
+    check_described(description, schema, server.http.get(path).json(), closed=False)
+
+
+def check_described(
+    description: dict[str, Any], schema: dict[str, Any], answer: dict[str, Any], closed: bool = True
+) -> None:
+    fits = jsonschema_rs.validator_for({**schema, "components": description["components"]})
+    fits.validate(answer)
+    optional = {"usage", "foresay", "token_ids", "prompt_token_ids", "token_strs", "role"}
+    changed = 0
+    for path, found in objects_in(answer):
+        for name in found.keys() - optional if "top_logprobs" not in path[-2:-1] else ():
+            value = found.pop(name)
+            assert not closed or not fits.is_valid(answer), (*path, name)
+            found[name] = [[[]]]
+            assert not fits.is_valid(answer) or not closed, (*path, name)
+            found[name] = value
+            changed += 1
+        if closed and "top_logprobs" not in path[-2:-1]:
+            found["other"] = 1
+            assert not fits.is_valid(answer), path
+            del found["other"]
+    assert changed and fits.is_valid(answer)
+    assert not fits.is_valid({}) and not fits.is_valid([answer])
+
+
+def objects_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """All objects in a value, each with the way to it."""
+    if isinstance(value, dict):
+        yield path, value
+        for name in list(value):
+            yield from objects_in(value[name], (*path, name))
+    elif isinstance(value, list):
+        for at, item in enumerate(value):
+            yield from objects_in(item, (*path, at))

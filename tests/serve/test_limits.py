@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,16 @@ from typing import Any
 import pytest
 
 from foresay.errors import InputError
+from foresay.serve.answer import Shape
+from foresay.serve.gate import OPEN
 from foresay.serve.limits import Limits
+from foresay.serve.words import Words
 from serve.running import Running, running, tiny_llm, wait_for
 from tiny import CONTEXT, one_thread
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 SAID = [{"role": "user", "content": "a"}]
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 @pytest.mark.parametrize(
@@ -41,7 +46,7 @@ SAID = [{"role": "user", "content": "a"}]
         ("prompt", {"prompt": [1, "a"]}, "token ids beside prompts"),
         ("prompt", {"prompt": [[99999]]}, "prompt has token 99999; valid are 0 to"),
         ("prompt", {"prompt": [-1]}, "-1"),
-        ("prompt", {"prompt": [2**80]}, ""),
+        ("prompt", {"prompt": [2**80]}, r"prompt\[0\] is 120892.*; a token id is from 0 to"),
         ("prompt", {"prompt": {"a": 1}}, "prompt is not valid"),
         ("temperature", {"temperature": -1}, "temperature is -1"),
         ("temperature", {"temperature": 1e-9}, "valid are 0 .greedy. and numbers from 0.001"),
@@ -156,10 +161,9 @@ def test_a_body_that_is_too_large(small: Running) -> None:
 
 
 def test_a_body_that_does_not_come(small: Running) -> None:
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", int(small.url.rpartition(":")[2]))) as client:
         client.settimeout(10)
-        client.sendall(head + b'Content-Length: 20\r\n\r\n{"prompt"')
+        client.sendall(HEAD + b'Content-Length: 20\r\n\r\n{"prompt"')
         assert b" 408 " in client.recv(100)
 
 
@@ -183,6 +187,10 @@ def test_a_full_queue(small: Running) -> None:
     assert answer.status_code == 429 and answer.headers["retry-after"] == "1"
     error = answer.json()["error"]
     assert error["code"] == "queue_full" and "may have 5 under way" in error["message"]
+    with socket.create_connection(("127.0.0.1", int(small.url.rpartition(":")[2]))) as client:
+        client.settimeout(10)
+        client.sendall(HEAD + b"Content-Length: 20\r\n\r\n")
+        assert b" 429 " in client.recv(100)  # before the body has come, which is not read
     for stream in open_streams:
         stream.__exit__(None, None, None)
     small.idle()
@@ -198,6 +206,9 @@ def test_too_many_open_requests(small: Running) -> None:
     wait_for(lambda: small.server.config.app._open == 6)  # type: ignore[union-attr]
     answer = small.http.get("/v1/models")
     assert answer.status_code == 503 and "6 requests are open" in answer.text
+    assert answer.json()["error"]["code"] == "too_many_connections"
+    for path in OPEN:  # or the operator's probes would end a server that is only busy
+        assert small.http.get(path).status_code == 200
     for client in waiting:
         client.close()
     wait_for(lambda: small.http.get("/v1/models").status_code == 200)
@@ -207,3 +218,54 @@ def test_limits_are_checked() -> None:
     for wrong in ({"n": 0}, {"body": 1.5}, {"ping_seconds": 0}, {"queue": -1}):
         with pytest.raises(InputError, match=f"the limit {next(iter(wrong))} is"):
             Limits(**wrong)
+
+
+def test_log_probabilities_of_prompts_are_bounded(folder: Path) -> None:
+    limits = Limits(prompt_logprobs=60)
+    with one_thread(), running(*tiny_llm(folder), limits=limits) as server:
+        asked = {"echo": True, "max_tokens": 1}
+        twenty = [[5] * 5, [6] * 5]
+        server.good(COMPLETIONS, prompt=twenty, logprobs=5, **asked)  # 10 tokens, 6 of each
+        server.good(COMPLETIONS, prompt=twenty, logprobs=20, max_tokens=1)  # not of the prompts
+        for body in (
+            {"prompt": twenty, "logprobs": 6},
+            {"prompt": [[5] * 61], "logprobs": 0},
+            {"prompt": [[5] * 5], "logprobs": 5, "n": 3},
+        ):
+            error = server.refused(COMPLETIONS, 400, **asked, **body)
+            assert "at most 60 in one request" in error["message"]
+            assert error["param"] == "logprobs"
+    assert 20 * 8192 < Limits().prompt_logprobs < 20 * 100_000
+
+
+def test_long_work_leaves_the_event_loop_alone(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it writes a long answer's log probabilities, nobody else may wait."""
+    threads: list[str] = []
+
+    def watched(kind: Any, name: str) -> None:
+        work = getattr(kind, name)
+
+        def noted(*values: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return work(*values)
+
+        monkeypatch.setattr(kind, name, noted)
+
+    watched(Shape, "whole")
+    watched(Shape, "events")
+    loop = server.server._routes.driver._loop
+    assert loop is not None
+    names: list[str] = []
+    loop.call_soon_threadsafe(lambda: names.append(threading.current_thread().name))
+    body = {"prompt": "ab" * 200, "max_tokens": 1, "echo": True, "logprobs": 1}
+    server.good(COMPLETIONS, **body)
+    server.events(COMPLETIONS, **body)
+    assert len(threads) == 2 and names[0] not in threads
+    server.good(COMPLETIONS, prompt="a", max_tokens=1, logprobs=1)
+    assert threads[2] == names[0]  # what is short is done at once
+    threads.clear()
+    watched(Words, "of")
+    server.good("/tokenize", prompt="abc", return_token_strs=True)
+    assert threads and all(name.startswith("foresay-read") for name in threads)

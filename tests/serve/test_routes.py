@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from foresay import __version__
 from foresay.errors import InputError
 from foresay.serve.gate import OPEN
 from foresay.serve.keys import OPERATOR, Keys, read_keys
-from serve.running import Running, running, tiny_llm
+from foresay.serve.metrics import Metrics, measured
+from serve.running import Running, running, tiny_llm, wait_for
 from tiny import CONTEXT, one_thread
 
 KEY, OTHER, WATCH = "a-good-key-of-one", "another-good-key", "the-operators-key"
@@ -103,7 +105,20 @@ def test_a_file_of_keys(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=said):
             read_keys(file)
     alone = Keys.of([(KEY, None), (OTHER, None)])
-    assert len(set(alone.tenants)) == 2 and not any(KEY in name for name in alone.tenants)
+    assert alone.tenants == ["key-1", "key-2"]  # nothing of the key, nor of its digest
+    file.write_text("key-2 a-third-good-key\n")
+    with pytest.raises(InputError, match="any other name is valid"):
+        read_keys(file)
+
+
+def test_a_key_has_one_tenant(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"acme {KEY}\n")
+    assert (Keys.of([(OTHER, None)]) + read_keys(file)).tenants == ["key-1", "acme"]
+    with pytest.raises(InputError, match="given to 'key-1' and to 'acme'; give it once"):
+        Keys.of([(KEY, None)]) + read_keys(file)
+    with pytest.raises(InputError, match="give it once"):
+        Keys.of([(KEY, "one"), (KEY, "two")])
 
 
 def test_models(server: Running) -> None:
@@ -145,6 +160,30 @@ def test_health_version_and_the_page(server: Running) -> None:
     assert wrong.status_code == 405 and "POST" in wrong.json()["error"]["message"]
     named = server.http.get("/live", headers={"x-request-id": "mine-1"})
     assert named.headers["x-request-id"] == "mine-1"
+
+
+def test_a_request_is_found_in_the_log_by_its_name(
+    server: Running, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "foresay.serve")
+
+    def named(record: logging.LogRecord) -> str:
+        facts: dict[str, Any] = getattr(record, "facts", {})
+        return str(facts.get("request_id"))
+
+    made = set()
+    for given in ("mine-2", "", "with a space", "x" * 129):
+        answer = server.http.get("/live", headers={"x-request-id": given})
+        name = answer.headers["x-request-id"]
+        made.add(name)
+        wait_for(lambda: len(made & set(map(named, caplog.records))) == len(made))
+        assert f" {name}" in caplog.text
+    assert len(made) == 4 and "mine-2" in made and not any(" " in name for name in made)
+    caplog.clear()
+    monkeypatch.setattr(server.llm.engine, "add", lambda *values, **names: 1 / 0)
+    answer = server.post("/v1/completions", {"prompt": "a"}, **{"x-request-id": "mine-3"})
+    assert answer.status_code == 500 and answer.headers["x-request-id"] == "mine-3"
+    assert "the request mine-3 failed: ZeroDivisionError" in caplog.text
 
 
 def test_a_page_and_its_files(
@@ -192,6 +231,22 @@ def test_metrics(server: Running) -> None:
     assert values['foresay_accept_length_sum{model_name="tiny"}'] == tokens == count + accepted
 
 
+def test_a_scrape_leaves_nothing_behind() -> None:
+    metrics = Metrics("tiny")
+    before = dict(vars(metrics))
+    assert b'foresay_running{model_name="tiny"} 3.0' in metrics.text({"running": 3})
+    assert b"foresay_running" not in metrics.text({})
+    assert vars(metrics) == before
+
+
+def test_what_a_drafter_cannot_tell_is_not_told(server: Running) -> None:
+    engine, drafter = server.llm.engine, server.server._routes._drafter
+    assert drafter is not None and measured(engine, drafter)["suffix_cache_bytes"] > 0
+    assert measured(engine, None)["suffix_cache_bytes"] == 0
+    silent: Any = object()
+    assert "suffix_cache_bytes" not in measured(engine, silent)
+
+
 def test_stats(server: Running) -> None:
     before = server.http.get("/v1/spec/stats").json()["totals"]
     found = server.good("/v1/completions", prompt="ab" * 30, temperature=0, max_tokens=40)
@@ -214,13 +269,11 @@ def test_stats(server: Running) -> None:
 def test_the_description_names_every_route(server: Running) -> None:
     described = server.http.get("/openapi.json").json()["paths"]
     for method, path in routes_of(server):
-        if (
-            method in ("GET", "POST")
-            and path != "/v1/models/tiny"
-            and not path.startswith("/page")
-            and path != "/"
-        ):
-            assert method.lower() in described[path], path
+        if method in ("GET", "POST") and not path.startswith("/page") and path != "/":
+            named = path.replace("/tiny", "/{model}")
+            assert method.lower() in described[named], path
+    (named,) = described["/v1/models/{model}"]["get"]["parameters"]
+    assert named["in"] == "path" and named["name"] == "model"
 
 
 def test_numbers_of_all_tenants_are_for_the_operator(guarded: Running) -> None:
@@ -228,7 +281,8 @@ def test_numbers_of_all_tenants_are_for_the_operator(guarded: Running) -> None:
         key: guarded.http.get("/metrics", headers={"authorization": f"Bearer {key}"})
         for key in (KEY, WATCH)
     }
-    assert answers[KEY].status_code == 403 and "operator" in answers[KEY].text
+    assert answers[KEY].status_code == 403
+    assert "'operator' is needed: name one in the file of --keys" in answers[KEY].text
     assert answers[WATCH].status_code == 200
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +14,14 @@ import numpy as np
 import pytest
 
 from foresay import Verdict
+from foresay.engine.request import PHASES
 from foresay.serve.keys import Keys
 from foresay.serve.limits import Limits
 from foresay.serve.start import tenant_drafter
-from serve.running import Running, running, tiny_llm
+from serve.running import Running, running, tiny_llm, wait_for
 from tiny import one_thread
 
-ONE, TWO = "the-key-of-one", "the-key-of-two"
+ONE, TWO, WATCH = "the-key-of-one", "the-key-of-two", "the-key-of-the-operator"
 
 
 @pytest.fixture
@@ -85,6 +89,107 @@ def test_one_tenant_cannot_fill_the_queue(server: Running) -> None:
     error = server.refused("/v1/completions", 429, prompt=["a"] * 5, max_tokens=1)
     assert "one tenant may have 4 under way" in error["message"]
     server.good("/v1/completions", prompt=["a"] * 4, max_tokens=1)
+
+
+@pytest.mark.parametrize("others", [[(WATCH, "operator")], [(TWO, "two")]])
+def test_by_default_tenants_share_the_places_and_the_operator_takes_none(
+    folder: Path, others: list[tuple[str, str]]
+) -> None:
+    """Four places: a tenant beside the operator has them all, beside another tenant half."""
+    keys, limits = Keys.of([(ONE, "one"), *others]), Limits(queue=2)
+    llm = tiny_llm(folder, 2, max_running=2)
+    with one_thread(), running(*llm, key=ONE, keys=keys, limits=limits) as server:
+        asked: Any = {"prompt": ["a"] * 3, "max_tokens": 1}
+        if others[0][1] == "operator":
+            server.good("/v1/completions", **asked)
+            return
+        error = server.refused("/v1/completions", 429, **asked)
+        assert "one tenant may have 2 under way" in error["message"]
+
+
+def models(server: Running, key: str) -> int:
+    headers = {"authorization": f"Bearer {key}"}
+    return server.http.get("/v1/models", headers=headers, timeout=5).status_code
+
+
+def test_one_tenant_cannot_hold_all_open_requests(folder: Path) -> None:
+    keys = Keys.of([(ONE, "one"), (TWO, "two"), (WATCH, "operator")])
+    head = (
+        b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        b"Content-Length: 9\r\nAuthorization: Bearer " + ONE.encode() + b"\r\n\r\n"
+    )
+    limits = Limits(connections=6)
+    with one_thread(), running(*tiny_llm(folder, 2), keys=keys, limits=limits) as server:
+        gate: Any = server.server.config.app
+        port = int(server.url.rpartition(":")[2])
+        slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+        for client in slow:
+            client.sendall(head)
+        wait_for(lambda: gate._open == 3)
+        assert models(server, TWO) == models(server, WATCH) == 200
+        assert models(server, ONE) == 429
+        headers = {"authorization": f"Bearer {ONE}"}
+        refused = server.http.get("/v1/models", headers=headers)
+        assert "3 requests of one tenant are open" in refused.text
+        for client in slow:
+            client.close()
+        wait_for(lambda: models(server, ONE) == 200)
+        wait_for(lambda: set(gate._open_of.values()) == {0})
+
+
+def test_one_tenants_long_texts_leave_a_thread_to_others(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, go = server.llm.tokenizer.encode, threading.Event()
+    begun: list[str] = []
+
+    def slow(text: str, **options: Any) -> Any:
+        begun.append(text)
+        if text == "long":
+            assert go.wait(20)
+        return encode(text, **options)
+
+    monkeypatch.setattr(server.llm.tokenizer, "encode", slow)
+
+    def tokenize(key: str, text: str) -> int:
+        body, headers = {"prompt": text}, {"authorization": f"Bearer {key}"}
+        return server.post("/tokenize", body, **headers).status_code
+
+    with ThreadPoolExecutor(4) as pool:
+        long = [pool.submit(tokenize, ONE, "long") for _ in range(3)]
+        try:
+            wait_for(lambda: begun == ["long"])
+            assert pool.submit(tokenize, TWO, "short").result(10) == 200
+            assert begun == ["long", "short"]
+        finally:
+            go.set()
+        assert [one.result(20) for one in long] == [200] * 3
+
+
+def test_the_time_of_a_shared_step_is_divided(server: Running) -> None:
+    """One's three answers and Two's one: what each is told is its own part of the step."""
+    driver, steps = server.server._routes.driver, server.server._routes.steps
+    before = len(steps._line)
+
+    def write(key: str, n: int) -> None:
+        body = {"prompt": "q", "n": n, "max_tokens": 400, "ignore_eos": True}
+        answer = server.post("/v1/completions", body, authorization=f"Bearer {key}")
+        assert answer.status_code == 200
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(write, ONE, 3), pool.submit(write, TWO, 1)]:
+            done.result(60)
+    assert not driver.under_way
+    shared = [step for step in list(steps._line)[before:] if len(step.shares) == 2]
+    full = [s for s in shared if s.shares["one"].answers == 3 and s.shares["two"].answers == 1]
+    assert full
+    for step in full:
+        for phase in PHASES:
+            one, two = (step.shares[tenant].seconds[phase] for tenant in ("one", "two"))
+            assert one == pytest.approx(3 * two) and one + two == pytest.approx(step.seconds[phase])
+    told = {one["start"]: one["seconds"] for one in steps.seen_by("two")["timeline"]}
+    start, own = full[-1].start, full[-1].shares["two"].seconds
+    assert told[round(start, 6)] == {phase: round(spent, 6) for phase, spent in own.items()}
 
 
 def test_groups_are_forgotten_when_they_have_ended(server: Running) -> None:

@@ -181,13 +181,11 @@ def _keys(given: list[str], file: Path | None) -> Keys:
 def _drafter(name: str, corpus: Path | None, tenants: int, tenant_bytes: int) -> Any:
     if name == "none":
         return None
-    if name == "suffix":
-        from foresay.serve.start import tenant_drafter
-
-        return tenant_drafter(tenants, tenant_bytes, corpus)
     from foresay.drafters.lineup import make_drafter
+    from foresay.serve.start import tenant_room
 
-    return make_drafter(name, share="all", corpus=corpus)
+    room = tenant_room(tenants, tenant_bytes)
+    return make_drafter(name, share="all", corpus=corpus, room=room)
 
 
 def _ready(name: str, as_json: bool) -> Any:

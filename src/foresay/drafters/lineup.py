@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from foresay.drafter import Drafter
 from foresay.errors import InputError
 
-__all__ = ["NAMES", "Share", "make_drafter"]
+__all__ = ["NAMES", "Room", "Share", "make_drafter"]
 
 Share = Literal["none", "group", "all"]
 """What requests see of each other: nothing, their group, or that and all finished answers."""
@@ -24,12 +24,29 @@ NAMES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a drafter may keep of finished requests; the names are those of SuffixDrafter.
+
+    history_bytes  of one tenant
+    tenant_bytes   of all tenants together
+    max_tenants    whose history is kept
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    history_bytes: int
+    tenant_bytes: int
+    max_tenants: int
+
+
 @dataclass(frozen=True)
 class _Setting:
     share: Share
     corpus: str | Path | None
     tokenizer_hash: bytes | None
     chain: bool
+    room: dict[str, Any]
 
 
 def make_drafter(
@@ -39,18 +56,20 @@ def make_drafter(
     corpus: str | Path | None = None,
     tokenizer_hash: bytes | None = None,
     chain: bool = False,
+    room: Room | None = None,
 ) -> Drafter[Any]:
     """A fresh drafter of the line-up; finished requests feed its history only if `share` is "all".
 
     One setting serves all drafters, so that they can be compared: "ngram" uses the request's own
-    text only and "corpus" its file only, whatever `share` is.
+    text only and "corpus" its file only, whatever `share` is. `room` bounds what the others keep of
+    finished requests; None: as much as they keep by themselves.
 
     With `chain` a drafter that can grow its tree without branches does so, which makes the chain
     longer than the likeliest path of a tree of the same size; "sam" and "ngram" always guess one.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError for an unknown name or a corpus that
-    is missing or of no use, CorpusError for a bad corpus file, TokenizerMismatch for one of another
-    tokenizer. GIL: held.
+    Mutates: nothing. Valid until: for ever. Raises: InputError for an unknown name, a room out of
+    range or a corpus that is missing or of no use, CorpusError for a bad corpus file,
+    TokenizerMismatch for one of another tokenizer. GIL: held.
     """
     if name not in NAMES:
         raise InputError(f"there is no drafter {name!r}; choose from {', '.join(NAMES)}")
@@ -58,7 +77,8 @@ def make_drafter(
         raise InputError(
             "a tokenizer binds a corpus file and none is given; give one with --corpus"
         )
-    return _MAKERS[name](_Setting(share, corpus, tokenizer_hash, chain))
+    kept = {} if room is None else asdict(room)
+    return _MAKERS[name](_Setting(share, corpus, tokenizer_hash, chain, kept))
 
 
 # Each imports what it makes: a drafter that is not asked for need not load.
@@ -72,6 +92,7 @@ def _suffix(setting: _Setting) -> Drafter[Any]:
         corpus=setting.corpus,
         tokenizer_hash=setting.tokenizer_hash,
         chain=setting.chain,
+        **setting.room,
     )
 
 
@@ -83,6 +104,7 @@ def _sam(setting: _Setting) -> Drafter[Any]:
         corpus=setting.corpus,
         tokenizer_hash=setting.tokenizer_hash,
         rule="sam",
+        **setting.room,
     )
 
 

@@ -19,7 +19,7 @@ A merged draft is always *chosen*: laws that single tokens were drawn from do no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -172,6 +172,28 @@ class MergeDrafter:
                 refusals.append(refusal)
         if refusals and not known:
             raise refusals[0]
+
+    @property
+    def bytes_used(self) -> Callable[[], int]:
+        """What the drafters hold in memory, all together.
+
+        Mutates: nothing. Valid until: the next call. Raises: AttributeError if a drafter cannot
+        tell: whoever looks for the name must not find a part of the sum. GIL: as the drafters.
+        """
+        every = [drafter.bytes_used for drafter in self.drafters]  # type: ignore[attr-defined]
+        return lambda: sum(used() for used in every)
+
+    @property
+    def bytes_of(self) -> Callable[[str | None], int]:
+        """What is held for one tenant, by those of the drafters that know tenants.
+
+        Mutates: nothing. Valid until: the next call. Raises: AttributeError if none does. GIL: as
+        the drafters.
+        """
+        every = [d.bytes_of for d in self.drafters if hasattr(d, "bytes_of")]
+        if not every:
+            raise AttributeError("none of the drafters has bytes_of()")
+        return lambda tenant: sum(of(tenant) for of in every)
 
     def text(self, state: MergeState, /) -> Int32s:
         """Prompt and observed tokens, as the drafters that can say hold them: all the same.

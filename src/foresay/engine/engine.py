@@ -135,7 +135,7 @@ class Engine:
         stops   token ids that end the answer: the model's own, unless they are to be ignored
         group   requests of one group draft from each other's answers
         tenant  requests share nothing with those of other tenants
-        text    where texts among `params.stop` are to be found
+        text    where texts among `params.stop` are to be found; it is told of the prompt
         prompt_logprobs  note the log probabilities of the prompt's own tokens, and of this many
                 likeliest beside each; such a prompt is read from its beginning, whoever else has
                 computed it
@@ -164,6 +164,9 @@ class Engine:
             seed = new_seed() if params.seed is None else params.seed
         whose = (group, tenant, text, prompt_logprobs, together)
         request = Request(self._added, tokens, params, seed, ends, *whose)
+        if text is not None:
+            with suppress(Exception):  # of whoever decodes: the request will fail, in its turn
+                text.follow(tokens.tolist())
         self._added += 1
         self.scheduler.add(request)
         return request
@@ -299,7 +302,7 @@ class Engine:
             request.sources += names
         self._guesser.observe(step.writing, told)
         for at, request in enumerate(step.writing):
-            reason = "error" if at in failures else _reason(request)
+            reason = "error" if at in failures else request.ending
             if reason is not None:
                 self._finish(request, reason, failures.get(at))
         return verdicts
@@ -389,12 +392,3 @@ def _load(turns: list[Turn], writing: list[Request], weights: NDArray[np.float64
         ids=np.array([request.number for request in writing], np.int64),
         weights=weights,
     )
-
-
-def _reason(request: Request) -> FinishReason | None:
-    """Why the answer ends here, if it does."""
-    if request.answer is not None and request.answer.stopped is not None:
-        return "stop"
-    if int(request.tokens[-1]) in request.stops:
-        return "stop"
-    return "length" if request.room == 0 else None

@@ -252,6 +252,15 @@ class Request:
         """How many tokens the answer may still get."""
         return self.params.max_tokens - (self._length - self._prompt)
 
+    @property
+    def ending(self) -> FinishReason | None:
+        """Why the answer ends with its last token, if it does."""
+        if self.answer is not None and self.answer.stopped is not None:
+            return "stop"
+        if int(self._tokens[self._length - 1]) in self.stops:
+            return "stop"
+        return "length" if self.room == 0 else None
+
     def ask(self) -> Ask:
         """What it asks of its next verification; good until the text grows.
 

@@ -36,6 +36,17 @@ class AnswerText:
         self.text = ""
         self.stopped: str | None = None
 
+    def follow(self, prompt: Sequence[int]) -> None:
+        """Read the first token as one behind the prompt: many tokenizers leave out the space before
+        a text's first word. To be called before any token is added, or not at all.
+
+        Mutates: how the first tokens read. Valid until: for ever. Raises: what `decode` raises.
+        GIL: as `decode`.
+        """
+        tail = list(prompt[-_LONGEST_CHARACTER:])
+        if not self._decode(tail).endswith(_INCOMPLETE):  # then the answer begins in a character
+            self._tokens, self._read = tail, len(tail)
+
     def add(self, token: int) -> bool:
         """Append a token; whether the text now ends, because one of the stops is complete.
 

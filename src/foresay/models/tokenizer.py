@@ -96,6 +96,14 @@ class Tokenizer:
             )
         )
 
+    def piece(self, token: int) -> str | None:
+        """How the tokenizer itself writes a token, which is not its text; None if it is none.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        written = self._inner.convert_ids_to_tokens(token)
+        return written if isinstance(written, str) else None
+
     def facts(self) -> dict[str, str | None]:
         """What it is and has: its class, its special tokens and its chat template as texts, None
         where there is none.

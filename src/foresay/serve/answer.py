@@ -12,6 +12,7 @@ import msgspec
 
 from foresay import __version__
 from foresay.engine.logprobs import TokenLogprob
+from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.serve.limits import Refused
 from foresay.serve.question import Question
@@ -89,7 +90,7 @@ class Shape:
         }
         self._tokens = [0] * question.answers
         self._shared = [0] * question.answers
-        self._offsets = [0] * question.answers
+        self._read: dict[int, AnswerText] = {}  # answers, as far as their tokens were listed
         self._begun = [False] * question.answers
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
@@ -180,19 +181,22 @@ class Shape:
         """In the shape of completions: the prompt's tokens first, if they are echoed."""
         if piece.logprobs is None:
             return None
+        at = piece.index // self._question.params.n
         listed: list[tuple[int, TokenLogprob | None]] = []
+        offsets: list[int] = []
         if piece.prompt_logprobs is not None:
-            prompt = self._question.prompts[piece.index // self._question.params.n].tolist()
+            prompt: list[int] = self._question.prompts[at].tolist()
             listed += zip(prompt, piece.prompt_logprobs, strict=True)
-        listed += [(found.token, found) for found in piece.logprobs]
-        words = [self._words.of(token) for token, _ in listed]
-        offsets, end = [], self._offsets[piece.index]
-        for word in words:
-            offsets.append(end)
-            end += len(word)
-        self._offsets[piece.index] = end
+            offsets += _places(self._words.places(), prompt)
+        begin = len(self._question.texts[at]) if self._question.texts is not None else 0
+        tokens = [found.token for found in piece.logprobs]
+        if piece.index not in self._read:
+            self._read[piece.index] = self._words.places(self._question.prompts[at].tolist())
+        read = self._read[piece.index]
+        offsets += [begin + place for place in _places(read, tokens)]
+        listed += zip(tokens, piece.logprobs, strict=True)
         return {
-            "tokens": words,
+            "tokens": [self._words.of(token) for token, _ in listed],
             "token_logprobs": [None if p is None else _finite(p.logprob) for _, p in listed],
             "top_logprobs": [None if p is None else self._top(p) for _, p in listed],
             "text_offset": offsets,
@@ -231,6 +235,17 @@ def _details(piece: Piece) -> dict[str, Any]:
         "accepted": piece.accepted,
         "step_seconds": round(piece.seconds, 6),
     }
+
+
+def _places(text: AnswerText, tokens: Sequence[int]) -> list[int]:
+    """Where each token begins in a text that they go on. It is no sum of their lengths: a special
+    token is not in the text, and one character may have several tokens.
+    """
+    places = []
+    for token in tokens:
+        places.append(len(text.text))
+        text.add(token)
+    return places
 
 
 def _finite(value: float) -> float:

@@ -29,7 +29,7 @@ from foresay.serve.answer import Shape, encoded
 from foresay.serve.ask import Chat, Completion, Detokenize, Tokenize, read
 from foresay.serve.describe import describe
 from foresay.serve.driver import Driver
-from foresay.serve.events import Events, unless_gone
+from foresay.serve.events import Events, shaped, unless_gone
 from foresay.serve.gate import refusal
 from foresay.serve.keys import OPERATOR, Keys
 from foresay.serve.limits import Limits, Refused
@@ -45,6 +45,7 @@ __all__ = ["Routes"]
 T = TypeVar("T")
 A = TypeVar("A", bound=msgspec.Struct)
 PAGE = Path(__file__).parent / "page"
+_READERS = 2  # threads
 _log = logging.getLogger("foresay.serve")
 
 
@@ -81,7 +82,13 @@ class Routes:
         self._words = Words(llm.tokenizer, llm.target.vocabulary)
         self._created = int(time.time())
         # Tokenizing a long text takes time that the event loop does not have.
-        self._readers = ThreadPoolExecutor(2, thread_name_prefix="foresay-read")
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="foresay-read")
+        # One tenant's long texts leave a thread to the others.
+        several = len(set(keys.tenants) - {OPERATOR}) > 1
+        self._turns: dict[str | None, asyncio.Semaphore] = {
+            tenant: asyncio.Semaphore(1 if several else _READERS)
+            for tenant in (None, *keys.tenants)
+        }
 
     def app(self) -> ASGIApp:
         """The application, to be put behind a Gate.
@@ -137,16 +144,18 @@ class Routes:
     async def _answered(
         self, request: Request, kind: type[A], understand: Callable[[A], Question]
     ) -> Response:
-        if self.driver.draining:
-            raise self._limits.draining()
-        ask = await self._read(request, kind)
-        question = await self._in_thread(understand, ask)
+        tenant = request.state.tenant
+        self.driver.admit(1, tenant)  # or the body would be read and tokenized in vain
+        question = await self._read(request, kind, understand)
+        if question.prompt_logprobs is not None:
+            tokens = sum(map(len, question.prompts)) * question.params.n
+            self._limits.check_prompt_logprobs(tokens, question.prompt_logprobs)
         if question.details and self._shield.hide:
             raise Refused(
                 403, "spec_details is true; this server does not tell them", param="spec_details"
             )
         shape = Shape(question, self._words, self.name)
-        stream = await self.driver.submit(question, request.state.tenant)
+        stream = await self.driver.submit(question, tenant)
         if question.stream:
             # It only has to be called as a response is.
             return Events(self.driver, stream, shape, self._limits, self._shield)  # type: ignore[return-value]
@@ -156,7 +165,7 @@ class Routes:
             self.driver.cancel(stream)
         if pieces is None:
             return Response(status_code=499)  # which nobody reads
-        return _json(shape.whole(pieces))
+        return _sent(await shaped(lambda pieces: encoded(shape.whole(pieces)), pieces))
 
     async def _on_models(self, request: Request) -> Response:
         return _json({"object": "list", "data": [self._model()]})
@@ -166,22 +175,11 @@ class Routes:
         return _json(self._model())
 
     async def _on_tokenize(self, request: Request) -> Response:
-        ask = await self._read(request, Tokenize)
-        if (ask.prompt is None) == (ask.messages is None):
-            raise Refused(400, "either prompt or messages is needed", param="prompt")
-        tokens = await self._in_thread(self._tokens, ask)
-        body: dict[str, Any] = {
-            "tokens": tokens,
-            "count": len(tokens),
-            "max_model_len": self._reader.context,
-        }
-        if ask.return_token_strs:
-            body["token_strs"] = [self._words.of(token) for token in tokens]
-        return _json(body)
+        return _sent(await self._read(request, Tokenize, self._tokenized))
 
     async def _on_detokenize(self, request: Request) -> Response:
-        ask = await self._read(request, Detokenize)
-        return _json({"prompt": await self._in_thread(self._words.decode, ask.tokens)})
+        text = await self._read(request, Detokenize, lambda ask: self._words.decode(ask.tokens))
+        return _json({"prompt": text})
 
     async def _on_tokenizer_info(self, request: Request) -> Response:
         return _json({**self._words.about(), "max_model_len": self._reader.context})
@@ -191,6 +189,14 @@ class Routes:
             raise self._limits.draining()
         if not self.driver.alive:
             raise Refused(503, "the engine does not run", code="stopped")
+        if self.driver.waited > self._limits.stuck_seconds:
+            raise Refused(
+                503,
+                f"answers are under way and the engine has taken no step for "
+                f"{self.driver.waited:.0f} s; more than {self._limits.stuck_seconds:g} s are too "
+                "many",
+                code="stuck",
+            )
         return _json({"status": "ok"})
 
     async def _on_live(self, request: Request) -> Response:
@@ -214,9 +220,10 @@ class Routes:
         if self._several and request.state.tenant != OPERATOR:
             raise Refused(
                 403,
-                f"these are numbers of all tenants; a key of the tenant '{OPERATOR}' is needed",
+                f"these are numbers of all tenants; a key of the tenant '{OPERATOR}' is needed: "
+                "name one in the file of --keys",
             )
-        text = self.metrics.text(await self.driver.ask(self._now))
+        text = self.metrics.text(self.driver.gauges)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _on_stats(self, request: Request) -> Response:
@@ -224,29 +231,31 @@ class Routes:
             raise Refused(403, "this server does not tell how many guesses were right")
         tenant = request.state.tenant
         now = await self.driver.ask(partial(_load, tenant=tenant))
-        held = await self._in_thread(self._held_by, tenant)
+        held = await self._in_thread(tenant, self._held_by, tenant)
         return _json({**self.steps.seen_by(tenant), **now, "drafter_bytes": held})
-
-    def _now(self, engine: Engine) -> dict[str, float]:
-        pages = engine.scheduler.pages
-        return {
-            "running": len(engine.scheduler.running),
-            "waiting": len(engine.scheduler.waiting),
-            "under_way": self.driver.under_way,
-            "kv_used": 1 - pages.free / pages.total,
-            "suffix_cache_bytes": getattr(self._drafter, "bytes_used", int)(),
-        }
 
     def _held_by(self, tenant: str | None) -> int | None:
         """Bytes that the drafter holds for one tenant; None where it cannot tell."""
         by_tenant = getattr(self._drafter, "bytes_of", None)
         if by_tenant is not None:
             return int(by_tenant(tenant))
-        return None if self._several else int(getattr(self._drafter, "bytes_used", int)())
+        used = int if self._drafter is None else getattr(self._drafter, "bytes_used", None)
+        return None if self._several or used is None else int(used())
+
+    def _tokenized(self, ask: Tokenize) -> bytes:
+        if (ask.prompt is None) == (ask.messages is None):
+            raise Refused(400, "either prompt or messages is needed", param="prompt")
+        tokens = self._tokens(ask)
+        body = {"tokens": tokens, "count": len(tokens), "max_model_len": self._reader.context}
+        if ask.return_token_strs:
+            body["token_strs"] = [self._words.of(token) for token in tokens]
+        return encoded(body)
 
     def _tokens(self, ask: Tokenize) -> list[int]:
         if ask.messages is not None:
-            tokens: list[int] = self._llm.tokenizer.chat(messages_of(ask.messages)).tolist()
+            tokens: list[int] = self._llm.tokenizer.chat(
+                messages_of(ask.messages, self._reader.developer)
+            ).tolist()
             return tokens
         return self._words.encode(ask.prompt or "", special=ask.add_special_tokens is not False)
 
@@ -268,8 +277,9 @@ class Routes:
                 code="model_not_found",
             )
 
-    async def _read(self, request: Request, kind: type[A]) -> A:
-        """The body as a value."""
+    async def _read(self, request: Request, kind: type[A], understand: Callable[[A], T]) -> T:
+        """What a function makes of the body as a value. Both are made in a thread: bodies that
+        wait for it are bytes, and values take many times as many."""
         given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if given != "application/json":
             raise Refused(415, f"the content type is {given[:100]!r}; 'application/json' is needed")
@@ -277,9 +287,13 @@ class Routes:
         if length.isdigit() and int(length[:20]) > self._limits.body:
             raise self._limits.body_refused()
         body = await self._within_time(self._body(request))
-        ask = read(body, kind)
-        self._check_model(getattr(ask, "model", None))
-        return ask
+
+        def understood() -> T:
+            ask = read(body, kind)
+            self._check_model(getattr(ask, "model", None))
+            return understand(ask)
+
+        return await self._in_thread(request.state.tenant, understood)
 
     async def _body(self, request: Request) -> bytes:
         body = bytearray()
@@ -297,8 +311,9 @@ class Routes:
                 408, f"the body did not come within {self._limits.body_seconds:g} s"
             ) from None
 
-    async def _in_thread(self, work: Callable[..., T], *values: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._readers, work, *values)
+    async def _in_thread(self, tenant: str | None, work: Callable[..., T], *values: Any) -> T:
+        async with self._turns[tenant]:
+            return await asyncio.get_running_loop().run_in_executor(self._readers, work, *values)
 
 
 async def _all_of(stream: Stream) -> list[Piece]:
@@ -315,8 +330,11 @@ def _load(engine: Engine, tenant: str | None) -> dict[str, int]:
 
 
 def _json(value: object) -> Response:
-    headers = {"cache-control": "no-store"}
-    return Response(encoded(value), headers=headers, media_type="application/json")
+    return _sent(encoded(value))
+
+
+def _sent(body: bytes) -> Response:
+    return Response(body, headers={"cache-control": "no-store"}, media_type="application/json")
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -344,5 +362,5 @@ async def _gone(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    _log.error("a request failed: %r", error)
+    _log.error("the request %s failed: %r", request.state.request_id, error)
     return refusal(Refused(500, "the server failed at this request; its log says how"))

@@ -1,8 +1,8 @@
 """What clients send: the bodies of requests, read strictly.
 
 A field that nobody here knows is ignored, and logged once by its name: clients send many. A field
-that is known and cannot be honoured is refused by name: an answer to something else than what was
-asked would be worse than none.
+that is known, on this route or on another, and cannot be honoured is refused by name: an answer to
+something else than what was asked would be worse than none. docs/server.md lists all of them.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class Sampling(msgspec.Struct, kw_only=True, frozen=True):
 
     model: str | None = None
     max_tokens: int | None = None
+    max_completion_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -114,7 +115,6 @@ class Chat(Sampling, kw_only=True, frozen=True):
     """
 
     messages: list[Said]
-    max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
@@ -156,7 +156,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "prediction": _NOTHING,
     "web_search_options": _NOTHING,
     "prompt_embeds": _NOTHING,
-    "prompt_logprobs": _NOTHING,
+    "prompt_logprobs": (None,),
     "use_beam_search": _NOTHING,
     "length_penalty": (*_NOTHING, 1),
     "bad_words": _NOTHING,
@@ -177,9 +177,35 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "guided_grammar": _NOTHING,
     "grammar": _NOTHING,
     "logits_processors": _NOTHING,
+    "reasoning_effort": (*_NOTHING, "none"),
+    "verbosity": (*_NOTHING, "medium"),
     "kv_transfer_params": _NOTHING,
 }
-"""Fields of other servers that change the answer, with the values that ask for nothing."""
+"""Fields of other servers that change the answer, with the values that ask for nothing. (Questions
+have log probabilities of prompts too, but not under vLLM's name: see `_INSTEAD`.)
+"""
+
+ELSEWHERE: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
+    Completion: {
+        "messages": _NOTHING,
+        "top_logprobs": _NOTHING,
+        "add_special_tokens": (None, True),
+    },
+    Chat: {
+        "prompt": _NOTHING,
+        "echo": _NOTHING,
+        "best_of": (None, 1),
+        "add_special_tokens": (None, False),  # the template has them
+    },
+}
+"""Likewise, fields that another route has: what they ask for is not had here."""
+
+_INSTEAD = {
+    "messages": "they are for /v1/chat/completions",
+    "prompt": "that is for /v1/completions",
+    "top_logprobs": "here logprobs is the number of them",
+    "prompt_logprobs": "/v1/completions tells them with echo: true and logprobs",
+}
 
 
 def read(body: bytes, kind: type[T]) -> T:
@@ -191,14 +217,15 @@ def read(body: bytes, kind: type[T]) -> T:
         given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         value = msgspec.json.decode(body, type=kind)
         known = {field.encode_name for field in msgspec.structs.fields(kind)}
+        harmless = UNSUPPORTED | ELSEWHERE.get(kind, {})
         for name in given.keys() - known:
-            if name not in UNSUPPORTED:
+            if name not in harmless:
                 _log_once(name)
-            elif msgspec.json.decode(given[name]) not in UNSUPPORTED[name]:
+            elif msgspec.json.decode(given[name]) not in harmless[name]:
+                why = _INSTEAD.get(name, "this server has nothing to honour it with")
                 raise Refused(
                     400,
-                    f"{name} is {_short(bytes(given[name]))}; this server has nothing to honour it "
-                    "with; leave it out",
+                    f"{name} is {_short(bytes(given[name]))}; {why}; leave it out",
                     param=name,
                     code="unsupported_parameter",
                 )

@@ -1,8 +1,8 @@
 """The one thread that drives the engine, and its two ends: questions in, pieces of answers out.
 
 The event loop posts what is to be done; the thread does it between two steps. Nothing else touches
-the engine. Who asks is counted in the event loop, before anything is posted, so that what waits is
-bounded.
+the engine; only its drafter, which has a lock, is asked from elsewhere what it holds. Who asks is
+counted in the event loop, before anything is posted, so that what waits is bounded.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from foresay.errors import ForesayError, InputError
 from foresay.sampling.noise import new_seed, seed_of_sample
 from foresay.serve.job import Job
 from foresay.serve.limits import Limits, Refused
+from foresay.serve.metrics import measured
 from foresay.serve.question import Question
 from foresay.serve.steps import Ended, Share, Step
 from foresay.serve.stream import Piece, Stream
@@ -40,7 +41,7 @@ class Driver:
     """The engine in a thread of its own.
 
     llm      its engine belongs to the driver from `start` on
-    drafter  the engine's, if its groups are to be dropped when they have ended
+    drafter  the engine's, for what it holds
     limits   how much may be under way
     seen     told in the event loop of every step, and of answers that have ended
 
@@ -51,8 +52,7 @@ class Driver:
     def __init__(self, llm: LLM, drafter: Drafter[Any] | None, limits: Limits, seen: Seen) -> None:
         self._llm = llm
         self._engine = llm.engine
-        self._engine.expects_more = True
-        self._drop_group = getattr(drafter, "drop_group", None)
+        self._drafter = drafter
         self._limits = limits
         self._seen = seen
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -67,7 +67,8 @@ class Driver:
         self._idle.set()
         self._streams: set[Stream] = set()
         self.draining = False
-        self.started = perf_counter()
+        self.started = self._moved = perf_counter()
+        self._gauges = measured(self._engine, drafter)
 
     # In the event loop.
 
@@ -80,6 +81,17 @@ class Driver:
     def under_way(self) -> int:
         """Answers that were asked for and have not ended."""
         return sum(self._under_way.values())
+
+    @property
+    def waited(self) -> float:
+        """Seconds that the answers under way have seen no step; 0 where there are none."""
+        return perf_counter() - self._moved if self._under_way else 0.0
+
+    @property
+    def gauges(self) -> dict[str, float]:
+        """What was so after the last step, and what is so now: nobody waits for the engine."""
+        now = {"under_way": float(self.under_way), "seconds_since_step": self.waited}
+        return {**self._gauges, **now}
 
     def start(self) -> None:
         """Begin to drive, for the event loop that runs now.
@@ -95,7 +107,7 @@ class Driver:
         Mutates: the engine. Valid until: the stream has ended, or `cancel`. Raises: Refused if
         there is no room, or for what the engine does not take. GIL: held.
         """
-        self._admit(question.answers, tenant)
+        self.admit(question.answers, tenant)
         most = self._limits.stream_pieces * question.answers if question.stream else None
         stream = Stream(question.answers, tenant, most)
         self._count(tenant, question.answers)
@@ -172,7 +184,11 @@ class Driver:
             self._inbox.put(self._halt)
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
-    def _admit(self, answers: int, tenant: str | None) -> None:
+    def admit(self, answers: int, tenant: str | None) -> None:
+        """Refuse so many more answers if there is no room for them.
+
+        Mutates: nothing. Valid until: others ask. Raises: Refused. GIL: held.
+        """
         if self.draining:
             raise self._limits.draining()
         most = self._engine.scheduler.max_running + self._limits.queue
@@ -183,6 +199,8 @@ class Driver:
             raise self._limits.full(answers, own, "one tenant")
 
     def _count(self, tenant: str | None, answers: int) -> None:
+        if not self._under_way:
+            self._moved = perf_counter()  # nobody waited before
         self._under_way[tenant] = self._under_way.get(tenant, 0) + answers
         if not self._under_way[tenant]:
             del self._under_way[tenant]
@@ -198,8 +216,13 @@ class Driver:
             self._count(stream.tenant, -stream.answers)
 
     def _deliver(
-        self, told: list[tuple[Stream, Piece]], step: Step | None, ended: list[Ended]
+        self,
+        told: list[tuple[Stream, Piece]],
+        step: Step | None,
+        ended: list[Ended],
+        gauges: dict[str, float],
     ) -> None:
+        self._gauges, self._moved = gauges, perf_counter()
         for stream, piece in told:
             stream.put(piece)
             if piece.finish_reason is not None and stream in self._streams:
@@ -277,9 +300,11 @@ class Driver:
         start = perf_counter()
         try:
             changed = self._engine.step()
-        except Exception as error:
+        except Exception:
             _log.exception("a step failed, and so do the answers that took part in it")
-            self._end(self._victims(), "error", ForesayError(f"the model failed: {error!r}"))
+            # Not the exception itself: it may hold what belongs to another of them.
+            failure = ForesayError("the model failed at a step; the server's log says how")
+            self._end(self._victims(), "error", failure)
             return
         seconds = perf_counter() - start
         step = self._accounted(changed, start)
@@ -293,16 +318,17 @@ class Driver:
                 told.append((job.stream, self._told(job, seconds)))
             if request.finished:
                 ended.append(self._left(job))
-        self._post(self._deliver, told, step, ended)
+        gauges = measured(self._engine, self._drafter)
+        self._post(self._deliver, told, step, ended, gauges)
 
     def _told(self, job: Job, seconds: float) -> Piece:
         """What there is to tell; an answer of which nothing can be told has failed."""
         try:
             return job.piece(seconds)
-        except Exception as error:
+        except Exception:
             _log.exception("an answer cannot be told, and ends")
             self._engine.cancel(job.request)
-            failure = ForesayError(f"the answer cannot be told: {error!r}")
+            failure = ForesayError("the answer cannot be told; the server's log says why")
             return Piece(job.index, "", [], finish_reason="error", error=failure)
 
     def _victims(self) -> list[Job]:
@@ -322,7 +348,8 @@ class Driver:
             told.append((job.stream, Piece(job.index, "", [], finish_reason=reason, error=error)))
             ended.append(self._left(job))
         if told:
-            self._post(self._deliver, told, None, ended)
+            gauges = measured(self._engine, self._drafter)
+            self._post(self._deliver, told, None, ended, gauges)
 
     def _left(self, job: Job) -> Ended:
         """Forget an answer that has ended, and its group with its last."""
@@ -337,21 +364,23 @@ class Driver:
         self._groups[key] = self._groups.get(key, 0) + members
         if not self._groups[key]:
             del self._groups[key]
-            if self._drop_group is not None:
-                with suppress(ForesayError):  # nobody of it had begun
-                    self._drop_group(request.group, request.tenant)
+            self._engine.drop_group(request.group, request.tenant)
 
     def _accounted(self, changed: list[Request], start: float) -> Step:
         """What the step did, from what the requests have more than before."""
-        seconds = dict.fromkeys(PHASES, 0.0)
+        spent: dict[str | None, dict[str, float]] = {}
         for request in {*self._engine.scheduler.running, *changed}:
             if request in self._jobs:
-                self._jobs[request].account(seconds)
+                own = spent.setdefault(request.tenant, dict.fromkeys(PHASES, 0.0))
+                self._jobs[request].account(own)
         shares: dict[str | None, Share] = {}
         for request in changed:
             if request in self._jobs:
-                self._jobs[request].count(shares.setdefault(request.tenant, Share(steps=1)))
-        return Step(start - self.started, seconds, shares)
+                own = spent[request.tenant]
+                share = shares.setdefault(request.tenant, Share(steps=1, seconds=own))
+                self._jobs[request].count(share)
+        total = {phase: sum(own[phase] for own in spent.values()) for phase in PHASES}
+        return Step(start - self.started, total, shares)
 
 
 def _resolve(answer: asyncio.Future[T], value: T, failure: BaseException | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import TypeVar
 
@@ -14,12 +14,13 @@ from foresay.serve.answer import Shape
 from foresay.serve.driver import Driver
 from foresay.serve.limits import Limits
 from foresay.serve.shield import Shield
-from foresay.serve.stream import Stream
+from foresay.serve.stream import Piece, Stream
 
-__all__ = ["Events", "unless_gone"]
+__all__ = ["Events", "shaped", "unless_gone"]
 
 T = TypeVar("T")
 PING = b": ping\n\n"
+_MANY = 256  # tokens with log probabilities: some milliseconds of work
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -70,9 +71,22 @@ class Events:
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         while not stream.ended or stream.waiting:
             pieces = await shield.take(stream, self._limits.ping_seconds, begun)
-            told = b"".join(map(self._shape.events, pieces)) or PING
-            await _body(send, shield.pad(told), more=True)
+            told = await shaped(self._events, pieces)
+            await _body(send, shield.pad(told or PING), more=True)
         await _body(send, shield.pad(self._shape.tail()), more=False)
+
+    def _events(self, pieces: list[Piece]) -> bytes:
+        return b"".join(map(self._shape.events, pieces))
+
+
+async def shaped(shape: Callable[[list[Piece]], bytes], pieces: list[Piece]) -> bytes:
+    """What a function makes of pieces; in a thread where it would hold up everybody else.
+
+    Mutates: as the function. Valid until: for ever. Raises: what the function raises. GIL: held.
+    """
+    if sum(len(p.logprobs or ()) + len(p.prompt_logprobs or ()) for p in pieces) < _MANY:
+        return shape(pieces)
+    return await asyncio.to_thread(shape, pieces)
 
 
 async def unless_gone(receive: Receive, work: Awaitable[T]) -> T | None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import re
+import secrets
+from collections import Counter
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -15,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from foresay.serve.answer import encoded, error_body
-from foresay.serve.keys import Keys
+from foresay.serve.keys import OPERATOR, Keys
 from foresay.serve.limits import Limits, Refused
 
 __all__ = ["LOCAL", "OPEN", "Gate", "refusal"]
@@ -59,6 +61,8 @@ class Gate:
              site could otherwise talk to it under a name that leads here
     refused  told of every status from 400 on
 
+    With several tenants each may have half of the open requests, so that none can take them all.
+
     Mutates: how many requests are open. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
@@ -77,6 +81,9 @@ class Gate:
         self._hosts = hosts
         self._refused = refused
         self._open = 0
+        self._open_of: Counter[str | None] = Counter()
+        several = len(set(keys.tenants) - {OPERATOR}) > 1
+        self._own = max(limits.connections // 2, 1) if several else limits.connections
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -86,14 +93,20 @@ class Gate:
         if scope["type"] != "http":
             return
         watch = _Watch(scope, send)
+        state = scope.setdefault("state", {})
+        state["request_id"] = watch.name
         self._open += 1
         try:
-            inner: ASGIApp = self.app
             try:
-                scope.setdefault("state", {})["tenant"] = self._passed(scope, watch.headers)
+                state["tenant"] = tenant = self._passed(scope, watch.headers)
             except Refused as error:
-                inner = refusal(error)
-            await inner(scope, receive, watch.send)
+                await refusal(error)(scope, receive, watch.send)
+                return
+            self._open_of[tenant] += 1
+            try:
+                await self.app(scope, receive, watch.send)
+            finally:
+                self._open_of[tenant] -= 1
         finally:
             self._open -= 1
             if watch.status >= 400:
@@ -102,8 +115,6 @@ class Gate:
 
     def _passed(self, scope: Scope, headers: dict[str, str]) -> str | None:
         """The tenant whose request it is."""
-        if self._open > self._limits.connections:
-            raise self._limits.crowded()
         if self._hosts is not None and _host(headers) not in self._hosts:
             raise Refused(
                 403,
@@ -112,7 +123,9 @@ class Gate:
                 code="wrong_host",
             )
         if scope["path"] in OPEN:
-            return None
+            return None  # a server that is only busy must not look dead
+        if self._open > self._limits.connections:
+            raise self._limits.crowded(self._limits.connections)
         good, tenant = self._keys.tenant_of(headers.get("authorization"))
         if not good:
             raise Refused(
@@ -120,6 +133,8 @@ class Gate:
                 "there is no valid API key; send the header 'Authorization: Bearer KEY'",
                 code="invalid_api_key",
             )
+        if self._open_of[tenant] >= self._own:
+            raise self._limits.crowded(self._own, "one tenant")
         return tenant
 
 
@@ -134,6 +149,8 @@ class _Watch:
         self.headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
+        given = self.headers.get("x-request-id", "")
+        self.name = given if _ID.fullmatch(given) else secrets.token_hex(8)
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -141,9 +158,7 @@ class _Watch:
             headers = [*message.get("headers", ()), *_HEADERS]
             if self._scope["path"].startswith("/page/"):
                 headers.append((b"cache-control", b"no-cache"))  # or old scripts outlive an upgrade
-            given = self.headers.get("x-request-id", "")
-            if _ID.fullmatch(given):
-                headers.append((b"x-request-id", given.encode()))
+            headers.append((b"x-request-id", self.name.encode()))
             message = {**message, "headers": headers}
         await self._send(message)
 
@@ -155,8 +170,9 @@ class _Watch:
             "status": self.status,
             "seconds": round(perf_counter() - self._begin, 4),
             "tenant": self._scope.get("state", {}).get("tenant"),
+            "request_id": self.name,
         }
-        shown = "%(method)s %(path)s %(status)s %(seconds)s s"
+        shown = "%(method)s %(path)s %(status)s %(seconds)s s %(request_id)s"
         _log.info(shown % {**facts, "path": ascii(facts["path"])[1:-1]}, extra={"facts": facts})
 
 

@@ -10,6 +10,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,16 +23,27 @@ OPERATOR = "operator"
 """The tenant that may see numbers of all tenants, where there are several."""
 
 _SHORTEST = 8  # characters: what is shorter is guessed in a moment
+_NUMBERED = re.compile(r"key-\d+")  # tenants of keys without a name
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
     """Digests of keys, each with its tenant; without any, everybody is the same nameless tenant.
 
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    Mutates: nothing. Valid until: for ever. Raises: InputError for a key that is there twice: whose
+    would it be? GIL: held.
     """
 
     digests: tuple[tuple[bytes, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        seen: dict[bytes, str] = {}
+        for digest, tenant in self.digests:
+            if digest in seen:
+                raise InputError(
+                    f"the same key is given to '{seen[digest]}' and to '{tenant}'; give it once"
+                )
+            seen[digest] = tenant
 
     @classmethod
     def of(cls, keys: Iterable[tuple[str, str | None]]) -> Keys:
@@ -39,11 +51,13 @@ class Keys:
 
         Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
         """
-        found = []
-        for key, tenant in keys:
-            digest = _digest(_checked(key))
-            found.append((digest, f"key-{digest.hex()[:12]}" if tenant is None else tenant))
-        return cls(tuple(found))
+        # Numbered: a name made of the key would let those who read the log try guesses.
+        return cls(
+            tuple(
+                (_digest(_checked(key)), f"key-{number}" if tenant is None else tenant)
+                for number, (key, tenant) in enumerate(keys, start=1)
+            )
+        )
 
     def __bool__(self) -> bool:
         return bool(self.digests)
@@ -92,6 +106,11 @@ def read_keys(path: Path) -> Keys:
                 f"line {number} of '{path}' has {len(words)} words; a tenant and a key are needed"
             )
         tenant, key = words
+        if _NUMBERED.fullmatch(tenant):
+            raise InputError(
+                f"line {number} of '{path}' has the tenant '{tenant}', a name of keys outside of "
+                "files; any other name is valid"
+            )
         digest = _digest(key)
         if key.startswith("sha256:"):
             digest = _hex(key.removeprefix("sha256:"), number, path)

@@ -57,6 +57,8 @@ class Limits:
     stops             texts and tokens that end an answer
     stop_bytes        of one of those texts
     logprobs          likeliest tokens beside each
+    prompt_logprobs   log probabilities of the prompts' tokens that one request may ask for, those
+                      of the likeliest beside them included
     biases            entries of logit_bias
     messages          of one conversation
     connections       requests that may be open at a time, whatever they want
@@ -66,6 +68,7 @@ class Limits:
     ping_seconds      of silence on a stream until a comment is sent
     drain_seconds     that running answers have after the signal to stop
     retry_seconds     after which a client that was sent away may come again
+    stuck_seconds     without a step while answers are under way until the server is unwell
 
     Mutates: nothing. Valid until: for ever. Raises: InputError when constructed. GIL: held.
     """
@@ -77,6 +80,7 @@ class Limits:
     stops: int = 16
     stop_bytes: int = 256
     logprobs: int = 20
+    prompt_logprobs: int = 1 << 20
     biases: int = 1024
     messages: int = 1024
     connections: int = 1024
@@ -86,6 +90,7 @@ class Limits:
     ping_seconds: float = 15.0
     drain_seconds: float = 30.0
     retry_seconds: int = 1
+    stuck_seconds: float = 120.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -109,6 +114,20 @@ class Limits:
         if value > most:
             shown = f"{param} has {value} {what}" if what else f"{param} is {value}"
             raise Refused(400, f"{shown}; this server allows at most {most}", param=param)
+
+    def check_prompt_logprobs(self, tokens: int, top: int) -> None:
+        """Refuse too many log probabilities of prompts: so many tokens, so many beside each.
+
+        Mutates: nothing. Valid until: for ever. Raises: Refused. GIL: held.
+        """
+        if tokens * (top + 1) > self.prompt_logprobs:
+            raise Refused(
+                400,
+                f"echo with logprobs {top} asks for {tokens * (top + 1)} log probabilities of "
+                f"{tokens} tokens of prompts; this server allows at most {self.prompt_logprobs} in "
+                "one request",
+                param="logprobs",
+            )
 
     def body_refused(self) -> Refused:
         """What a client reads whose body is too large.
@@ -134,15 +153,15 @@ class Limits:
             retry_after=self.retry_seconds,
         )
 
-    def crowded(self) -> Refused:
-        """What a client reads when too many requests are open.
+    def crowded(self, most: int, whose: str | None = None) -> Refused:
+        """What a client reads when too many requests are open, of all or of `whose`.
 
         Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
         """
         return Refused(
-            503,
-            f"{self.connections} requests are open, the most this server allows; try again in "
-            f"{self.retry_seconds} s",
+            503 if whose is None else 429,
+            f"{most} requests{'' if whose is None else f' of {whose}'} are open, the most this "
+            f"server allows; try again in {self.retry_seconds} s",
             code="too_many_connections",
             retry_after=self.retry_seconds,
         )

@@ -8,8 +8,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -18,10 +19,12 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from foresay.drafter import Drafter
+from foresay.engine.engine import Engine
 from foresay.engine.request import PHASES
 from foresay.serve.steps import Ended, Share, Step
 
-__all__ = ["Metrics"]
+__all__ = ["Metrics", "measured"]
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _MICROS = (10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000, 300000, 1000000, 3000000)
@@ -47,7 +50,7 @@ class _Histogram:
         return found
 
 
-class Metrics(Collector):
+class Metrics:
     """All numbers of one server. It lives in the event loop.
 
     Mutates: through `note` and `refuse`. Valid until: for ever. Raises: nothing. GIL: held.
@@ -60,13 +63,10 @@ class Metrics(Collector):
         self._ended: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
         self._prompt_tokens = 0
-        self._gauges: Mapping[str, float] = {}
         self._accept = _Histogram(_LENGTHS)
         self._phases = {phase: _Histogram(_MICROS) for phase in PHASES}
         self._first, self._each = _Histogram(_SECONDS), _Histogram(_SECONDS)
         self._whole = _Histogram(_SECONDS)
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
 
     def note(self, step: Step | None, ended: Sequence[Ended]) -> None:
         """Count a step, and answers that have ended.
@@ -103,8 +103,7 @@ class Metrics(Collector):
 
         Mutates: nothing. Valid until: the next step. Raises: nothing. GIL: held.
         """
-        self._gauges = gauges
-        return generate_latest(self._registry)
+        return generate_latest(_Scrape(self, gauges))
 
     def per_position(self) -> list[int]:
         """How many guesses were accepted at each depth.
@@ -113,8 +112,8 @@ class Metrics(Collector):
         """
         return list(self._positions)
 
-    def collect(self) -> Iterator[Metric]:
-        """The numbers, for the registry.
+    def collect(self, gauges: Mapping[str, float]) -> Iterator[Metric]:
+        """The numbers one by one, with what is so now.
 
         Mutates: nothing. Valid until: the next step. Raises: nothing. GIL: held.
         """
@@ -147,7 +146,7 @@ class Metrics(Collector):
         yield self._histogram("foresay_ttft_seconds", "Until the first token.", self._first)
         yield self._histogram("foresay_tpot_seconds", "For each further token.", self._each)
         yield self._histogram("foresay_e2e_seconds", "Until the end.", self._whole)
-        for name, now in self._gauges.items():
+        for name, now in gauges.items():
             gauge = GaugeMetricFamily(f"foresay_{name}", "Now.", labels=("model_name",))
             gauge.add_metric((self._model,), now)
             yield gauge
@@ -177,3 +176,31 @@ class Metrics(Collector):
         family = HistogramMetricFamily(name, about, labels=("model_name",))
         family.add_metric((self._model,), buckets=found.buckets(), sum_value=found.sum)
         return family
+
+
+def measured(engine: Engine, drafter: Drafter[Any] | None) -> dict[str, float]:
+    """What is so in an engine now, without what its drafter cannot tell. Between two steps only.
+
+    Mutates: nothing. Valid until: the next step. Raises: nothing. GIL: held.
+    """
+    pages = engine.scheduler.pages
+    found: dict[str, float] = {
+        "running": len(engine.scheduler.running),
+        "waiting": len(engine.scheduler.waiting),
+        "kv_used": 1 - pages.free / pages.total,
+    }
+    used = int if drafter is None else getattr(drafter, "bytes_used", None)
+    if used is not None:
+        found["suffix_cache_bytes"] = used()
+    return found
+
+
+class _Scrape(Collector):
+    """The numbers of one moment, in the shape that Prometheus' library writes."""
+
+    def __init__(self, metrics: Metrics, gauges: Mapping[str, float]) -> None:
+        self._metrics = metrics
+        self._gauges = gauges
+
+    def collect(self) -> Iterator[Metric]:
+        return self._metrics.collect(self._gauges)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from foresay.arrays import Int32s, as_tokens
+from foresay.arrays import MAX_TOKEN, Int32s, as_tokens
 from foresay.engine.llm import LLM
 from foresay.errors import InputError
 from foresay.models.pages import PAGE
@@ -14,9 +14,19 @@ from foresay.sampling.params import SamplingParams
 from foresay.serve.ask import Chat, Completion, Said, Sampling
 from foresay.serve.limits import Limits, Refused
 
-__all__ = ["Question", "Reader", "messages_of"]
+__all__ = ["Most", "Question", "Reader", "messages_of"]
 
 _DEFAULT_TOKENS = 16  # of a completion, as OpenAI has it
+
+
+class Most(NamedTuple):
+    """How many tokens an answer may have, and the name of the field that says so.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    name: str
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +74,10 @@ class Reader:
         self._limits = limits
         self.context = min(llm.target.context, llm.engine.scheduler.pages.total * PAGE - 1)
         """Tokens of a prompt and its answer together."""
+        template = llm.tokenizer.facts()["chat_template"]
+        self.developer = "developer" if template and "developer" in template else "system"
+        """The role that messages of the developer have for the model: the older name, unless its
+        template knows the newer one."""
 
     def completion(self, ask: Completion) -> Question:
         """The question of /v1/completions.
@@ -83,9 +97,9 @@ class Reader:
         self._limits.check_most("prompt", len(listed), self._limits.prompts, "prompts")
         prompts = [self._tokens(p) for p in listed]
         echo = bool(ask.echo)
-        most = _DEFAULT_TOKENS if ask.max_tokens is None else ask.max_tokens
-        unwanted = most == 0
-        params = self._params(ask, prompts, max(most, 1) if most >= 0 else most, ask.logprobs)
+        most = _most(ask, 0) or Most("max_tokens by default", _DEFAULT_TOKENS)
+        unwanted = most.tokens == 0
+        params = self._params(ask, prompts, most._replace(tokens=max(most.tokens, 1)), ask.logprobs)
         decode = self._llm.tokenizer.decode
         return Question(
             prompts,
@@ -109,12 +123,13 @@ class Reader:
                 400, f"top_logprobs is {top}; that needs logprobs: true", param="top_logprobs"
             )
         if top is not None:
+            _check_least("top_logprobs", top, 0)
             self._limits.check_most("top_logprobs", top, self._limits.logprobs)
-        prompt = _checked(self._llm.tokenizer.chat, messages_of(ask.messages), "messages")
-        most = ask.max_completion_tokens if ask.max_tokens is None else ask.max_tokens
-        room = max(self.context - len(prompt), 1)
+        messages = messages_of(ask.messages, self.developer)
+        prompt = _checked(self._llm.tokenizer.chat, messages, "messages")
+        most = _most(ask, 1) or Most("the room left", max(self.context - len(prompt), 1))
         logprobs = (top or 0) if ask.logprobs else None
-        params = self._params(ask, [prompt], room if most is None else most, logprobs)
+        params = self._params(ask, [prompt], most, logprobs)
         return Question([prompt], params, chat=True, **_telling(ask))
 
     def _tokens(self, prompt: str | list[int]) -> Int32s:
@@ -130,21 +145,29 @@ class Reader:
         return tokens
 
     def _params(
-        self, ask: Sampling, prompts: Sequence[Int32s], most: int, logprobs: int | None
+        self, ask: Sampling, prompts: Sequence[Int32s], most: Most, logprobs: int | None
     ) -> SamplingParams:
         param = "messages" if isinstance(ask, Chat) else "prompt"
         self._check_room(prompts, most, param)
         limits = self._limits
         n = 1 if ask.n is None else ask.n
         limits.check_most("n", n, limits.n)
-        stop: list[str | int] = [ask.stop] if isinstance(ask.stop, str) else [*(ask.stop or ())]
-        stop += ask.stop_token_ids or ()
-        limits.check_most("stop", len(stop), limits.stops, "entries")
-        for text in stop:
-            if isinstance(text, str):
-                size = len(text.encode())
-                limits.check_most("stop", size, limits.stop_bytes, "bytes in one of its texts")
-        values = {
+        texts = [ask.stop] if isinstance(ask.stop, str) else ask.stop or []
+        ids = ask.stop_token_ids or []
+        entries = "stop" if texts else "stop_token_ids"
+        limits.check_most(entries, len(texts) + len(ids), limits.stops, "entries")
+        for text in texts:
+            size = len(text.encode())
+            limits.check_most("stop", size, limits.stop_bytes, "bytes in one of its texts")
+        for token in ids:
+            _check_least("stop_token_ids", token, 0, MAX_TOKEN)
+        if ask.min_tokens is not None:
+            _check_least("min_tokens", ask.min_tokens, 0, most.tokens, most.name)
+        seed = ask.seed
+        if seed is not None and -(1 << 63) <= seed < 0:
+            seed += 1 << 64  # OpenAI's seeds have a sign
+        values: dict[str, Any] = {
+            "n": n,
             "temperature": ask.temperature,
             "top_p": ask.top_p,
             "top_k": 0 if ask.top_k == -1 else ask.top_k,
@@ -154,26 +177,14 @@ class Reader:
             "frequency_penalty": ask.frequency_penalty,
             "ignore_eos": ask.ignore_eos,
             "min_tokens": ask.min_tokens,
+            "seed": seed,
+            "stop": (*texts, *ids),
+            "logprobs": logprobs,
+            "logit_bias": self._bias(ask.logit_bias),
         }
-        seed = ask.seed
-        if seed is not None and -(1 << 63) <= seed < 0:
-            seed += 1 << 64  # OpenAI's seeds have a sign
-        try:
-            return SamplingParams(
-                max_tokens=most,
-                n=n,
-                seed=seed,
-                stop=tuple(stop),
-                logprobs=logprobs,
-                logit_bias=self._bias(ask.logit_bias),
-                **{name: value for name, value in values.items() if value is not None},  # type: ignore[arg-type]
-            )
-        except InputError as error:
-            said = str(error)
-            named = said.replace("a token id of ", "").replace("a text of ", "").split()[0]
-            raise Refused(400, said, param=named.split("[")[0]) from error
+        return _sampling(most, {name: v for name, v in values.items() if v is not None})
 
-    def _check_room(self, prompts: Sequence[Int32s], most: int, param: str) -> None:
+    def _check_room(self, prompts: Sequence[Int32s], most: Most, param: str) -> None:
         for prompt in prompts:
             size = len(prompt)
             if not size:
@@ -188,12 +199,12 @@ class Reader:
                     param=param,
                     code="context_length_exceeded",
                 )
-            if size + most > self.context:
+            if size + most.tokens > self.context:
                 raise Refused(
                     400,
-                    f"the prompt has {size} tokens and max_tokens is {most}; this server takes "
-                    f"{self.context} in all",
-                    param="max_tokens",
+                    f"the prompt has {size} tokens and {most.name} is {most.tokens}; this server "
+                    f"takes {self.context} in all",
+                    param=most.name.split()[0],
                     code="context_length_exceeded",
                 )
 
@@ -226,8 +237,45 @@ def _checked(read: Callable[[Any], Int32s], value: object, param: str) -> Int32s
         raise Refused(400, str(error), param=param) from error
 
 
-def messages_of(messages: Sequence[Said]) -> list[dict[str, str]]:
-    """Messages as chat templates take them.
+def _check_least(
+    param: str, value: int, least: int, most: int | None = None, name: str = ""
+) -> None:
+    """Refuse a number by the name under which it was sent, which is not always the engine's."""
+    if value < least or (most is not None and value > most):
+        end = "" if most is None else f" to {name}, {most}" if name else f" to {most}"
+        raise Refused(
+            400, f"{param} is {value}; valid are whole numbers from {least}{end}", param=param
+        )
+
+
+def _most(ask: Sampling, least: int) -> Most | None:
+    """The most tokens that the answer may have. Of both names' numbers the smaller: it keeps to
+    both.
+    """
+    given = [
+        Most(name, value)
+        for name in ("max_tokens", "max_completion_tokens")
+        if (value := getattr(ask, name)) is not None
+    ]
+    for most in given:
+        _check_least(most.name, most.tokens, least)
+    return min(given, key=lambda most: most.tokens, default=None)
+
+
+def _sampling(most: Most, values: dict[str, Any]) -> SamplingParams:
+    try:
+        return SamplingParams(max_tokens=most.tokens, **values)
+    except InputError as error:
+        for name, value in values.items():  # which of them is it? Each has its sentence alone, too
+            try:
+                SamplingParams(max_tokens=most.tokens, **{name: value})
+            except InputError as own:
+                raise Refused(400, str(own), param=name) from own
+        raise Refused(400, str(error)) from error
+
+
+def messages_of(messages: Sequence[Said], developer: str = "system") -> list[dict[str, str]]:
+    """Messages as chat templates take them; `developer` is the role of the developer's.
 
     Mutates: nothing. Valid until: for ever. Raises: Refused for what is no text. GIL: held.
     """
@@ -250,7 +298,8 @@ def messages_of(messages: Sequence[Said]) -> list[dict[str, str]]:
                         param="messages",
                     )
             content = "".join(part.text or "" for part in content)
-        found.append({"role": message.role, "content": content})
+        role = developer if message.role == "developer" else message.role
+        found.append({"role": role, "content": content})
     return found
 
 

@@ -29,7 +29,7 @@ from foresay.serve.metrics import Metrics
 
 __all__ = ["Address", "Server", "is_loopback"]
 
-_HANDSHAKE = 10.0  # seconds that a connection may take for its first request
+_HANDSHAKE = 10.0  # seconds that a connection may take for a request's head
 _SEND_BUFFER = 256 << 10  # of a socket: what a slow reader may leave in the kernel
 _STALLED = 60_000  # milliseconds after which the kernel gives up a peer that takes nothing
 _FLUSH = 5  # seconds for what was written to be read, at the very end
@@ -95,7 +95,6 @@ class Server(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,
                 h11_max_incomplete_event_size=64 << 10,
-                limit_concurrency=2 * limits.connections,
                 timeout_keep_alive=60,
                 timeout_graceful_shutdown=_FLUSH,
                 ssl_certfile=address.certificate,
@@ -109,7 +108,7 @@ class Server(uvicorn.Server):
         host, port = self._socket.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'https' if address.certificate else 'http'}://{shown}:{port}"
-        self._seen: dict[Any, float] = {}
+        self._idle: dict[Any, tuple[Any, float]] = {}
         self._signals = 0
 
     async def run_until_stopped(self) -> None:
@@ -176,14 +175,24 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def _sweep(self) -> None:
-        """Close connections that never ask anything: uvicorn would keep them."""
+        """Close connections that begin a request and do not go on, which uvicorn would keep; and
+        those that have asked nothing for the longest, if there are too many."""
         while True:
             await asyncio.sleep(_HANDSHAKE / 4)
-            now, connections = monotonic(), list(self.server_state.connections)
-            self._seen = {c: self._seen.get(c, now) for c in connections}
-            for connection, since in self._seen.items():
-                if getattr(connection, "cycle", None) is None and now - since > _HANDSHAKE:
-                    connection.transport.close()
+            now, before = monotonic(), self._idle
+            connections: list[Any] = list(self.server_state.connections)
+            self._idle = {}
+            for one in connections:
+                if one.cycle is None or one.cycle.response_complete:
+                    # uvicorn's own timer runs after a request, until a byte of the next comes.
+                    state = (one.cycle, one.timeout_keep_alive_task is None)
+                    known, since = before.get(one, (state, now))
+                    self._idle[one] = (state, since if known == state else now)
+            oldest = sorted(self._idle, key=lambda one: self._idle[one][1])
+            surplus = set(oldest[: max(len(connections) - 2 * self._limits.connections, 0)])
+            for one, ((_, begun), since) in self._idle.items():
+                if one in surplus or (begun and now - since > _HANDSHAKE):
+                    one.transport.close()
 
 
 def _listening(address: Address) -> socket.socket:

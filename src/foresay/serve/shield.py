@@ -36,7 +36,8 @@ class Shield:
     hide: bool = False
 
     def __post_init__(self) -> None:
-        for name, most in (("bucket", 1 << 16), ("every", 60.0), ("tokens", 4096)):
+        # No stream may be silent for longer: proxies would cut it off.
+        for name, most in (("bucket", 1 << 16), ("every", 15.0), ("tokens", 4096)):
             value = getattr(self, name)
             if not 0 <= value <= most:
                 raise InputError(f"the shield's {name} is {value!r}; valid are 0 to {most}")
@@ -61,14 +62,19 @@ class Shield:
         Mutates: the stream. Valid until: for ever. Raises: nothing. GIL: held.
         """
         if self.every:
-            await asyncio.sleep(self.every - (monotonic() - begun) % self.every)
+            stream.held_back = True  # what comes meanwhile is not a slow reader's fault
+            try:
+                await asyncio.sleep(self.every - (monotonic() - begun) % self.every)
+            finally:
+                stream.held_back = False
             return merged(await stream.take(0.0)) if stream.waiting else []
         if not self.tokens:
             return await stream.take(seconds)
-        found = await stream.take(seconds)
-        while found and not stream.ended and sum(len(p.token_ids) for p in found) < self.tokens:
-            more = await stream.take(seconds)
-            if not more:
-                break  # silence for so long would make proxies cut the stream off
+        found: list[Piece] = []
+        end = monotonic() + seconds  # of all: silence for longer would make proxies cut it off
+        while sum(len(p.token_ids) for p in found) < self.tokens:
+            more = await stream.take(max(end - monotonic(), 0.0))
             found += more
+            if not more or stream.ended:
+                break
         return merged(found)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from foresay.drafter import Drafter
+from foresay.drafters.lineup import Room
 from foresay.drafters.suffix import SuffixDrafter
 from foresay.engine.llm import LLM
 from foresay.serve.app import Routes
 from foresay.serve.gate import LOCAL, Gate
-from foresay.serve.keys import Keys
+from foresay.serve.keys import OPERATOR, Keys
 from foresay.serve.limits import Limits
 from foresay.serve.server import Address, Server, is_loopback
 from foresay.serve.shield import Shield
 
-__all__ = ["Settings", "make_server", "serve", "tenant_drafter"]
+__all__ = ["Settings", "make_server", "serve", "tenant_drafter", "tenant_room"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +37,27 @@ class Settings:
     shield: Shield = field(default_factory=Shield)
 
 
-def tenant_drafter(tenants: int, tenant_bytes: int, corpus: Any = None) -> SuffixDrafter:
-    """The default drafter for so many tenants, each with a history of so many bytes. None of them
-    can push another's history out: there is room for all.
+def tenant_room(tenants: int, tenant_bytes: int) -> Room:
+    """The room for so many tenants, each with a history of so many bytes. None of them can push
+    another's history out: there is room for all.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError, CorpusError. GIL: held.
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
     tenants = max(tenants, 1)
-    return SuffixDrafter(
+    return Room(
         history_bytes=tenant_bytes,
         # Running requests' texts are not history; twice is room for what grows by doubling.
         tenant_bytes=min(2 * tenants * tenant_bytes, 1 << 50),
         max_tenants=max(tenants, 256),
-        corpus=corpus,
     )
+
+
+def tenant_drafter(tenants: int, tenant_bytes: int, corpus: Any = None) -> SuffixDrafter:
+    """The default drafter, with a room for so many tenants.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError, CorpusError. GIL: held.
+    """
+    return SuffixDrafter(**asdict(tenant_room(tenants, tenant_bytes)), corpus=corpus)
 
 
 def make_server(
@@ -64,8 +72,8 @@ def make_server(
     GIL: held.
     """
     keys, limits = settings.keys, settings.limits
-    if limits.tenant_answers is None and len(keys.tenants) > 1:
-        # So that one tenant cannot fill the queue alone.
+    if limits.tenant_answers is None and len({*keys.tenants} - {OPERATOR}) > 1:
+        # So that one tenant cannot fill the queue alone. The operator's key is there to watch.
         whole = llm.engine.scheduler.max_running + limits.queue
         limits = replace(limits, tenant_answers=max(whole // 2, 1))
     routes = Routes(llm, drafter, keys, limits, settings.shield, settings.name)

@@ -22,6 +22,7 @@ class Share:
     drafts    of those, that had guesses to verify
     rows      tokens that were verified: one per answer, and the guesses
     lengths   how many answers had so many guesses accepted, by that number
+    seconds   by phase: a step's time is divided equally among those who took part
 
     Mutates: by its owner. Valid until: for ever. Raises: nothing. GIL: held.
     """
@@ -33,6 +34,7 @@ class Share:
     accepted: int = 0
     tokens: int = 0
     lengths: dict[int, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -63,6 +65,8 @@ class Share:
         self.tokens += other.tokens
         for length, count in other.lengths.items():
             self.lengths[length] = self.lengths.get(length, 0) + count
+        for phase, spent in other.seconds.items():
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class Step:
     """One pass of the model.
 
     start    seconds since the server began
-    seconds  by phase
+    seconds  by phase, of all tenants together
     shares   of the tenants that took part
 
     Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
@@ -136,7 +140,7 @@ class Steps:
             "timeline": [
                 {
                     "start": round(step.start, 6),
-                    "seconds": {name: round(s, 6) for name, s in step.seconds.items()},
+                    "seconds": {name: round(s, 6) for name, s in share.seconds.items()},
                     "answers": share.answers,
                     "rows": share.rows,
                     "drafted": share.drafted,

@@ -65,6 +65,8 @@ class Stream:
         self._pieces: deque[Piece] = deque()
         self._reader: asyncio.Future[None] | None = None
         self.cancelled = False
+        self.held_back = False
+        """Whether the pieces wait on purpose, and not for a slow reader."""
 
     @property
     def ended(self) -> bool:
@@ -84,7 +86,7 @@ class Stream:
         self._pieces.append(piece)
         self.left -= piece.finish_reason is not None
         _release(self._reader)
-        if self._most is not None and len(self._pieces) > self._most:
+        if self._most is not None and len(self._pieces) > self._most and not self.held_back:
             self.overflow.set()
 
     async def take(self, seconds: float | None = None, most: int | None = None) -> list[Piece]:

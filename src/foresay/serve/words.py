@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
+from foresay.engine.text import AnswerText
 from foresay.errors import InputError
 from foresay.models.tokenizer import Tokenizer
 
 __all__ = ["Words"]
+
+_INCOMPLETE = "\ufffd"
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how SentencePiece writes the token of one byte
 
 
 class Words:
@@ -22,27 +27,56 @@ class Words:
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._known: dict[int, str] = {}
-        # The first text may change settings of the tokenizer, which no two threads may do at once;
-        # the following ones change nothing.
-        tokenizer.encode("a")
+        # At the beginning of a text many tokenizers leave a token's space out. So a token is read
+        # behind another one, as it is in a text.
+        # (The first text may change settings of the tokenizer, which no two threads may do at once;
+        # the following ones change nothing.)
+        self._before: list[int] = tokenizer.encode("a", special=False)[-1:].tolist()
+        self._lead = tokenizer.decode(self._before, special=True)
 
     def of(self, token: int) -> str:
-        """The text of one token, also of a special one.
+        """The text of one token within a text, also of a special one.
 
         Mutates: what it remembers. Valid until: for ever. Raises: nothing. GIL: as the library.
         """
         word = self._known.get(token)
         if word is None:
-            word = self._known[token] = self._tokenizer.decode([token], special=True)
+            decode = self._tokenizer.decode
+            word = decode([*self._before, token], special=True)
+            if word.startswith(self._lead):
+                word = word[len(self._lead) :]
+            else:  # the two are parts of one character
+                word = decode([token], special=True)
+            self._known[token] = word
         return word
 
     def bytes_of(self, token: int) -> list[int] | None:
-        """The token's bytes, None where it holds a part of a character only.
+        """The token's bytes, also where they are a part of a character; None where it has none.
 
         Mutates: what it remembers. Valid until: for ever. Raises: nothing. GIL: as the library.
         """
         word = self.of(token)
-        return None if "\ufffd" in word else list(word.encode())
+        if _INCOMPLETE not in word:
+            return list(word.encode())
+        written = self._tokenizer.piece(token)
+        if written is None:
+            return None
+        if _INCOMPLETE in written:  # the character itself
+            return list(word.encode())
+        one = _BYTE.fullmatch(written)
+        if one is not None:
+            return [int(one[1], 16)]
+        found = [_BYTES.get(letter) for letter in written]
+        return None if None in found else found  # type: ignore[return-value]
+
+    def places(self, prompt: Sequence[int] = ()) -> AnswerText:
+        """A text behind a prompt that is read token by token, for where in it each token begins.
+
+        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        text = AnswerText(self._tokenizer.decode)
+        text.follow(prompt)
+        return text
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """The tokens of a text, with or without what the model wants around it.
@@ -69,3 +103,15 @@ class Words:
         Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
         """
         return {**self._tokenizer.facts(), "vocab_size": self._vocabulary}
+
+
+def _byte_letters() -> dict[str, int]:
+    """The letters by which byte-level tokenizers write bytes: a byte that can be printed stands for
+    itself, the others follow from 256 on.
+    """
+    printed = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printed]
+    return {chr(byte): byte for byte in printed} | {chr(256 + n): b for n, b in enumerate(others)}
+
+
+_BYTES = _byte_letters()

@@ -1,0 +1,101 @@
+"""docs/server.md lists the routes and fields that there are, and the tree of errors all errors."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import foresay
+import foresay.errors
+import foresay.serve
+from foresay.serve.ask import ELSEWHERE, UNSUPPORTED, Chat, Completion, Detokenize, Sampling
+from foresay.serve.ask import Tokenize as Tokenizing
+from serve.running import Running
+
+TEXT = (Path(__file__).parents[2] / "docs" / "server.md").read_text(encoding="utf-8")
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+BODIES: dict[str, dict[str, Any]] = {
+    COMPLETIONS: {"prompt": "a", "max_tokens": 1},
+    CHAT: {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1},
+}
+
+
+def section(begin: str, end: str) -> str:
+    assert TEXT.count(begin) == 1 and end in TEXT.partition(begin)[2]
+    return TEXT.partition(begin)[2].partition(end)[0]
+
+
+def listed(text: str) -> set[str]:
+    """The names in the first column of a table."""
+    rows = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    names = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    assert names and len(names) == len({*names})
+    return {*names}
+
+
+def fields(kind: type[msgspec.Struct]) -> set[str]:
+    return {field.encode_name for field in msgspec.structs.fields(kind)}
+
+
+def test_the_routes(server: Running) -> None:
+    described = server.http.get("/openapi.json").json()["paths"]
+    real = {f"{m.upper()} {path}" for path, methods in described.items() for m in methods}
+    assert listed(section("## Routes", "There is nothing else")) == {*real, "GET /"}
+    missing = re.findall(r"`(/[^`]+)`", section("There is nothing else", "## Fields"))
+    assert len(missing) > 8
+    for path in missing:
+        assert server.post(path, {}).status_code == 404, path
+
+
+def test_the_fields_that_are_honoured() -> None:
+    both = listed(section("Of both `/v1/completions`", "Of `/v1/completions` only:"))
+    assert both == fields(Sampling)
+    one = listed(section("Of `/v1/completions` only:", "Of `/v1/chat/completions` only:"))
+    assert one == fields(Completion) - both
+    other = listed(section("Of `/v1/chat/completions` only:", "`/tokenize` has"))
+    assert other == fields(Chat) - both
+    line = section("`/tokenize` has", "\n")
+    tokens, _, text = line.partition("`/detokenize` has")
+    assert {*re.findall(r"`(\w+)`", tokens)} == fields(Tokenizing)
+    assert {*re.findall(r"`(\w+)`", text)} == fields(Detokenize)
+
+
+def test_the_fields_that_are_refused(server: Running) -> None:
+    assert listed(section("## Fields that are refused", "And fields of the one")) == {*UNSUPPORTED}
+    one, other = section("And fields of the one route", "\n\n").split("; on\n")
+    for route, said in ((Completion, one), (Chat, other)):
+        assert {*re.findall(r"`(\w+)`", said)} == {*ELSEWHERE[route]}, route
+    for path, body in BODIES.items():
+        for name in UNSUPPORTED:
+            error = server.refused(path, 400, **body, **{name: {"some": 1}})
+            assert error["param"] == name and error["code"] == "unsupported_parameter"
+
+
+def test_the_fields_that_are_ignored(server: Running) -> None:
+    names = re.findall(r"`(\w+)`", TEXT.partition("## Fields that are ignored")[2])
+    assert len(names) >= 8
+    for path, body in BODIES.items():
+        server.good(path, **body, **{name: {"some": "value"} for name in names})
+
+
+def errors_below(kind: type[Exception]) -> Iterator[type[Exception]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from errors_below(one)
+
+
+def test_the_tree_of_errors_has_them_all() -> None:
+    for room in (foresay, foresay.serve):
+        for found in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
+            if not found.name.endswith("__main__"):
+                importlib.import_module(found.name)
+    every = errors_below(foresay.errors.ForesayError)
+    ours = {kind.__name__ for kind in every if kind.__module__.startswith("foresay.")}
+    public = {name for name in ours if not name.startswith("_")}
+    assert public == {*re.findall(r"[├└]── (\w+)", foresay.errors.__doc__ or "")}

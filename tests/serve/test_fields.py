@@ -1,0 +1,132 @@
+"""Fields under the names that clients gave them: honoured, or refused by that name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foresay.serve.ask import Said
+from foresay.serve.question import messages_of
+from serve.running import Running, running, tiny_llm
+from tiny import CONTEXT, one_thread, save_model
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+SAID = [{"role": "user", "content": "a"}]
+BODIES: dict[str, dict[str, Any]] = {COMPLETIONS: {"prompt": "a"}, CHAT: {"messages": SAID}}
+
+
+@pytest.mark.parametrize(
+    ("path", "param", "body", "said"),
+    [
+        *(
+            (path, "max_completion_tokens", {"max_completion_tokens": value}, said)
+            for path in BODIES
+            for value, said in (
+                (CONTEXT, f"max_completion_tokens is {CONTEXT}; this server takes {CONTEXT}"),
+                (-1, "max_completion_tokens is -1; valid are whole numbers from"),
+            )
+        ),
+        (CHAT, "max_tokens", {"max_tokens": 0}, "max_tokens is 0; valid are whole numbers from 1"),
+        (CHAT, "max_tokens", {"max_tokens": -3, "max_completion_tokens": 5}, "max_tokens is -3"),
+        (
+            CHAT,
+            "top_logprobs",
+            {"logprobs": True, "top_logprobs": -1},
+            "top_logprobs is -1; valid are whole numbers from 0",
+        ),
+        (COMPLETIONS, "stop_token_ids", {"stop_token_ids": [-1]}, "stop_token_ids is -1"),
+        (COMPLETIONS, "stop_token_ids", {"stop_token_ids": [5] * 17}, "stop_token_ids has 17"),
+        (
+            COMPLETIONS,
+            "min_tokens",
+            {"max_completion_tokens": 4, "min_tokens": 5},
+            "min_tokens is 5; valid are whole numbers from 0 to max_completion_tokens, 4",
+        ),
+        # Two that are wrong: the sentence and the name belong together.
+        (COMPLETIONS, "temperature", {"top_p": 2, "temperature": -1}, "temperature is -1"),
+        (COMPLETIONS, "top_p", {"top_p": 0}, "top_p is 0"),
+        (COMPLETIONS, "min_p", {"min_p": 2, "min_tokens": 300, "max_tokens": 400}, "min_p is 2"),
+    ],
+)
+def test_errors_name_what_was_sent(
+    server: Running, path: str, param: str, body: dict[str, Any], said: str
+) -> None:
+    error = server.refused(path, 400, **BODIES[path], **body)
+    assert said in error["message"] and error["param"] == param, error
+
+
+@pytest.mark.parametrize("path", list(BODIES))
+def test_both_names_of_the_most_tokens(server: Running, path: str) -> None:
+    asked = {**BODIES[path], "ignore_eos": True}
+    for given, wanted in (
+        ({"max_completion_tokens": 21}, 21),
+        ({"max_tokens": 5, "max_completion_tokens": 21}, 5),
+        ({"max_tokens": 21, "max_completion_tokens": 5}, 5),
+        ({"max_tokens": 21, "max_completion_tokens": None}, 21),
+    ):
+        assert server.good(path, **asked, **given)["usage"]["completion_tokens"] == wanted
+
+
+@pytest.mark.parametrize(
+    ("path", "param", "value", "said"),
+    [
+        (COMPLETIONS, "top_logprobs", 2, "here logprobs is the number of them"),
+        (COMPLETIONS, "messages", SAID, "they are for /v1/chat/completions"),
+        (COMPLETIONS, "add_special_tokens", False, "leave it out"),
+        (COMPLETIONS, "prompt_logprobs", 0, "with echo: true and logprobs"),
+        (COMPLETIONS, "prompt_logprobs", 1, "with echo: true and logprobs"),
+        (CHAT, "echo", True, "leave it out"),
+        (CHAT, "best_of", 2, "leave it out"),
+        (CHAT, "prompt", "a", "that is for /v1/completions"),
+        (CHAT, "add_special_tokens", True, "leave it out"),
+        (CHAT, "suffix", "a", "leave it out"),
+        (CHAT, "reasoning_effort", "high", "leave it out"),
+    ],
+)
+def test_what_another_route_has_is_refused(
+    server: Running, path: str, param: str, value: object, said: str
+) -> None:
+    error = server.refused(path, 400, **BODIES[path], **{param: value})
+    assert error["param"] == param and error["code"] == "unsupported_parameter"
+    assert error["message"].startswith(
+        f"{param} is {json.dumps(value)}"[:40].replace(": ", ":")[:9]
+    )
+    assert said in error["message"], error
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (COMPLETIONS, {"top_logprobs": None, "messages": None, "add_special_tokens": True}),
+        (COMPLETIONS, {"top_logprobs": 0, "best_of": 1, "prompt_logprobs": None}),
+        (CHAT, {"echo": False, "best_of": 1, "prompt": None, "suffix": None}),
+        (CHAT, {"echo": None, "best_of": None, "add_special_tokens": False}),
+    ],
+)
+def test_what_asks_for_nothing_is_taken(server: Running, path: str, body: dict[str, Any]) -> None:
+    server.good(path, **BODIES[path], max_tokens=1, **body)
+
+
+@pytest.fixture(scope="module")
+def knowing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server whose model's template knows the developer."""
+    folder = save_model(tmp_path_factory.mktemp("knowing"))
+    (template,) = folder.glob("chat_template.jinja")
+    known = "{% if messages[0]['role'] == 'developer' %}!{% endif %}"
+    template.write_text(known + template.read_text())
+    with one_thread(), running(*tiny_llm(folder)) as found:
+        yield found
+
+
+def test_the_developers_messages(server: Running, knowing: Running, folder: Path) -> None:
+    messages = [{"role": "developer", "content": "x"}, *SAID]
+    for one, wanted in ((server, "system: x\nuser: a"), (knowing, "!developer: x\nuser: a")):
+        asked = {"messages": messages, "max_tokens": 1, "return_token_ids": True}
+        found = one.good(CHAT, **asked)["prompt_token_ids"]
+        assert one.good("/detokenize", tokens=found)["prompt"] == wanted + "\nmodel: "
+    assert messages_of([Said("developer", "x")])[0]["role"] == "system"
+    assert messages_of([Said("tool", "x")])[0]["role"] == "tool"

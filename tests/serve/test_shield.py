@@ -1,0 +1,76 @@
+"""What a shield holds back, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+
+import pytest
+
+from foresay.errors import InputError
+from foresay.serve.shield import Shield
+from foresay.serve.stream import Piece, Stream
+
+
+def piece(number: int) -> Piece:
+    return Piece(0, "a", [number])
+
+
+async def fed(stream: Stream, pieces: int, seconds: float) -> None:
+    """Pieces that come one after the other, so many seconds apart."""
+    for number in range(pieces):
+        await asyncio.sleep(seconds)
+        stream.put(piece(number))
+
+
+def test_coalescing_keeps_nobody_waiting_longer_than_silence_may_last() -> None:
+    """A token every 0.1 s and 50 wanted: each write comes after 0.3 s, and not after 5 s."""
+
+    async def run() -> None:
+        stream = Stream(1, None)
+        feeding = asyncio.ensure_future(fed(stream, 9, 0.1))
+        found: list[int] = []
+        while len(found) < 9:
+            begin = monotonic()
+            told = await Shield(tokens=50).take(stream, 0.3, begin)
+            assert monotonic() - begin < 0.6
+            found += [token for one in told for token in one.token_ids]
+        await feeding
+        assert found == list(range(9))
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+
+
+def test_coalescing_waits_for_its_tokens() -> None:
+    """So that the test above is not one of a shield that waits for nothing."""
+
+    async def run() -> list[Piece]:
+        stream = Stream(1, None)
+        feeding = asyncio.ensure_future(fed(stream, 6, 0.01))
+        told = await Shield(tokens=4).take(stream, 5.0, monotonic())
+        await feeding
+        return told
+
+    (told,) = asyncio.run(run())
+    assert told.token_ids == [0, 1, 2, 3]
+
+
+def test_what_is_held_back_is_not_a_slow_readers_fault() -> None:
+    async def run() -> tuple[bool, bool, list[Piece]]:
+        stream = Stream(1, None, most=3)
+        feeding = asyncio.ensure_future(fed(stream, 20, 0.001))
+        told = await Shield(every=0.2).take(stream, 5.0, monotonic())
+        await feeding
+        held = stream.overflow.is_set()
+        await fed(stream, 4, 0)  # which nobody takes
+        return held, stream.overflow.is_set(), told
+
+    held, slow, (told,) = asyncio.run(run())
+    assert (held, slow) == (False, True)
+    assert told.token_ids == list(range(20))
+
+
+def test_no_shield_is_silent_for_longer_than_a_stream_may_be() -> None:
+    assert Shield(every=15.0).every == 15.0
+    with pytest.raises(InputError, match=r"every is 16\.0; valid are 0 to 15"):
+        Shield(every=16.0)

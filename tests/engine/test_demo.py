@@ -177,13 +177,13 @@ def test_a_difference_fails_the_demonstration(tiny: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.model
 def test_the_demonstration() -> None:
-    done = call("demo", "--max-tokens", 8, "--json")
+    done = call("demo", "--max-tokens", 24, "--json")  # guesses need some text to come from
     assert done.status == 0 and done.err == "", done
     values = json.loads(done.out)
     assert values["identical"] is True
-    assert values["answers"] == 11 and 60 < values["tokens"] <= 88
+    assert values["answers"] == 11 and 150 < values["tokens"] <= 264
     assert sum(values["sources"].values()) == values["tokens"]
     assert values["sources"].get("own", 0) + values["sources"].get("history", 0) > 0
     assert [prompt["name"] for prompt in values["prompts"]] == [
-        prompt.name for prompt in built_in_prompts(8)
+        prompt.name for prompt in built_in_prompts(24)
     ]

@@ -18,6 +18,7 @@
 
 #include "automaton.hpp"
 #include "calibration.hpp"
+#include "chain.hpp"
 #include "frozen.hpp"
 #include "history.hpp"
 #include "sam.hpp"
@@ -55,11 +56,6 @@ private:
     friend class TextDrafter;
     explicit Request(TextDrafter& owner) : owner_(&owner) {}
 
-    struct HistoryPlace {
-        uint64_t segment;
-        Automaton::Cursor cursor;
-    };
-
     TextDrafter* owner_;
     std::vector<Token> text_;  // prompt and observed tokens
     size_t prompt_length_ = 0;
@@ -72,7 +68,7 @@ private:
     struct Group* group_ = nullptr;
     Automaton::Sequence group_sequence_;
     struct Tenant* tenant_ = nullptr;
-    std::vector<HistoryPlace> history_;
+    std::vector<Bookmark> history_;  // in the order of the segments, once asked
     std::vector<FrozenIndex::Cursor> corpora_;
     Considered considered_;  // of the last propose
 };
@@ -108,6 +104,9 @@ public:
     void propose(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out);
     /// tokens[offsets[i] .. offsets[i + 1]) were committed to request i.
     void observe(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets);
+    /// observe() and, if there is an `out`, propose() for the same requests, which is faster than one after the other.
+    void step(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets,
+              std::span<const int32_t> budgets, float least, PackedTrees* out);
     void finish(Request& request);
     std::vector<Token> text(const Request& request) const;  // prompt and observed tokens
     std::vector<uint8_t> kinds(const Request& request) const;  // of source that had seen each node of its last draft: a bit set
@@ -130,13 +129,29 @@ private:
     void check(const Request& request) const;
     void check_all(std::span<Request* const> requests);
     uint32_t threads_for(size_t requests) const noexcept;
-    void find_sources(const Request& request, TreeGrower& grower) const;
-    static Request::HistoryPlace place_in(const History::Segment& segment, const Request& request);
+    struct Committed {  // tokens[offsets[i] .. offsets[i + 1]) are those of request i
+        std::span<const Token> tokens;
+        std::span<const int32_t> offsets;
+        std::span<const Token> operator[](size_t i) const {
+            return tokens.subspan(static_cast<size_t>(offsets[i]), static_cast<size_t>(offsets[i + 1] - offsets[i]));
+        }
+    };
+    void check_committed(std::span<Request* const> requests, const Committed& committed) const;
+    void check_budgets(std::span<Request* const> requests, std::span<const int32_t> budgets, float least) const;
+    bool chains() const noexcept { return options_.growth.chain && !options_.sam && corpora_.empty(); }
+    void find_bookmarks(Request& request) const;
+    void find_sources(Request& request, TreeGrower& grower) const;
+    void find_places(Request& request, ChainGrower& grower) const;
+    void draft(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out);
+    void draft_by_sam(std::span<Request* const> requests, std::span<const int32_t> budgets, PackedTrees& out);
+    template <class Work>
+    void for_lanes(size_t requests, PackedTrees* out, Work&& work);
+    void grow_chains(std::span<Request* const> requests, std::span<const int32_t> budgets, float least,
+                     std::span<ChainGrower> growers, PackedTrees& out) const;
+    void learn_all(std::span<Request* const> requests, const Committed& committed);
+    void commit_lanes(std::span<Request* const> requests, const Committed& committed, size_t first) const;
     void grow(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, std::span<TreeGrower> growers, PackedTrees& out);
-    static void warm(std::span<Request* const> requests, size_t next) noexcept;
     void learn(const Request& request, std::span<const Token> tokens);
-    void commit_own(Request& request, std::span<const Token> tokens) const;
-    void commit_shared(Request& request, std::span<const Token> tokens);
     void forget(Request& request) noexcept;
     void evict();
     static std::string key_of(const std::optional<std::string>& tenant);
@@ -154,6 +169,7 @@ private:
 
     // Scratch of the present call.
     std::vector<TreeGrower> growers_;  // [threads, kLanes]
+    std::vector<ChainGrower> chain_growers_;  // likewise
     std::vector<PackedTrees> parts_;   // [threads]
     std::vector<FrozenIndex::Cursor> places_;  // [requests, corpora]
     uint64_t call_ = 0;

@@ -1,0 +1,145 @@
+// The step of the text drafter: learning what was committed, and drafting from there. Many requests, a few at a time.
+#include <algorithm>
+#include <atomic>
+
+#include "parallel.hpp"
+#include "text.hpp"
+
+namespace foresay {
+namespace {
+
+// Once there has been much to learn from, every fourth lesson is enough.
+constexpr uint64_t kYoung = 20000, kLessonEvery = 4;
+
+}  // namespace
+
+/// Calls work(first, count, lane, out) for a few requests at a time, on as many threads as they are worth. What threads
+/// append to their outs is put together in the order of the requests.
+template <class Work>
+void TextDrafter::for_lanes(size_t requests, PackedTrees* out, Work&& work) {
+    const uint32_t threads = threads_for(requests);
+    std::atomic<bool> stop = false;
+    in_parallel(threads, stop, [&](uint32_t thread) {
+        PackedTrees* part = thread == 0 ? out : &parts_[thread];
+        if (thread > 0) *part = {};
+        const size_t end = requests * (thread + 1) / threads;
+        for (size_t i = requests * thread / threads; i < end && !stop; i += kLanes)
+            work(i, std::min(kLanes, end - i), thread * kLanes, part);
+    });
+    for (uint32_t thread = 1; out && thread < threads; ++thread) out->append(parts_[thread]);
+}
+
+void TextDrafter::draft(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out) {
+    if (options_.sam) return draft_by_sam(requests, budgets, out);
+    for_lanes(requests.size(), &out, [&](size_t first, size_t count, size_t lane, PackedTrees* part) {
+        if (chains())
+            grow_chains(requests.subspan(first, count), budgets.subspan(first, count), least, {&chain_growers_[lane], count}, *part);
+        else grow(requests.subspan(first, count), budgets.subspan(first, count), least, {&growers_[lane], count}, *part);
+    });
+}
+
+/// Tells the grower which texts the request may draft from, and where it stands in each.
+void TextDrafter::find_places(Request& request, ChainGrower& grower) const {
+    grower.places.clear();
+    const uint32_t length = static_cast<uint32_t>(request.text_.size());
+    if (request.own_) grower.places.push_back({kOwn, request.own_.get(), request.match_, length, nullptr});
+    if (request.group_) {
+        const Automaton& automaton = request.group_->automaton;
+        grower.places.push_back({kGroup, &automaton, automaton.cursor(request.group_sequence_), length, nullptr});
+    }
+    if (!options_.history) return;
+    find_bookmarks(request);
+    for (size_t s = 0; s < request.history_.size(); ++s) {
+        Bookmark& mark = request.history_[s];
+        grower.places.push_back({kHistory, &request.tenant_->history.segments()[s]->automaton, mark.cursor, mark.read, &mark});
+    }
+}
+
+/// Grows the chains of a few requests in turns.
+void TextDrafter::grow_chains(std::span<Request* const> requests, std::span<const int32_t> budgets, float least,
+                              std::span<ChainGrower> growers, PackedTrees& out) const {
+    std::array<uint8_t, kLanes> growing;
+    size_t left = requests.size();
+    for (size_t i = 0; i < requests.size(); ++i) {
+        Request& request = *requests[i];
+        find_places(request, growers[i]);
+        growers[i].start(request.text_, growers[i].places.empty() ? 0 : static_cast<uint32_t>(budgets[i]), least,
+                         request.tenant_->calibration, options_.history ? &request.tenant_->lean : nullptr, request.considered_);
+        growing[i] = static_cast<uint8_t>(i);
+    }
+    while (left > 0) {
+        size_t still = 0;
+        for (size_t i = 0; i < left; ++i) {
+            const uint8_t lane = growing[i];
+            growing[still] = lane;
+            still += growers[lane].step();
+        }
+        left = still;
+    }
+    for (size_t i = 0; i < requests.size(); ++i) growers[i].append_to(out);
+}
+
+/// What concerns all requests, one after the other: lessons, and the texts of groups.
+void TextDrafter::learn_all(std::span<Request* const> requests, const Committed& committed) {
+    for (size_t i = 0; i < requests.size(); ++i) {
+        Request& request = *requests[i];
+        if (++request.tenant_->lessons <= kYoung || (call_ + i) % kLessonEvery == 0) learn(request, committed[i]);
+        request.considered_.clear();
+        if (request.group_)
+            for (const Token token : committed[i]) request.group_->automaton.extend(request.group_sequence_, token);
+    }
+}
+
+/// What concerns each request alone, for a few of them in turns: what one reads next is fetched while the others work.
+void TextDrafter::commit_lanes(std::span<Request* const> requests, const Committed& committed, size_t first) const {
+    for (Request* request : requests)
+        if (request->own_) request->own_->prefetch_head();
+    for (Request* request : requests)
+        if (request->own_) request->own_->prefetch(request->match_.state);
+    for (Request* request : requests)
+        if (request->own_) request->own_->prefetch_next(request->match_.state);
+    for (size_t i = 0; i < requests.size(); ++i) {
+        Request& request = *requests[i];
+        const std::span<const Token> tokens = committed[first + i];
+        request.text_.insert(request.text_.end(), tokens.begin(), tokens.end());
+        if (!request.own_) continue;
+        for (const Token token : tokens) request.own_->extend(request.sequence_, token);
+        request.match_ = request.own_->cursor(request.sequence_);
+    }
+}
+
+void TextDrafter::observe(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets) {
+    step(requests, tokens, offsets, {}, 0, nullptr);
+}
+
+void TextDrafter::step(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets,
+                       std::span<const int32_t> budgets, float least, PackedTrees* out) {
+    const Committed committed{tokens, offsets};
+    check_committed(requests, committed);
+    if (out) check_budgets(requests, budgets, least);
+    const std::lock_guard lock(mutex_);
+    check_all(requests);
+    for (size_t i = 0; i < requests.size(); ++i)
+        if (requests[i]->text_.size() + committed[i].size() > options_.max_tokens)
+            throw InputError("state " + std::to_string(i) + " would have more than " + std::to_string(options_.max_tokens) +
+                             " tokens, the most a request may have");
+    places_.clear();
+    for (size_t i = 0; i < requests.size() && !corpora_.empty(); ++i)  // first, since a damaged file may come to light here
+        for (size_t c = 0; c < corpora_.size(); ++c) {
+            FrozenIndex::Cursor& place = places_.emplace_back(requests[i]->corpora_[c]);
+            for (const Token token : committed[i]) corpora_[c]->advance(place, token);
+        }
+    for (size_t i = 0; i < requests.size() && !corpora_.empty(); ++i)
+        std::copy_n(places_.begin() + static_cast<ptrdiff_t>(i * corpora_.size()), corpora_.size(), requests[i]->corpora_.begin());
+
+    learn_all(requests, committed);
+    const bool fused = out && chains();
+    for_lanes(requests.size(), fused ? out : nullptr, [&](size_t first, size_t count, size_t lane, PackedTrees* part) {
+        commit_lanes(requests.subspan(first, count), committed, first);
+        if (fused)
+            grow_chains(requests.subspan(first, count), budgets.subspan(first, count), least, {&chain_growers_[lane], count}, *part);
+    });
+    if (out && !fused) draft(requests, budgets, least, *out);
+}
+
+}  // namespace foresay

@@ -165,6 +165,7 @@ private:
     std::unordered_set<Request*> requests_;
     uint64_t turnovers_ = 0;  // requests begun and finished
     uint64_t clock_ = 0;
+    uint64_t steps_ = 0;      // calls of observe and step
     mutable std::mutex mutex_;
 
     // Scratch of the present call.

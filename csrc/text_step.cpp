@@ -81,9 +81,10 @@ void TextDrafter::grow_chains(std::span<Request* const> requests, std::span<cons
 
 /// What concerns all requests, one after the other: lessons, and the texts of groups.
 void TextDrafter::learn_all(std::span<Request* const> requests, const Committed& committed) {
+    ++steps_;
     for (size_t i = 0; i < requests.size(); ++i) {
         Request& request = *requests[i];
-        if (++request.tenant_->lessons <= kYoung || (call_ + i) % kLessonEvery == 0) learn(request, committed[i]);
+        if (++request.tenant_->lessons <= kYoung || (steps_ + i) % kLessonEvery == 0) learn(request, committed[i]);
         request.considered_.clear();
         if (request.group_)
             for (const Token token : committed[i]) request.group_->automaton.extend(request.group_sequence_, token);

@@ -85,6 +85,26 @@ class TextDrafter:
         batch = VerdictBatch.of(verdicts)
         self._core.observe(_as_list(states), batch.tokens, batch.offsets)
 
+    def step(
+        self,
+        states: Sequence[Request],
+        verdicts: Sequence[Verdict],
+        budgets: Sequence[int],
+        /,
+        *,
+        least: float = 0.0,
+    ) -> DraftBatch:
+        """`observe` and then `propose` for the same states: the same drafts, in less time.
+
+        Mutates: the states, their groups, the calibration. Valid until: for ever. Raises: StateError,
+        InputError as both of them; nothing has changed then. GIL: released.
+        """
+        batch = VerdictBatch.of(verdicts)
+        tokens, parents, offsets, scores = self._core.step(
+            _as_list(states), batch.tokens, batch.offsets, budgets, least
+        )
+        return DraftBatch._trusted(tokens, parents, offsets, scores if self._scored else None)
+
     def finish(self, state: Request, /) -> None:
         """End a request; with a history, its output enters the tenant's history.
 

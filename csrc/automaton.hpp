@@ -37,6 +37,7 @@ public:
     static constexpr uint32_t kNoPosition = kInner - 1;
     static constexpr uint32_t kMaxPositions = kInner - 2;
     static constexpr uint32_t kCounted = 16;
+    static constexpr uint32_t kOnItsWay = UINT32_MAX;  // the length of a cursor between two calls of advance_once()
 
     /// A growing sequence's place in the automaton. Owned by the caller; valid as long as the automaton.
     struct Sequence {
@@ -80,6 +81,28 @@ public:
     /// Moves the cursor to the longest suffix of (its text + token) that occurs. Amortised O(1) over a text; with `most`, at
     /// most that many suffixes are tried before a single token has to do.
     void advance(Cursor& cursor, Token token, uint32_t most = UINT32_MAX) const noexcept;
+
+    /// The same, a suffix at a time: whether the cursor has arrived. Until it has, it is good for this alone.
+    bool advance_once(Cursor& cursor, Token token) const noexcept {
+        if (!(cursor.state & kInner)) {
+            const uint32_t follower = next(cursor.state);
+            if (follower != kNoPosition && positions_[follower].token == token) {
+                cursor = {follower, cursor.length + 1};
+                return true;
+            }
+            cursor = {positions_[cursor.state].link, kOnItsWay};
+            return false;
+        }
+        const Node& here = node(cursor.state);
+        const uint32_t slot = edges_.find(here.edges, token);
+        if (slot != Edges::kNone) {
+            cursor = {edges_.view(here.edges).targets[slot], (cursor.length == kOnItsWay ? here.length : cursor.length) + 1};
+            return true;
+        }
+        const bool root = cursor.state == kRoot;
+        cursor = root ? Cursor{} : Cursor{here.link, kOnItsWay};
+        return root;
+    }
 
     /// Drops tokens from the front of the cursor's text until at most `length` are left.
     void shorten(Cursor& cursor, uint32_t length) const noexcept;
@@ -125,9 +148,20 @@ public:
         else positions_.prefetch(state);
     }
     void prefetch_next(State state) const noexcept {
-        if (state & kInner) edges_.prefetch(node(state).edges);
-        else nodes_.prefetch(positions_[state].link & ~kInner);
+        if (!(state & kInner)) return nodes_.prefetch(positions_[state].link & ~kInner);
+        edges_.prefetch(node(state).edges);
+        nodes_.prefetch(node(state).link & ~kInner);
     }
+    /// Likewise for an advance by `token`.
+    void prefetch_next(State state, Token token) const noexcept {
+        if (state & kInner) edges_.prefetch(node(state).edges, token);
+    }
+    /// Asks for what the sequence's next extend reads, once the state of its cursor is there; and then for more.
+    void prefetch_extend(const Sequence& sequence, State state) const noexcept {
+        if (sequence.last != kNoPosition) positions_.prefetch(sequence.last);
+        prefetch_next(state);
+    }
+    void prefetch_link(State state) const noexcept { prefetch_next(link(state)); }
 
     /// How often each inner state's contexts occur, ends of sequences included: one pass over the link tree, O(size).
     std::vector<uint32_t> occurrences() const;

@@ -54,6 +54,7 @@ bool ChainGrower::step() {
         case Stage::fetch:
             for (const Place& place : places)
                 if (place.read == read_) place.automaton->prefetch_next(place.cursor.state);
+                else place.automaton->prefetch_next(place.cursor.state, token_at(place.read));
             stage_ = Stage::ask;
             return true;
         case Stage::ask:
@@ -69,22 +70,25 @@ bool ChainGrower::step() {
                     gather(at_++);
                     continue;
                 }
-                // One token per turn.
-                place.automaton->advance(place.cursor, token_at(place.read), kMostSuffixes);
-                ++place.read;
-                if (place.read == text_.size() && place.bookmark) {
-                    place.bookmark->cursor = place.cursor;
-                    place.bookmark->read = place.read;
+                if (place.automaton->advance_once(place.cursor, token_at(place.read))) {
+                    ++place.read;
+                    if (place.read == text_.size() && place.bookmark) {
+                        place.bookmark->cursor = place.cursor;
+                        place.bookmark->read = place.read;
+                    }
                 }
                 place.automaton->prefetch(place.cursor.state);
                 stage_ = Stage::fetch_read;
                 return true;
             }
         }
-        case Stage::fetch_read:
-            places[at_].automaton->prefetch_next(places[at_].cursor.state);
+        case Stage::fetch_read: {
+            const Place& place = places[at_];
+            if (place.read == read_) place.automaton->prefetch_next(place.cursor.state);
+            else place.automaton->prefetch_next(place.cursor.state, token_at(place.read));
             stage_ = Stage::read;
             return true;
+        }
         default: return false;
     }
 }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "errors.hpp"
+#include "inline.hpp"
 #include "slab.hpp"
 
 namespace foresay {
@@ -50,32 +51,24 @@ public:
         uint32_t size;
     };
 
-    View view(EdgeList& list) const noexcept {
+    FORESAY_INLINE View view(EdgeList& list) const noexcept {
         if (list.size <= EdgeList::kInline) return {list.tokens.data(), list.targets.data(), list.counts.data(), list.size};
         uint32_t* words = address(list.block);
         const uint32_t capacity = capacity_of(list.size);
         return {reinterpret_cast<Token*>(words), words + capacity, words + 2 * capacity, list.size};
     }
-    ConstView view(const EdgeList& list) const noexcept {
+    FORESAY_INLINE ConstView view(const EdgeList& list) const noexcept {
         const View edges = view(const_cast<EdgeList&>(list));
         return {edges.tokens, edges.targets, edges.counts, edges.size};
     }
 
     /// Slot of `token` in the list, or kNone.
-    uint32_t find(const EdgeList& list, Token token) const noexcept {
-        const ConstView edges = view(list);
-        if (edges.size < kIndexed) {
-            for (uint32_t slot = 0; slot < edges.size; ++slot)
-                if (edges.tokens[slot] == token) return slot;
-            return kNone;
-        }
-        const uint32_t mask = 2 * capacity_of(list.size) - 1;
-        const uint32_t* index = index_of(list);
-        for (uint32_t probe = hash(token) & mask;; probe = (probe + 1) & mask) {
-            const uint32_t slot = index[probe];
-            if (slot == kNone) return kNone;
-            if (edges.tokens[slot] == token) return slot;
-        }
+    FORESAY_INLINE uint32_t find(const EdgeList& list, Token token) const noexcept {
+        if (list.size >= kIndexed) return find_indexed(list, token);
+        const Token* const tokens = list.size <= EdgeList::kInline ? list.tokens.data() : reinterpret_cast<const Token*>(address(list.block));
+        for (uint32_t slot = 0; slot < list.size; ++slot)
+            if (tokens[slot] == token) return slot;
+        return kNone;
     }
 
     /// Adds an edge that is not there yet, behind the others. The list's block may move.
@@ -110,8 +103,18 @@ public:
         return to;
     }
 
+    /// Asks for the memory of the first edge, and for what find() reads first.
     void prefetch(const EdgeList& list) const noexcept {
-        if (list.size > EdgeList::kInline) __builtin_prefetch(address(list.block));
+        if (list.size <= EdgeList::kInline) return;
+        const uint32_t* const words = address(list.block);
+        const uint32_t capacity = capacity_of(list.size);
+        __builtin_prefetch(words);
+        __builtin_prefetch(words + capacity);
+        __builtin_prefetch(words + 2 * capacity);
+    }
+    void prefetch(const EdgeList& list, Token token) const noexcept {
+        if (list.size < kIndexed) return prefetch(list);
+        __builtin_prefetch(index_of(list) + (hash(token) & (2 * capacity_of(list.size) - 1)));
     }
 
     /// Bytes of memory in use, freed blocks included.
@@ -124,6 +127,17 @@ private:
     static constexpr uint32_t kIndexed = 32;  // lists this long carry a hash index
     static constexpr uint32_t kPageBits = 16;
     static constexpr uint32_t kPageWords = uint32_t{1} << kPageBits;
+
+    uint32_t find_indexed(const EdgeList& list, Token token) const noexcept {
+        const ConstView edges = view(list);
+        const uint32_t mask = 2 * capacity_of(list.size) - 1;
+        const uint32_t* index = index_of(list);
+        for (uint32_t probe = hash(token) & mask;; probe = (probe + 1) & mask) {
+            const uint32_t slot = index[probe];
+            if (slot == kNone) return kNone;
+            if (edges.tokens[slot] == token) return slot;
+        }
+    }
 
     // Seeded anew in every process, so that nobody can choose tokens that collide. Results do not depend on it.
     static uint32_t hash(Token token) noexcept {

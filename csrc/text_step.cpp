@@ -98,7 +98,9 @@ void TextDrafter::commit_lanes(std::span<Request* const> requests, const Committ
     for (Request* request : requests)
         if (request->own_) request->own_->prefetch(request->match_.state);
     for (Request* request : requests)
-        if (request->own_) request->own_->prefetch_next(request->match_.state);
+        if (request->own_) request->own_->prefetch_extend(request->sequence_, request->match_.state);
+    for (Request* request : requests)
+        if (request->own_) request->own_->prefetch_link(request->match_.state);
     for (size_t i = 0; i < requests.size(); ++i) {
         Request& request = *requests[i];
         const std::span<const Token> tokens = committed[first + i];

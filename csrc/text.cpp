@@ -1,15 +1,9 @@
 #include "text.hpp"
 
 #include <algorithm>
-#include <atomic>
-
-#include "parallel.hpp"
 
 namespace foresay {
 namespace {
-
-// Once there has been much to learn from, every fourth lesson is enough.
-constexpr uint64_t kYoung = 20000, kLessonEvery = 4;
 
 void check_tokens(std::span<const Token> tokens) {
     for (size_t i = 0; i < tokens.size(); ++i)
@@ -23,12 +17,11 @@ void check_tokens(std::span<const Token> tokens) {
 Request::~Request() { owner_->forget(*this); }
 
 TextDrafter::TextDrafter(const TextOptions& options, std::vector<std::shared_ptr<const FrozenIndex>> corpora)
-    : options_(options), corpora_(std::move(corpora)) {
+    : options_(options), corpora_(std::move(corpora)), crew_(options.threads) {
     for (const auto& corpus : corpora_)
         if (!corpus) throw InputError("a corpus is None; each is an open FrozenIndex");
     if (chains()) chain_growers_.resize(options_.threads * kLanes);
     else growers_.resize(options_.threads * kLanes);
-    parts_.resize(options_.threads);
 }
 
 TextDrafter::~TextDrafter() = default;
@@ -46,10 +39,6 @@ void TextDrafter::check_all(std::span<Request* const> requests) {
             throw InputError("state " + std::to_string(i) + " is in the batch twice; each state may be there once");
         requests[i]->call_ = call_;
     }
-}
-
-uint32_t TextDrafter::threads_for(size_t requests) const noexcept {
-    return static_cast<uint32_t>(std::clamp<size_t>(requests / kShare, 1, options_.threads));
 }
 
 /// No tenant is not the tenant with the empty name.

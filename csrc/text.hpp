@@ -19,6 +19,7 @@
 #include "automaton.hpp"
 #include "calibration.hpp"
 #include "chain.hpp"
+#include "crew.hpp"
 #include "frozen.hpp"
 #include "history.hpp"
 #include "sam.hpp"
@@ -123,12 +124,11 @@ private:
     friend class Request;
     static constexpr int32_t kMaxBudget = 4096;
     static constexpr size_t kLanes = 16;    // trees that grow in turns, see TreeGrower
-    static constexpr size_t kShare = 64;   // requests that are worth a thread
+    static constexpr size_t kMany = 64;     // requests that are worth more than one thread
     static constexpr uint32_t kLead = 32;  // tokens of the prompt that lead into a shared output
 
     void check(const Request& request) const;
     void check_all(std::span<Request* const> requests);
-    uint32_t threads_for(size_t requests) const noexcept;
     struct Committed {  // tokens[offsets[i] .. offsets[i + 1]) are those of request i
         std::span<const Token> tokens;
         std::span<const int32_t> offsets;
@@ -171,7 +171,8 @@ private:
     // Scratch of the present call.
     std::vector<TreeGrower> growers_;  // [threads, kLanes]
     std::vector<ChainGrower> chain_growers_;  // likewise
-    std::vector<PackedTrees> parts_;   // [threads]
+    std::vector<PackedTrees> parts_;   // one for every kLanes requests
+    Crew crew_;
     std::vector<FrozenIndex::Cursor> places_;  // [requests, corpora]
     uint64_t call_ = 0;
 };

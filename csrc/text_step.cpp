@@ -1,8 +1,6 @@
 // The step of the text drafter: learning what was committed, and drafting from there. Many requests, a few at a time.
 #include <algorithm>
-#include <atomic>
 
-#include "parallel.hpp"
 #include "text.hpp"
 
 namespace foresay {
@@ -13,24 +11,25 @@ constexpr uint64_t kYoung = 20000, kLessonEvery = 4;
 
 }  // namespace
 
-/// Calls work(first, count, lane, out) for a few requests at a time, on as many threads as they are worth. What threads
-/// append to their outs is put together in the order of the requests.
+/// Calls work(first, count, lane, out) for a few requests at a time, on as many threads as they are worth. What is appended
+/// to the outs is put together in the order of the requests.
 template <class Work>
 void TextDrafter::for_lanes(size_t requests, PackedTrees* out, Work&& work) {
-    const uint32_t threads = threads_for(requests);
-    std::atomic<bool> stop = false;
-    in_parallel(threads, stop, [&](uint32_t thread) {
-        PackedTrees* part = thread == 0 ? out : &parts_[thread];
-        if (thread > 0) *part = {};
-        const size_t end = requests * (thread + 1) / threads;
-        for (size_t i = requests * thread / threads; i < end && !stop; i += kLanes)
-            work(i, std::min(kLanes, end - i), thread * kLanes, part);
-    });
-    for (uint32_t thread = 1; out && thread < threads; ++thread) out->append(parts_[thread]);
+    const uint32_t pieces = static_cast<uint32_t>((requests + kLanes - 1) / kLanes);
+    if (out && parts_.size() < pieces) parts_.resize(pieces);
+    const auto piece = [&](uint32_t p, uint32_t member) {
+        if (out) parts_[p].clear();
+        work(p * kLanes, std::min(kLanes, requests - p * kLanes), member * kLanes, out ? &parts_[p] : nullptr);
+    };
+    if (requests >= kMany) crew_.run(pieces, piece);
+    else
+        for (uint32_t p = 0; p < pieces; ++p) piece(p, 0);
+    for (uint32_t p = 0; out && p < pieces; ++p) out->append(parts_[p]);
 }
 
 void TextDrafter::draft(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out) {
     if (options_.sam) return draft_by_sam(requests, budgets, out);
+    if (requests.size() >= kMany) crew_.call();
     for_lanes(requests.size(), &out, [&](size_t first, size_t count, size_t lane, PackedTrees* part) {
         if (chains())
             grow_chains(requests.subspan(first, count), budgets.subspan(first, count), least, {&chain_growers_[lane], count}, *part);
@@ -135,6 +134,7 @@ void TextDrafter::step(std::span<Request* const> requests, std::span<const Token
     for (size_t i = 0; i < requests.size() && !corpora_.empty(); ++i)
         std::copy_n(places_.begin() + static_cast<ptrdiff_t>(i * corpora_.size()), corpora_.size(), requests[i]->corpora_.begin());
 
+    if (requests.size() >= kMany) crew_.call();
     learn_all(requests, committed);
     const bool fused = out && chains();
     for_lanes(requests.size(), fused ? out : nullptr, [&](size_t first, size_t count, size_t lane, PackedTrees* part) {

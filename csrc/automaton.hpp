@@ -112,6 +112,14 @@ public:
     class Walk;
     Walk walk(Cursor cursor) const noexcept;
 
+    /// The first of these contexts, and the continuation that was counted most often there; false if there is none.
+    struct Best {
+        uint32_t length, total;
+        Token latest;
+        Edges::First first;
+    };
+    bool best(Cursor cursor, Best& out) const noexcept;
+
     /// The empty context: what is usual in this text.
     Context usual() const noexcept { return context_of(node(kRoot), 0); }
 
@@ -142,19 +150,20 @@ public:
     void prefetch_head() const noexcept {
         for (size_t line = 0; line < sizeof(*this); line += 64) __builtin_prefetch(reinterpret_cast<const char*>(this) + line);
     }
-    /// Asks for the memory of a state, and, once that is there, for what a walk from it reads next.
+    /// Asks for the memory of a state, and, once that is there, for what a walk from it reads next; false if that is
+    /// there already.
     void prefetch(State state) const noexcept {
         if (state & kInner) nodes_.prefetch(state & ~kInner);
         else positions_.prefetch(state);
     }
-    void prefetch_next(State state) const noexcept {
-        if (!(state & kInner)) return nodes_.prefetch(positions_[state].link & ~kInner);
-        edges_.prefetch(node(state).edges);
+    bool prefetch_next(State state) const noexcept {
+        if (!(state & kInner)) return false;
         nodes_.prefetch(node(state).link & ~kInner);
+        return edges_.prefetch(node(state).edges);
     }
     /// Likewise for an advance by `token`.
-    void prefetch_next(State state, Token token) const noexcept {
-        if (state & kInner) edges_.prefetch(node(state).edges, token);
+    bool prefetch_next(State state, Token token) const noexcept {
+        return state & kInner && edges_.prefetch(node(state).edges, token);
     }
     /// Asks for what the sequence's next extend reads, once the state of its cursor is there; and then for more.
     void prefetch_extend(const Sequence& sequence, State state) const noexcept {
@@ -229,6 +238,13 @@ private:
     uint64_t link_steps_ = 0;
 };
 
+inline uint32_t Automaton::next(uint32_t position) const noexcept {
+    const uint32_t follower = position + 1;
+    if (follower % kBlock != 0) return positions_[follower].token == kUnwritten ? kNoPosition : follower;
+    const uint32_t block = blocks_[position / kBlock].next;
+    return block == kNoPosition ? kNoPosition : block * kBlock;
+}
+
 inline void Automaton::settle(Cursor& cursor) const noexcept {
     while (cursor.length > 0) {
         const State up = link(cursor.state);
@@ -277,6 +293,26 @@ private:
     uint32_t follower_ = 0;
     Token token_ = 0;
 };
+
+inline bool Automaton::best(Cursor cursor, Best& out) const noexcept {
+    uint32_t length = cursor.length;
+    for (State state = length > 0 ? cursor.state : kRoot; state != kRoot;) {
+        if (state & kInner) {
+            const Node& here = node(state);
+            if (here.total > 0) {
+                out = {length > 0 ? length : here.length, here.total, here.latest_token, edges_.first(here.edges)};
+                return true;
+            }
+        } else if (const uint32_t follower = next(state); follower != kNoPosition) {
+            const Token token = positions_[follower].token;
+            out = {length, 1, token, {token, follower, 1}};
+            return true;
+        }
+        state = link(state);
+        length = 0;  // as long as the state's longest
+    }
+    return false;
+}
 
 inline Automaton::Walk Automaton::walk(Cursor cursor) const noexcept { return Walk(*this, cursor); }
 

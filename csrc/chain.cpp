@@ -51,46 +51,54 @@ void ChainGrower::open() {
 bool ChainGrower::step() {
     if (room_ == 0) return false;
     switch (stage_) {
-        case Stage::fetch:
-            for (const Place& place : places)
-                if (place.read == read_) place.automaton->prefetch_next(place.cursor.state);
-                else place.automaton->prefetch_next(place.cursor.state, token_at(place.read));
+        case Stage::fetch: {
+            bool wait = false;
+            for (const Place& place : places) wait |= fetch(place);
             stage_ = Stage::ask;
-            return true;
+            if (wait) return true;
+            [[fallthrough]];
+        }
         case Stage::ask:
             for (; at_ < places.size() && places[at_].kind != kHistory; ++at_) gather(at_);
             if (!doubtful()) return choose();
             stage_ = Stage::read;
             [[fallthrough]];
-        case Stage::read: {
-            for (;;) {
-                if (at_ == places.size()) return choose();
+        case Stage::read:
+            while (at_ < places.size()) {
                 Place& place = places[at_];
                 if (place.read == read_) {
                     gather(at_++);
-                    continue;
+                } else if (!read_on(place)) {
+                    stage_ = Stage::fetch_read;
+                    return true;
                 }
-                if (place.automaton->advance_once(place.cursor, token_at(place.read))) {
-                    ++place.read;
-                    if (place.read == text_.size() && place.bookmark) {
-                        place.bookmark->cursor = place.cursor;
-                        place.bookmark->read = place.read;
-                    }
-                }
-                place.automaton->prefetch(place.cursor.state);
-                stage_ = Stage::fetch_read;
-                return true;
             }
-        }
-        case Stage::fetch_read: {
-            const Place& place = places[at_];
-            if (place.read == read_) place.automaton->prefetch_next(place.cursor.state);
-            else place.automaton->prefetch_next(place.cursor.state, token_at(place.read));
+            return choose();
+        case Stage::fetch_read:
             stage_ = Stage::read;
-            return true;
-        }
-        default: return false;
+            if (fetch(places[at_])) return true;
+            return step();
     }
+    return false;
+}
+
+/// Asks for what the place will be read from next; false if that is there already.
+inline bool ChainGrower::fetch(const Place& place) const {
+    if (place.read == read_) return place.automaton->prefetch_next(place.cursor.state);
+    return place.automaton->prefetch_next(place.cursor.state, token_at(place.read));
+}
+
+/// Moves the place on by a suffix or a token; returns false, as its next state has to be fetched first.
+inline bool ChainGrower::read_on(Place& place) const {
+    if (place.automaton->advance_once(place.cursor, token_at(place.read))) {
+        ++place.read;
+        if (place.read == text_.size() && place.bookmark) {
+            place.bookmark->cursor = place.cursor;
+            place.bookmark->read = place.read;
+        }
+    }
+    place.automaton->prefetch(place.cursor.state);
+    return false;
 }
 
 /// Whether the history is worth asking.
@@ -106,26 +114,25 @@ bool ChainGrower::doubtful() const {
 void ChainGrower::gather(size_t index) {
     const Place& place = places[index];
     children_[index].cursor.length = 0;
-    Automaton::Walk walk = place.automaton->walk(place.cursor);
-    Automaton::Context context;
-    if (!walk.next(context)) return;
+    Automaton::Best best;
+    if (!place.automaton->best(place.cursor, best)) return;
     const Kind kind = place.kind;
-    if (!(asked_ >> kind & 1) || context.length > longest_[kind]) {
+    if (!(asked_ >> kind & 1) || best.length > longest_[kind]) {
         asked_ |= static_cast<uint8_t>(1u << kind);
-        longest_[kind] = context.length;
-        unseen_[kind] = Calibration::unseen(context.length, context.counts[0], context.total);
+        longest_[kind] = best.length;
+        unseen_[kind] = Calibration::unseen(best.length, best.first.count, best.total);
     }
     const Calibration::Entry* const table = calibration_->table(kind);
-    const uint32_t shape = Calibration::context(context.length, 0);
-    const bool latest = context.tokens[0] == context.latest;
-    const uint32_t entry = shape + Calibration::token(context.counts[0], context.total, latest);
+    const uint32_t shape = Calibration::context(best.length, 0);
+    const bool latest = best.first.token == best.latest;
+    const uint32_t entry = shape + Calibration::token(best.first.count, best.total, latest);
     if (table[entry].log_odds >= least_) {
-        children_[index] = {context.tokens[0], {context.targets[0], context.length + 1}};
-        note(kind, context.tokens[0], entry, context.length, context.counts[0]);
+        children_[index] = {best.first.token, {best.first.target, best.length + 1}};
+        note(kind, best.first.token, entry, best.length, best.first.count);
     }
     if (latest) return;
-    const uint32_t other = shape + Calibration::token(1, context.total, true);
-    if (table[other].log_odds >= least_) note(kind, context.latest, other, context.length, 1);
+    const uint32_t other = shape + Calibration::token(1, best.total, true);
+    if (table[other].log_odds >= least_) note(kind, best.latest, other, best.length, 1);
 }
 
 /// Notes a piece of evidence, unless the same kind has told more of the token already.
@@ -209,11 +216,16 @@ bool ChainGrower::promising(const Candidate& candidate, float needed) {
 }
 
 void ChainGrower::append_to(PackedTrees& out) const {
-    for (uint32_t n = 1; considered_ && n < considered_->nodes.size(); ++n) {
-        const Considered::Node& node = considered_->nodes[n];
-        out.tokens.push_back(node.token);
-        out.parents.push_back(node.parent - 1);
-        out.scores.push_back(node.score);
+    const uint32_t count = considered_ ? considered_->nodes.size() - 1 : 0;
+    const size_t first = out.tokens.size();
+    out.tokens.resize(first + count);
+    out.parents.resize(first + count);
+    out.scores.resize(first + count);
+    for (uint32_t n = 0; n < count; ++n) {
+        const Considered::Node& node = considered_->nodes[n + 1];
+        out.tokens[first + n] = node.token;
+        out.parents[first + n] = static_cast<int32_t>(n) - 1;
+        out.scores[first + n] = node.score;
     }
     out.offsets.push_back(static_cast<int32_t>(out.tokens.size()));
 }

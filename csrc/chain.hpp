@@ -20,7 +20,6 @@ struct Bookmark {
     uint64_t segment;
     Automaton::Cursor cursor;
     uint32_t read;  // tokens of the request's text that the cursor has seen
-    uint32_t size;  // of the segment, when it did
 };
 
 /// Grows one chain, a little at a time, so that several growers can take turns: what one reads next is fetched from memory
@@ -57,6 +56,8 @@ private:
     };
 
     void open();
+    bool fetch(const Place& place) const;
+    bool read_on(Place& place) const;
     bool choose();
     bool doubtful() const;
     void gather(size_t index);

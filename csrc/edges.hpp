@@ -71,21 +71,32 @@ public:
         return kNone;
     }
 
-    /// Adds an edge that is not there yet, behind the others. The list's block may move.
-    void add(EdgeList& list, Token token, uint32_t target, uint32_t count) {
+    /// The edge that was counted most often; there must be one.
+    struct First {
+        Token token;
+        uint32_t target, count;
+    };
+    First first(const EdgeList& list) const noexcept {
+        if (list.size <= EdgeList::kInline) return {list.tokens[0], list.targets[0], list.counts[0]};
+        const uint32_t* const words = address(list.block);
+        const uint32_t capacity = capacity_of(list.size);
+        return {static_cast<Token>(words[0]), words[capacity], words[2 * capacity]};
+    }
+
+    /// Adds an edge that is not there yet, counted once, behind the others. The list's block may move.
+    void add(EdgeList& list, Token token, uint32_t target) {
         if (list.size == EdgeList::kInline) move_out(list);
         else if (list.size > EdgeList::kInline && list.size == capacity_of(list.size)) grow(list);
         const uint32_t slot = list.size++;
         const View edges = view(list);
         edges.tokens[slot] = token;
         edges.targets[slot] = target;
-        edges.counts[slot] = count;
+        edges.counts[slot] = 1;
         if (slot + 1 == kIndexed) {
             reindex(list);
         } else if (slot >= kIndexed) {
             enter(list, slot);
         }
-        raise(list, slot);
     }
 
     /// Counts one more use of the edge at `slot` and moves it forward past the edges it has overtaken.
@@ -103,18 +114,20 @@ public:
         return to;
     }
 
-    /// Asks for the memory of the first edge, and for what find() reads first.
-    void prefetch(const EdgeList& list) const noexcept {
-        if (list.size <= EdgeList::kInline) return;
+    /// Asks for the memory of the first edge, and for what find() reads first; false if it is there already.
+    bool prefetch(const EdgeList& list) const noexcept {
+        if (list.size <= EdgeList::kInline) return false;
         const uint32_t* const words = address(list.block);
         const uint32_t capacity = capacity_of(list.size);
         __builtin_prefetch(words);
         __builtin_prefetch(words + capacity);
         __builtin_prefetch(words + 2 * capacity);
+        return true;
     }
-    void prefetch(const EdgeList& list, Token token) const noexcept {
+    bool prefetch(const EdgeList& list, Token token) const noexcept {
         if (list.size < kIndexed) return prefetch(list);
         __builtin_prefetch(index_of(list) + (hash(token) & (2 * capacity_of(list.size) - 1)));
+        return true;
     }
 
     /// Bytes of memory in use, freed blocks included.
@@ -139,10 +152,10 @@ private:
         }
     }
 
-    // Seeded anew in every process, so that nobody can choose tokens that collide. Results do not depend on it.
+    // New in every process, so that nobody can choose tokens that collide. Results do not depend on it.
+    static inline const uint64_t kSeed = (uint64_t{std::random_device{}()} << 32 | std::random_device{}()) | 1;
     static uint32_t hash(Token token) noexcept {
-        static const uint64_t seed = (uint64_t{std::random_device{}()} << 32 | std::random_device{}()) | 1;
-        uint64_t mixed = (static_cast<uint32_t>(token) ^ (seed >> 32)) * seed;
+        uint64_t mixed = (static_cast<uint32_t>(token) ^ (kSeed >> 32)) * kSeed;
         mixed ^= mixed >> 29;
         return static_cast<uint32_t>((mixed * 0x9E3779B97F4A7C15ull) >> 32);
     }

@@ -99,24 +99,21 @@ std::unique_ptr<Request> TextDrafter::begin(std::span<const Token> prompt, const
 
 /// Brings the request's bookmarks in line with the segments of its tenant's history.
 void TextDrafter::find_bookmarks(Request& request) const {
-    const auto& segments = request.tenant_->history.segments();
+    const History& history = request.tenant_->history;
     std::vector<Bookmark>& marks = request.history_;
     const uint32_t length = static_cast<uint32_t>(request.text_.size()), lead = length - std::min(kLead, length);
-    if (!std::equal(segments.begin(), segments.end(), marks.begin(), marks.end(),
-                    [](const auto& segment, const Bookmark& mark) { return segment->id == mark.segment; })) {
+    if (request.changes_ != history.changes()) {
         const std::vector<Bookmark> known = std::move(marks);
         marks.clear();
-        for (const auto& segment : segments) {
+        for (const auto& segment : history.segments()) {
             const auto found = std::find_if(known.begin(), known.end(), [&](const Bookmark& mark) { return mark.segment == segment->id; });
-            marks.push_back(found != known.end() ? *found : Bookmark{segment->id, {}, lead, 0});
+            marks.push_back(found != known.end() ? *found : Bookmark{segment->id, {}, lead});
+            segment->automaton.settle(marks.back().cursor);
         }
+        request.changes_ = history.changes();
     }
-    for (size_t s = 0; s < marks.size(); ++s) {
-        const Automaton& automaton = segments[s]->automaton;
-        if (marks[s].read < lead) marks[s] = {marks[s].segment, {}, lead, automaton.size()};  // what lies before is not worth reading
-        if (marks[s].size != automaton.size()) automaton.settle(marks[s].cursor);
-        marks[s].size = automaton.size();
-    }
+    for (Bookmark& mark : marks)
+        if (mark.read < lead) mark = {mark.segment, {}, lead};  // what lies before is not worth reading
 }
 
 /// Tells the grower which texts the request may draft from, and where it stands in each.

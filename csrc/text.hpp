@@ -69,7 +69,8 @@ private:
     struct Group* group_ = nullptr;
     Automaton::Sequence group_sequence_;
     struct Tenant* tenant_ = nullptr;
-    std::vector<Bookmark> history_;  // in the order of the segments, once asked
+    std::vector<Bookmark> history_;  // in the order of the segments,
+    uint64_t changes_ = UINT64_MAX;  // when the history had been changed so often
     std::vector<FrozenIndex::Cursor> corpora_;
     Considered considered_;  // of the last propose
 };

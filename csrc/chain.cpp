@@ -186,15 +186,20 @@ bool ChainGrower::choose() {
         room_ = 0;
         return false;
     }
+    // Behind it only those are asked that have been there too.
+    size_t following = 0;
     for (size_t p = 0; p < places.size(); ++p) {
         Place& place = places[p];
-        if (place.read != read_) continue;  // it was not asked
-        if (p >= at_) continue;
-        if (children_[p].cursor.length > 0 && children_[p].token == best->token) place.cursor = children_[p].cursor;
-        else if (place.kind == kHistory) continue;  // when it is asked again
-        else place.automaton->advance(place.cursor, best->token, kMostSuffixes);
-        ++place.read;
+        if (p < at_) {
+            if (!(best->kinds >> place.kind & 1)) continue;
+            if (children_[p].cursor.length > 0 && children_[p].token == best->token) place.cursor = children_[p].cursor;
+            else place.automaton->advance(place.cursor, best->token, kMostSuffixes);
+            ++place.read;
+        }
+        if (following != p) places[following] = place;
+        ++following;
     }
+    places.erase(places.begin() + static_cast<ptrdiff_t>(following), places.end());
     ++read_;
     open();
     return true;

@@ -161,9 +161,10 @@ public:
         nodes_.prefetch(node(state).link & ~kInner);
         return edges_.prefetch(node(state).edges);
     }
-    /// Likewise for an advance by `token`.
-    bool prefetch_next(State state, Token token) const noexcept {
-        return state & kInner && edges_.prefetch(node(state).edges, token);
+    /// Asks for the memory of a state, or, where that is sure to be there, for what an advance by `token` reads next.
+    void prefetch_next_state(State state, Token token) const noexcept {
+        if (state == kRoot) edges_.prefetch(node(state).edges, token);
+        else prefetch(state);
     }
     /// Asks for what the sequence's next extend reads, once the state of its cursor is there; and then for more.
     void prefetch_extend(const Sequence& sequence, State state) const noexcept {

@@ -142,7 +142,7 @@ private:
     bool chains() const noexcept { return options_.growth.chain && !options_.sam && corpora_.empty(); }
     void find_bookmarks(Request& request) const;
     void find_sources(Request& request, TreeGrower& grower) const;
-    void find_places(Request& request, ChainGrower& grower) const;
+    void start(Request& request, uint32_t budget, float least, ChainGrower& grower) const;
     void draft(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out);
     void draft_by_sam(std::span<Request* const> requests, std::span<const int32_t> budgets, PackedTrees& out);
     template <class Work>

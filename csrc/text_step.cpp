@@ -37,21 +37,16 @@ void TextDrafter::draft(std::span<Request* const> requests, std::span<const int3
     });
 }
 
-/// Tells the grower which texts the request may draft from, and where it stands in each.
-void TextDrafter::find_places(Request& request, ChainGrower& grower) const {
-    grower.places.clear();
-    const uint32_t length = static_cast<uint32_t>(request.text_.size());
-    if (request.own_) grower.places.push_back({kOwn, request.own_.get(), request.match_, length, nullptr});
-    if (request.group_) {
-        const Automaton& automaton = request.group_->automaton;
-        grower.places.push_back({kGroup, &automaton, automaton.cursor(request.group_sequence_), length, nullptr});
-    }
+/// Begins a chain, from all texts that the request may draft from.
+void TextDrafter::start(Request& request, uint32_t budget, float least, ChainGrower& grower) const {
+    const Tenant& tenant = *request.tenant_;
+    const bool any = request.own_ || request.group_ || options_.history;
+    grower.start(request.text_, any ? budget : 0, least, tenant.calibration, options_.history ? &tenant.lean : nullptr, request.considered_);
+    if (request.own_) grower.add(kOwn, *request.own_, request.match_);
+    if (request.group_) grower.add(kGroup, request.group_->automaton, request.group_->automaton.cursor(request.group_sequence_));
     if (!options_.history) return;
     find_bookmarks(request);
-    for (size_t s = 0; s < request.history_.size(); ++s) {
-        Bookmark& mark = request.history_[s];
-        grower.places.push_back({kHistory, &request.tenant_->history.segments()[s]->automaton, mark.cursor, mark.read, &mark});
-    }
+    for (size_t s = 0; s < request.history_.size(); ++s) grower.add(tenant.history.segments()[s]->automaton, request.history_[s]);
 }
 
 /// Grows the chains of a few requests in turns.
@@ -60,10 +55,7 @@ void TextDrafter::grow_chains(std::span<Request* const> requests, std::span<cons
     std::array<uint8_t, kLanes> growing;
     size_t left = requests.size();
     for (size_t i = 0; i < requests.size(); ++i) {
-        Request& request = *requests[i];
-        find_places(request, growers[i]);
-        growers[i].start(request.text_, growers[i].places.empty() ? 0 : static_cast<uint32_t>(budgets[i]), least,
-                         request.tenant_->calibration, options_.history ? &request.tenant_->lean : nullptr, request.considered_);
+        start(*requests[i], static_cast<uint32_t>(budgets[i]), least, growers[i]);
         growing[i] = static_cast<uint8_t>(i);
     }
     while (left > 0) {

@@ -148,7 +148,8 @@ public:
 
     /// Asks for the automaton's own memory.
     void prefetch_head() const noexcept {
-        for (size_t line = 0; line < sizeof(*this); line += 64) __builtin_prefetch(reinterpret_cast<const char*>(this) + line);
+        constexpr size_t kHot = 640;  // what an extend reads of it, as a rule
+        for (size_t line = 0; line < kHot; line += 64) __builtin_prefetch(reinterpret_cast<const char*>(this) + line);
     }
     /// Asks for the memory of a state, and, once that is there, for what a walk from it reads next; false if that is
     /// there already.
@@ -161,10 +162,9 @@ public:
         nodes_.prefetch(node(state).link & ~kInner);
         return edges_.prefetch(node(state).edges);
     }
-    /// Asks for the memory of a state, or, where that is sure to be there, for what an advance by `token` reads next.
-    void prefetch_next_state(State state, Token token) const noexcept {
-        if (state == kRoot) edges_.prefetch(node(state).edges, token);
-        else prefetch(state);
+    /// Likewise for an advance by `token`.
+    bool prefetch_next(State state, Token token) const noexcept {
+        return state & kInner && edges_.prefetch(node(state).edges, token);
     }
     /// Asks for what the sequence's next extend reads, once the state of its cursor is there; and then for more.
     void prefetch_extend(const Sequence& sequence, State state) const noexcept {
@@ -229,14 +229,14 @@ private:
     State counted_suffix(State longest, State guess) noexcept;
     void note(Node& node, Token token, uint32_t position) noexcept;
 
-    Pile<Position> positions_;
-    Pile<Block> blocks_;
-    Pile<Node> nodes_;
-    Edges edges_;
     Counting counting_;
     uint32_t token_count_ = 0;
     uint32_t sequence_count_ = 0;
     uint64_t link_steps_ = 0;
+    Pile<Node> nodes_;
+    Pile<Position> positions_;
+    Edges edges_;
+    Pile<Block> blocks_;
 };
 
 inline uint32_t Automaton::next(uint32_t position) const noexcept {

@@ -37,13 +37,13 @@ void ChainGrower::start(std::span<const Token> text, uint32_t budget, float floo
 
 void ChainGrower::add(Kind kind, const Automaton& automaton, Automaton::Cursor cursor) {
     if (num_places_ == kMostPlaces || room_ == 0) return;
-    places_[num_places_++] = {&automaton, cursor, {}, 0, kind, nullptr};
+    places_[num_places_++] = {&automaton, cursor, {}, 0, kind, false, 0, nullptr};
     automaton.prefetch(cursor.state);
 }
 
 void ChainGrower::add(const Automaton& automaton, Bookmark& bookmark) {
     if (num_places_ == kMostPlaces || room_ == 0) return;
-    places_[num_places_++] = {&automaton, bookmark.cursor, {}, 0, kHistory, &bookmark};
+    places_[num_places_++] = {&automaton, bookmark.cursor, {}, 0, kHistory, false, bookmark.read, &bookmark};
     automaton.prefetch(bookmark.cursor.state);
 }
 
@@ -63,7 +63,8 @@ bool ChainGrower::step() {
     if (stage_ == Stage::read) return read_history() || choose();
     if (stage_ == Stage::fetch) {
         bool wait = false;
-        for (uint32_t p = 0; p < num_places_; ++p) wait |= places_[p].automaton->prefetch_next(places_[p].cursor.state);
+        for (uint32_t p = 0; p < num_places_ && !places_[p].bookmark; ++p)
+            wait |= places_[p].automaton->prefetch_next(places_[p].cursor.state);
         stage_ = Stage::ask;
         if (wait) return true;
     }
@@ -85,18 +86,21 @@ inline bool ChainGrower::doubtful() const {
 bool ChainGrower::read_history() {
     for (; at_ < num_places_; ++at_) {
         Place& place = places_[at_];
-        Bookmark& mark = *place.bookmark;
-        if (mark.read < text_.size()) {
-            mark.read += place.automaton->advance_once(place.cursor, text_[mark.read]);
-            if (mark.read < text_.size()) place.automaton->prefetch_next_state(place.cursor.state, text_[mark.read]);
-            else {
-                mark.cursor = place.cursor;
-                place.automaton->prefetch(place.cursor.state);
-            }
+        const bool there = place.read == text_.size();
+        if (!place.fetched) {
+            place.fetched = true;
+            const State state = place.cursor.state;
+            if (there ? place.automaton->prefetch_next(state) : place.automaton->prefetch_next(state, text_[place.read])) return true;
+        }
+        if (!there) {
+            place.read += place.automaton->advance_once(place.cursor, text_[place.read]);
+            place.automaton->prefetch(place.cursor.state);
+            place.fetched = false;
             return true;
         }
-        gather(place);
+        *place.bookmark = {place.bookmark->segment, place.cursor, place.read};
         place.bookmark = nullptr;
+        gather(place);
     }
     return false;
 }
@@ -170,11 +174,17 @@ bool ChainGrower::choose() {
     considered_->nodes[node_].begin = begin_;
     considered_->nodes[node_].end = begin_ + num_found_;
     const Candidate* const best = weigh();
-    if (!best || score_ * best->chance < floor_) return room_ = 0;
+    if (!best || score_ * best->chance < floor_) {
+        room_ = 0;
+        return false;
+    }
     score_ *= best->chance;
     considered_->nodes.push_back({best->token, static_cast<int32_t>(node_), score_, 0, 0, best->kinds});
     ++node_;
-    if (--room_ == 0 || !promising(*best, floor_ / score_)) return room_ = 0;
+    if (--room_ == 0 || !promising(*best, floor_ / score_)) {
+        room_ = 0;
+        return false;
+    }
     follow(*best);
     open();
     return true;

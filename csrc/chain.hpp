@@ -52,6 +52,8 @@ private:
         Automaton::Cursor child;  // where its best continuation leads, with length 0 if there is none,
         Token token;              // and which that is
         Kind kind;
+        bool fetched;             // whether what the cursor's state refers to has been asked for
+        uint32_t read;            // tokens of the text that the cursor has seen
         Bookmark* bookmark;       // of a text that has to be read on before it is asked
     };
 

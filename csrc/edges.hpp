@@ -278,10 +278,10 @@ private:
     static unsigned class_of(uint32_t words) noexcept { return static_cast<unsigned>(std::bit_width(words)); }
 
     std::vector<slab::Array<uint32_t>> pages_;
-    std::array<std::vector<uint32_t>, 33> free_;
     uint32_t page_used_ = 0;
     uint32_t page_size_ = 0;
     size_t reserved_words_ = 0;
+    std::array<std::vector<uint32_t>, 33> free_;
 };
 
 }  // namespace foresay

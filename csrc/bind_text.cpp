@@ -34,6 +34,7 @@ struct Requests {
 
 using Texts = nb::ndarray<const int32_t, nb::ndim<2>, nb::device::cpu>;
 using Read = std::tuple<Array<int32_t>, Array<int32_t>, Array<int32_t>, Array<int32_t>, Array<int64_t>, Array<int64_t>>;
+using Lists = nb::typed<nb::list, nb::typed<nb::list, nb::int_>>;
 using Drafted = std::tuple<Array<int32_t>, Array<int32_t>, Array<int32_t>, Array<float>>;
 
 std::vector<int32_t> budgets_of(const nb::object& budgets) {
@@ -58,6 +59,25 @@ Read read(const nb::list& sampled, const Tokens& lengths, const Texts& texts) {
     Rows rows = read_rows(counts, view(lengths), {texts.data(), texts.shape(0), texts.shape(1), static_cast<size_t>(texts.stride(0))});
     return Read(own(std::move(rows.numbers)), own(std::move(rows.lengths)), own(std::move(rows.tokens)), own(std::move(rows.offsets)),
                 own(std::move(rows.before)), own(std::move(rows.after)));
+}
+
+/// values[offsets[i] .. offsets[i + 1]) as a list, for each i.
+Lists lists(const Tokens& values, const Tokens& offsets) {
+    const std::span<const int32_t> bounds = view(offsets);
+    if (bounds.empty()) throw InputError("there are no offsets; they run from 0 to " + std::to_string(values.size()));
+    for (size_t i = 0; i < bounds.size(); ++i)
+        if (bounds[i] < (i == 0 ? 0 : bounds[i - 1]) || static_cast<size_t>(bounds[i]) > values.size())
+            throw InputError("offsets[" + std::to_string(i) + "] is " + std::to_string(bounds[i]) + "; they rise from 0 to " +
+                             std::to_string(values.size()));
+    // By hand, as there may be thousands: a new list owns what is put into it, and None stands for what is not there yet.
+    const auto made = [](PyObject* object) { return object ? object : throw nb::python_error(); };
+    Lists out = nb::steal<Lists>(made(PyList_New(static_cast<Py_ssize_t>(bounds.size()) - 1)));
+    for (size_t i = 0; i + 1 < bounds.size(); ++i) {
+        PyObject* const inner = made(PyList_New(bounds[i + 1] - bounds[i]));
+        PyList_SetItem(out.ptr(), static_cast<Py_ssize_t>(i), inner);
+        for (int32_t v = bounds[i]; v < bounds[i + 1]; ++v) PyList_SetItem(inner, v - bounds[i], made(PyLong_FromLong(values.data()[v])));
+    }
+    return out;
 }
 
 Drafted packed(PackedTrees&& trees) {
@@ -134,6 +154,7 @@ void bind_drafter(nb::module_& m) {
         .def("check_integrity", &TextDrafter::check_integrity, nb::call_guard<nb::gil_scoped_release>());
     m.def("read_rows", &read, "sampled"_a, "lengths"_a.noconvert(), "texts"_a.noconvert(),
           "(numbers, lengths, tokens, offsets, keys before, keys after) of the rows that got tokens.");
+    m.def("lists", &lists, "values"_a.noconvert(), "offsets"_a.noconvert(), "[values[offsets[i] : offsets[i + 1]].tolist()] for each i.");
 }
 
 }  // namespace foresay

@@ -162,6 +162,9 @@ def read_rows(sampled: list, lengths: Annotated[NDArray[numpy.int32], dict(shape
     (numbers, lengths, tokens, offsets, keys before, keys after) of the rows that got tokens.
     """
 
+def lists(values: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> list[list[int]]:
+    """[values[offsets[i] : offsets[i + 1]].tolist()] for each i."""
+
 def uniforms(seed: int, position: int, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], stream: int = 0) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]: ...
 
 def gumbels(seed: int, position: int, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], stream: int = 0) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]: ...

@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foresay._core import Request
+from foresay._core import Request, lists
 from foresay.arrays import Int32s
 from foresay.draft import Verdict, VerdictBatch
 from foresay.drafters import SuffixDrafter
+from foresay.drafters._text import default_threads
 from foresay.integrations.vllm.gate import Gate
 from foresay.integrations.vllm.meter import Meter, Stats, clock, log
 from foresay.integrations.vllm.rows import Rows, Texts
@@ -59,7 +59,7 @@ class SuffixProposer:
             history=s.history,
             history_bytes=s.history_bytes,
             group_bytes=s.group_bytes,
-            threads=s.threads,
+            threads=s.threads or default_threads(self._ranks),
             corpus=s.corpus or None,
         )
         self._gate = Gate(
@@ -204,6 +204,6 @@ class SuffixProposer:
             np.minimum(budgets, np.maximum(2 * np.diff(rows.offsets), 3), out=budgets)
         most: Any = np.maximum(budgets, 0, out=budgets)
         drafts = self._drafter.step(texts, verdicts, most, least=least)
-        bounds, flat = drafts.offsets.tolist(), drafts.tokens.tolist()
-        self._nodes, self._draft_seconds = bounds[-1], clock() - begun
-        return [flat[start:end] for start, end in pairwise(bounds)]
+        out = lists(drafts.tokens, drafts.offsets)
+        self._nodes, self._draft_seconds = len(drafts.tokens), clock() - begun
+        return out

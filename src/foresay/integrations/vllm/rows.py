@@ -33,9 +33,9 @@ class Rows:
     before   a key of each text without the new tokens, and
     after    with them
 
-    Mutates: nothing. Valid until: for ever, it holds copies. Raises: InputError for a row that is not
-    there, that is longer than its room or shorter than its new tokens; TypeError for arrays of another
-    kind. GIL: held.
+    Mutates: nothing. Valid until: for ever, it holds copies. Raises: InputError for a row that is
+    not there, that is longer than its room or shorter than its new tokens; TypeError for arrays of
+    another kind. GIL: held.
     """
 
     __slots__ = ("after", "before", "lengths", "numbers", "offsets", "tokens")

@@ -44,7 +44,7 @@ struct TextOptions {
 class TextDrafter;
 
 /// One request's state. Made by TextDrafter::begin, which must outlive it.
-class Request {
+class alignas(64) Request {
 public:
     ~Request();
     Request(const Request&) = delete;
@@ -57,22 +57,23 @@ private:
     friend class TextDrafter;
     explicit Request(TextDrafter& owner) : owner_(&owner) {}
 
+    // What a step reads, on a few cache lines.
     TextDrafter* owner_;
-    std::vector<Token> text_;  // prompt and observed tokens
-    size_t prompt_length_ = 0;
+    uint64_t call_ = 0;        // of the drafter, that it took part in last
     std::atomic<bool> finished_ = false;
     bool publishes_ = true;    // false once its tenant was dropped
-    uint64_t call_ = 0;        // of the drafter, that it took part in last
+    struct Tenant* tenant_ = nullptr;
+    struct Group* group_ = nullptr;
+    std::vector<Token> text_;  // prompt and observed tokens
+    Considered considered_;    // of the last propose
     std::unique_ptr<Automaton> own_;
     Automaton::Sequence sequence_;
     Automaton::Cursor match_;  // of the own text, after the last token
-    struct Group* group_ = nullptr;
-    Automaton::Sequence group_sequence_;
-    struct Tenant* tenant_ = nullptr;
     std::vector<Bookmark> history_;  // in the order of the segments,
     uint64_t changes_ = UINT64_MAX;  // when the history had been changed so often
+    Automaton::Sequence group_sequence_;
+    size_t prompt_length_ = 0;
     std::vector<FrozenIndex::Cursor> corpora_;
-    Considered considered_;  // of the last propose
 };
 
 struct Group {
@@ -125,6 +126,7 @@ private:
     friend class Request;
     static constexpr int32_t kMaxBudget = 4096;
     static constexpr size_t kLanes = 16;    // trees that grow in turns, see TreeGrower
+    static constexpr size_t kAhead = 8;     // requests whose memory is asked for in advance
     static constexpr size_t kMany = 64;     // requests that are worth more than one thread
     static constexpr uint32_t kLead = 32;  // tokens of the prompt that lead into a shared output
 

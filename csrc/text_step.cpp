@@ -75,6 +75,11 @@ void TextDrafter::learn_all(std::span<Request* const> requests, const Committed&
     ++steps_;
     for (size_t i = 0; i < requests.size(); ++i) {
         Request& request = *requests[i];
+        if (i + kAhead < requests.size()) {
+            const Considered& next = requests[i + kAhead]->considered_;
+            __builtin_prefetch(next.nodes.begin());
+            __builtin_prefetch(next.candidates.begin());
+        }
         if (++request.tenant_->lessons <= kYoung || (steps_ + i) % kLessonEvery == 0) learn(request, committed[i]);
         request.considered_.clear();
         if (request.group_)
@@ -84,8 +89,11 @@ void TextDrafter::learn_all(std::span<Request* const> requests, const Committed&
 
 /// What concerns each request alone, for a few of them in turns: what one reads next is fetched while the others work.
 void TextDrafter::commit_lanes(std::span<Request* const> requests, const Committed& committed, size_t first) const {
-    for (Request* request : requests)
+    for (Request* request : requests) {
+        __builtin_prefetch(request->text_.data() + request->text_.size());
+        __builtin_prefetch(request->history_.data());
         if (request->own_) request->own_->prefetch_head();
+    }
     for (Request* request : requests)
         if (request->own_) request->own_->prefetch(request->match_.state);
     for (Request* request : requests)

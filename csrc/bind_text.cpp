@@ -21,11 +21,12 @@ using States = nb::typed<nb::list, Request>;
 /// The requests of a list of states, which are kept alive whatever happens to the list meanwhile.
 struct Requests {
     explicit Requests(const States& states) : held(nb::steal<nb::tuple>(PyList_AsTuple(states.ptr()))) {
+        const nb::handle type = nb::type<Request>();
+        requests.reserve(held.size());
         for (const nb::handle state : held) {
-            Request* request = nullptr;
-            if (!nb::try_cast(state, request) || request == nullptr)
+            if (!state.type().is(type) || !nb::inst_ready(state))
                 throw StateError("state " + std::to_string(requests.size()) + " is not a state of this drafter; begin() gives one");
-            requests.push_back(request);
+            requests.push_back(nb::inst_ptr<Request>(state));
         }
     }
     nb::tuple held;

@@ -52,7 +52,7 @@ std::vector<int32_t> budgets_of(const nb::object& budgets) {
 }
 
 /// The rows of an engine's batch; `sampled` has a list of new tokens for each.
-Read read(const nb::list& sampled, const Tokens& lengths, const Texts& texts) {
+Read read(const Lists& sampled, const Tokens& lengths, const Texts& texts) {
     std::vector<uint32_t> counts;
     counts.reserve(sampled.size());
     for (const nb::handle tokens : sampled) counts.push_back(static_cast<uint32_t>(nb::len(tokens)));

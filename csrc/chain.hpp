@@ -12,7 +12,6 @@
 
 #include "automaton.hpp"
 #include "calibration.hpp"
-#include "inline.hpp"
 #include "tree.hpp"
 
 namespace foresay {

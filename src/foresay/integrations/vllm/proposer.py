@@ -59,7 +59,8 @@ class SuffixProposer:
             history=s.history,
             history_bytes=s.history_bytes,
             group_bytes=s.group_bytes,
-            threads=s.threads or default_threads(self._ranks),
+            # Half of what there is: a thread that loses its processor amid a piece is waited for.
+            threads=s.threads or default_threads(2 * self._ranks),
             corpus=s.corpus or None,
         )
         self._gate = Gate(

@@ -41,7 +41,7 @@ class Settings:
     corpus: str = _setting("", "a corpus file to draft from as well; none if empty")
     threads: int = _setting(
         0,
-        "of the core; 0: up to 4, as many as there are processors for each tensor-parallel rank",
+        "of the core; 0: half as many as each tensor-parallel rank has processors, at most 4",
         0,
         256,
     )

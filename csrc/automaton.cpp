@@ -38,13 +38,6 @@ uint32_t Automaton::append_position(Sequence& sequence, Token token) {
     return position;
 }
 
-uint32_t Automaton::next(uint32_t position) const noexcept {
-    const uint32_t follower = position + 1;
-    if (follower % kBlock != 0) return positions_[follower].token == kUnwritten ? kNoPosition : follower;
-    const uint32_t block = blocks_[position / kBlock].next;
-    return block == kNoPosition ? kNoPosition : block * kBlock;
-}
-
 Automaton::Place Automaton::place(uint32_t position) const noexcept {
     const Block& block = blocks_[position / kBlock];
     return {block.sequence, block.offset + position % kBlock};
@@ -71,7 +64,7 @@ void Automaton::extend(Sequence& sequence, Token token) {
         Node& here = node(state);
         slot = edges_.find(here.edges, token);
         if (slot != Edges::kNone) break;
-        edges_.add(here.edges, token, position, 1);
+        edges_.add(here.edges, token, position);
         note(here, token, before);
         ++link_steps_;
         if (state == kRoot) {
@@ -154,7 +147,7 @@ State Automaton::split(State from, uint32_t length) {
         const uint32_t follower = next(from);
         if (follower != kNoPosition) {
             const Token token = positions_[follower].token;
-            edges_.add(fresh.edges, token, follower, 1);
+            edges_.add(fresh.edges, token, follower);
             note(fresh, token, from);
         }
     }

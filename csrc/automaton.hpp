@@ -37,6 +37,7 @@ public:
     static constexpr uint32_t kNoPosition = kInner - 1;
     static constexpr uint32_t kMaxPositions = kInner - 2;
     static constexpr uint32_t kCounted = 16;
+    static constexpr uint32_t kOnItsWay = UINT32_MAX;  // the length of a cursor between two calls of advance_once()
 
     /// A growing sequence's place in the automaton. Owned by the caller; valid as long as the automaton.
     struct Sequence {
@@ -81,6 +82,28 @@ public:
     /// most that many suffixes are tried before a single token has to do.
     void advance(Cursor& cursor, Token token, uint32_t most = UINT32_MAX) const noexcept;
 
+    /// The same, a suffix at a time: whether the cursor has arrived. Until it has, it is good for this alone.
+    bool advance_once(Cursor& cursor, Token token) const noexcept {
+        if (!(cursor.state & kInner)) {
+            const uint32_t follower = next(cursor.state);
+            if (follower != kNoPosition && positions_[follower].token == token) {
+                cursor = {follower, cursor.length + 1};
+                return true;
+            }
+            cursor = {positions_[cursor.state].link, kOnItsWay};
+            return false;
+        }
+        const Node& here = node(cursor.state);
+        const uint32_t slot = edges_.find(here.edges, token);
+        if (slot != Edges::kNone) {
+            cursor = {edges_.view(here.edges).targets[slot], (cursor.length == kOnItsWay ? here.length : cursor.length) + 1};
+            return true;
+        }
+        const bool root = cursor.state == kRoot;
+        cursor = root ? Cursor{} : Cursor{here.link, kOnItsWay};
+        return root;
+    }
+
     /// Drops tokens from the front of the cursor's text until at most `length` are left.
     void shorten(Cursor& cursor, uint32_t length) const noexcept;
 
@@ -88,6 +111,14 @@ public:
     /// nothing has followed yet are left out. What next() shows is valid until the next extend.
     class Walk;
     Walk walk(Cursor cursor) const noexcept;
+
+    /// The first of these contexts, and the continuation that was counted most often there; false if there is none.
+    struct Best {
+        uint32_t length, total;
+        Token latest;
+        Edges::First first;
+    };
+    bool best(Cursor cursor, Best& out) const noexcept;
 
     /// The empty context: what is usual in this text.
     Context usual() const noexcept { return context_of(node(kRoot), 0); }
@@ -115,15 +146,32 @@ public:
     uint64_t link_steps() const noexcept { return link_steps_; }
     size_t bytes() const noexcept;
 
-    /// Asks for the memory of a state, and, once that is there, for what a walk from it reads next.
+    /// Asks for the automaton's own memory.
+    void prefetch_head() const noexcept {
+        constexpr size_t kHot = 640;  // what an extend reads of it, as a rule
+        for (size_t line = 0; line < kHot; line += 64) __builtin_prefetch(reinterpret_cast<const char*>(this) + line);
+    }
+    /// Asks for the memory of a state, and, once that is there, for what a walk from it reads next; false if that is
+    /// there already.
     void prefetch(State state) const noexcept {
         if (state & kInner) nodes_.prefetch(state & ~kInner);
         else positions_.prefetch(state);
     }
-    void prefetch_next(State state) const noexcept {
-        if (state & kInner) edges_.prefetch(node(state).edges);
-        else nodes_.prefetch(positions_[state].link & ~kInner);
+    bool prefetch_next(State state) const noexcept {
+        if (!(state & kInner)) return false;
+        nodes_.prefetch(node(state).link & ~kInner);
+        return edges_.prefetch(node(state).edges);
     }
+    /// Likewise for an advance by `token`.
+    bool prefetch_next(State state, Token token) const noexcept {
+        return state & kInner && edges_.prefetch(node(state).edges, token);
+    }
+    /// Asks for what the sequence's next extend reads, once the state of its cursor is there; and then for more.
+    void prefetch_extend(const Sequence& sequence, State state) const noexcept {
+        if (sequence.last != kNoPosition) positions_.prefetch(sequence.last);
+        prefetch_next(state);
+    }
+    void prefetch_link(State state) const noexcept { prefetch_next(link(state)); }
 
     /// How often each inner state's contexts occur, ends of sequences included: one pass over the link tree, O(size).
     std::vector<uint32_t> occurrences() const;
@@ -181,15 +229,22 @@ private:
     State counted_suffix(State longest, State guess) noexcept;
     void note(Node& node, Token token, uint32_t position) noexcept;
 
-    Pile<Position> positions_;
-    Pile<Block> blocks_;
-    Pile<Node> nodes_;
-    Edges edges_;
     Counting counting_;
     uint32_t token_count_ = 0;
     uint32_t sequence_count_ = 0;
     uint64_t link_steps_ = 0;
+    Pile<Node> nodes_;
+    Pile<Position> positions_;
+    Edges edges_;
+    Pile<Block> blocks_;
 };
+
+inline uint32_t Automaton::next(uint32_t position) const noexcept {
+    const uint32_t follower = position + 1;
+    if (follower % kBlock != 0) return positions_[follower].token == kUnwritten ? kNoPosition : follower;
+    const uint32_t block = blocks_[position / kBlock].next;
+    return block == kNoPosition ? kNoPosition : block * kBlock;
+}
 
 inline void Automaton::settle(Cursor& cursor) const noexcept {
     while (cursor.length > 0) {
@@ -239,6 +294,26 @@ private:
     uint32_t follower_ = 0;
     Token token_ = 0;
 };
+
+inline bool Automaton::best(Cursor cursor, Best& out) const noexcept {
+    uint32_t length = cursor.length;
+    for (State state = length > 0 ? cursor.state : kRoot; state != kRoot;) {
+        if (state & kInner) {
+            const Node& here = node(state);
+            if (here.total > 0) {
+                out = {length > 0 ? length : here.length, here.total, here.latest_token, edges_.first(here.edges)};
+                return true;
+            }
+        } else if (const uint32_t follower = next(state); follower != kNoPosition) {
+            const Token token = positions_[follower].token;
+            out = {length, 1, token, {token, follower, 1}};
+            return true;
+        }
+        state = link(state);
+        length = 0;  // as long as the state's longest
+    }
+    return false;
+}
 
 inline Automaton::Walk Automaton::walk(Cursor cursor) const noexcept { return Walk(*this, cursor); }
 

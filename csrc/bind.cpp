@@ -1,4 +1,4 @@
-// The core for Python, but for sampling, which is in bind_sampling.cpp. Nothing else in csrc/ knows Python.
+// The core for Python: automata and corpora; the rest is in the other bind_*.cpp. Nothing else in csrc/ knows Python.
 //
 // Token arrays are int32 and never converted; the GIL is released while the core works; each C++ exception becomes its
 // namesake in foresay.errors. The classes here are what src/foresay is built from and what the tests hold against their
@@ -8,7 +8,6 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
-#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
@@ -19,7 +18,6 @@
 #include "automaton.hpp"
 #include "bind.hpp"
 #include "frozen_build.hpp"
-#include "text.hpp"
 
 using namespace nanobind::literals;
 
@@ -27,7 +25,6 @@ namespace foresay {
 namespace {
 
 using Names = nb::typed<nb::dict, nb::str, nb::any>;
-using States = nb::typed<nb::list, Request>;
 using Reporter = nb::typed<nb::callable, void(nb::str, double)>;
 
 void raise_as(const char* name, const std::exception& error) {
@@ -173,94 +170,6 @@ void bind_automaton(nb::module_& m) {
         }
         return own(std::move(microseconds));
     }, "tokens"_a.noconvert(), "occurrences"_a = false, "Microseconds of each single extend, for benchmarks.");
-}
-
-// ---- the drafter ---------------------------------------------------------------------------------------------------
-
-/// The requests of a list of states, which are kept alive whatever happens to the list meanwhile.
-struct Requests {
-    explicit Requests(const States& states) : held(nb::steal<nb::tuple>(PyList_AsTuple(states.ptr()))) {
-        for (const nb::handle state : held) {
-            Request* request = nullptr;
-            if (!nb::try_cast(state, request) || request == nullptr)
-                throw StateError("state " + std::to_string(requests.size()) + " is not a state of this drafter; begin() gives one");
-            requests.push_back(request);
-        }
-    }
-    nb::tuple held;
-    std::vector<Request*> requests;
-};
-
-using Drafted = std::tuple<Array<int32_t>, Array<int32_t>, Array<int32_t>, Array<float>>;
-
-std::vector<int32_t> budgets_of(const nb::object& budgets) {
-    Tokens array;
-    if (nb::try_cast(budgets, array, false)) return {array.data(), array.data() + array.size()};
-    std::vector<int32_t> out;
-    for (const nb::handle budget : nb::iter(budgets)) {
-        int32_t value = 0;
-        if (nb::isinstance<nb::bool_>(budget) || !nb::try_cast(budget, value))
-            throw InputError("budgets[" + std::to_string(out.size()) + "] is " + nb::repr(budget).c_str() + "; a budget is a whole number from 0 to 4096");
-        out.push_back(value);
-    }
-    return out;
-}
-
-void bind_drafter(nb::module_& m) {
-    nb::class_<Request>(m, "Request", "One request's state in a TextDrafter.")
-        .def_prop_ro("prompt_length", &Request::prompt_length)
-        .def_prop_ro("finished", &Request::finished);
-
-    nb::class_<SamRule>(m, "SamRule")
-        .def("__init__", [](SamRule* self, uint32_t l_threshold, uint32_t l_bias, bool latest, uint32_t topk_succ, double length_factor,
-                            uint32_t max_predicts, bool to_anc) {
-            new (self) SamRule{l_threshold, l_bias, latest, topk_succ, length_factor, max_predicts, to_anc};
-        }, nb::kw_only(), "l_threshold"_a, "l_bias"_a, "latest"_a, "topk_succ"_a, "length_factor"_a, "max_predicts"_a, "to_anc"_a);
-
-    nb::class_<TextDrafter>(m, "TextDrafter", "Drafts from text that exists. Each call locks it, so threads may share it.")
-        .def("__init__", [](TextDrafter* self, std::vector<std::shared_ptr<const FrozenIndex>> corpora, bool own, bool history,
-                            size_t history_bytes, size_t tenant_bytes, size_t group_bytes, size_t max_tenants, uint32_t max_tokens,
-                            uint32_t threads,
-                            bool chain, const std::optional<SamRule>& sam) {
-            if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; it is from 1 to 256");
-            TextOptions options{own, history, history_bytes, tenant_bytes, group_bytes, max_tenants, max_tokens, threads, {}, sam};
-            options.growth.chain = chain;
-            new (self) TextDrafter(options, std::move(corpora));
-        }, "corpora"_a, nb::kw_only(), "own"_a, "history"_a, "history_bytes"_a, "tenant_bytes"_a, "group_bytes"_a, "max_tenants"_a, "max_tokens"_a,
-           "threads"_a, "chain"_a, "sam"_a.none())
-        .def("begin", [](TextDrafter& self, const Tokens& prompt, const std::optional<std::string>& group,
-                         const std::optional<std::string>& tenant) {
-            const std::vector<int32_t> tokens = copy(prompt);
-            const nb::gil_scoped_release released;
-            return self.begin(tokens, group, tenant);
-        }, "prompt"_a.noconvert(), "group"_a.none(), "tenant"_a.none(), nb::keep_alive<0, 1>())
-        .def("propose", [](TextDrafter& self, const States& states, const nb::object& budgets, float least) -> Drafted {
-            const std::vector<int32_t> most = budgets_of(budgets);
-            const Requests batch(states);
-            PackedTrees out;
-            {
-                const nb::gil_scoped_release released;
-                self.propose(batch.requests, most, least, out);
-            }
-            return Drafted(own(std::move(out.tokens)), own(std::move(out.parents)), own(std::move(out.offsets)),
-                           own(std::move(out.scores)));
-        }, "states"_a, "budgets"_a, "least"_a = 0.f, "(tokens, parents, offsets, scores)")
-        .def("observe", [](TextDrafter& self, const States& states, const Tokens& tokens, const Tokens& offsets) {
-            const Requests batch(states);
-            const std::vector<int32_t> values = copy(tokens), bounds = copy(offsets);
-            const nb::gil_scoped_release released;
-            self.observe(batch.requests, values, bounds);
-        }, "states"_a, "tokens"_a.noconvert(), "offsets"_a.noconvert())
-        .def("finish", &TextDrafter::finish, "state"_a, nb::call_guard<nb::gil_scoped_release>())
-        .def("text", [](const TextDrafter& self, const Request& state) { return own(self.text(state)); }, "state"_a)
-        .def("kinds", &TextDrafter::kinds, "state"_a, "Of source that had seen each node of the state's last draft: a bit set.")
-        .def("drop_group", &TextDrafter::drop_group, "group"_a, "tenant"_a.none(), nb::call_guard<nb::gil_scoped_release>())
-        .def("drop_tenant", &TextDrafter::drop_tenant, "tenant"_a, nb::call_guard<nb::gil_scoped_release>())
-        .def_prop_ro("bytes", &TextDrafter::bytes)
-        .def("bytes_of", &TextDrafter::bytes_of, "tenant"_a.none(), nb::call_guard<nb::gil_scoped_release>())
-        .def_prop_ro("tokens", &TextDrafter::tokens)
-        .def_prop_ro("groups", &TextDrafter::groups)
-        .def("check_integrity", &TextDrafter::check_integrity, nb::call_guard<nb::gil_scoped_release>());
 }
 
 // ---- the frozen index ----------------------------------------------------------------------------------------------

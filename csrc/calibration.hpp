@@ -36,6 +36,11 @@ struct Candidate {
     uint8_t longest;                       // class of the longest context over all kinds
 };
 
+/// The natural logarithm to within 0.06, which is enough for a bound with slack.
+inline float rough_log(float x) noexcept {
+    return 0.69314718f * (static_cast<float>(std::bit_cast<int32_t>(x)) * 0x1p-23f - 126.94f);
+}
+
 /// How much more or less often than its evidence says a token comes, as log odds. Tokens share slots.
 class TokenLean {
 public:

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "errors.hpp"
+#include "inline.hpp"
 #include "slab.hpp"
 
 namespace foresay {
@@ -50,49 +51,52 @@ public:
         uint32_t size;
     };
 
-    View view(EdgeList& list) const noexcept {
+    FORESAY_INLINE View view(EdgeList& list) const noexcept {
         if (list.size <= EdgeList::kInline) return {list.tokens.data(), list.targets.data(), list.counts.data(), list.size};
         uint32_t* words = address(list.block);
         const uint32_t capacity = capacity_of(list.size);
         return {reinterpret_cast<Token*>(words), words + capacity, words + 2 * capacity, list.size};
     }
-    ConstView view(const EdgeList& list) const noexcept {
+    FORESAY_INLINE ConstView view(const EdgeList& list) const noexcept {
         const View edges = view(const_cast<EdgeList&>(list));
         return {edges.tokens, edges.targets, edges.counts, edges.size};
     }
 
     /// Slot of `token` in the list, or kNone.
-    uint32_t find(const EdgeList& list, Token token) const noexcept {
-        const ConstView edges = view(list);
-        if (edges.size < kIndexed) {
-            for (uint32_t slot = 0; slot < edges.size; ++slot)
-                if (edges.tokens[slot] == token) return slot;
-            return kNone;
-        }
-        const uint32_t mask = 2 * capacity_of(list.size) - 1;
-        const uint32_t* index = index_of(list);
-        for (uint32_t probe = hash(token) & mask;; probe = (probe + 1) & mask) {
-            const uint32_t slot = index[probe];
-            if (slot == kNone) return kNone;
-            if (edges.tokens[slot] == token) return slot;
-        }
+    FORESAY_INLINE uint32_t find(const EdgeList& list, Token token) const noexcept {
+        if (list.size >= kIndexed) return find_indexed(list, token);
+        const Token* const tokens = list.size <= EdgeList::kInline ? list.tokens.data() : reinterpret_cast<const Token*>(address(list.block));
+        for (uint32_t slot = 0; slot < list.size; ++slot)
+            if (tokens[slot] == token) return slot;
+        return kNone;
     }
 
-    /// Adds an edge that is not there yet, behind the others. The list's block may move.
-    void add(EdgeList& list, Token token, uint32_t target, uint32_t count) {
+    /// The edge that was counted most often; there must be one.
+    struct First {
+        Token token;
+        uint32_t target, count;
+    };
+    First first(const EdgeList& list) const noexcept {
+        if (list.size <= EdgeList::kInline) return {list.tokens[0], list.targets[0], list.counts[0]};
+        const uint32_t* const words = address(list.block);
+        const uint32_t capacity = capacity_of(list.size);
+        return {static_cast<Token>(words[0]), words[capacity], words[2 * capacity]};
+    }
+
+    /// Adds an edge that is not there yet, counted once, behind the others. The list's block may move.
+    void add(EdgeList& list, Token token, uint32_t target) {
         if (list.size == EdgeList::kInline) move_out(list);
         else if (list.size > EdgeList::kInline && list.size == capacity_of(list.size)) grow(list);
         const uint32_t slot = list.size++;
         const View edges = view(list);
         edges.tokens[slot] = token;
         edges.targets[slot] = target;
-        edges.counts[slot] = count;
+        edges.counts[slot] = 1;
         if (slot + 1 == kIndexed) {
             reindex(list);
         } else if (slot >= kIndexed) {
             enter(list, slot);
         }
-        raise(list, slot);
     }
 
     /// Counts one more use of the edge at `slot` and moves it forward past the edges it has overtaken.
@@ -110,8 +114,20 @@ public:
         return to;
     }
 
-    void prefetch(const EdgeList& list) const noexcept {
-        if (list.size > EdgeList::kInline) __builtin_prefetch(address(list.block));
+    /// Asks for the memory of the first edge, and for what find() reads first; false if it is there already.
+    bool prefetch(const EdgeList& list) const noexcept {
+        if (list.size <= EdgeList::kInline) return false;
+        const uint32_t* const words = address(list.block);
+        const uint32_t capacity = capacity_of(list.size);
+        __builtin_prefetch(words);
+        __builtin_prefetch(words + capacity);
+        __builtin_prefetch(words + 2 * capacity);
+        return true;
+    }
+    bool prefetch(const EdgeList& list, Token token) const noexcept {
+        if (list.size < kIndexed) return prefetch(list);
+        __builtin_prefetch(index_of(list) + (hash(token) & (2 * capacity_of(list.size) - 1)));
+        return true;
     }
 
     /// Bytes of memory in use, freed blocks included.
@@ -125,10 +141,21 @@ private:
     static constexpr uint32_t kPageBits = 16;
     static constexpr uint32_t kPageWords = uint32_t{1} << kPageBits;
 
-    // Seeded anew in every process, so that nobody can choose tokens that collide. Results do not depend on it.
+    uint32_t find_indexed(const EdgeList& list, Token token) const noexcept {
+        const ConstView edges = view(list);
+        const uint32_t mask = 2 * capacity_of(list.size) - 1;
+        const uint32_t* index = index_of(list);
+        for (uint32_t probe = hash(token) & mask;; probe = (probe + 1) & mask) {
+            const uint32_t slot = index[probe];
+            if (slot == kNone) return kNone;
+            if (edges.tokens[slot] == token) return slot;
+        }
+    }
+
+    // New in every process, so that nobody can choose tokens that collide. Results do not depend on it.
+    static inline const uint64_t kSeed = (uint64_t{std::random_device{}()} << 32 | std::random_device{}()) | 1;
     static uint32_t hash(Token token) noexcept {
-        static const uint64_t seed = (uint64_t{std::random_device{}()} << 32 | std::random_device{}()) | 1;
-        uint64_t mixed = (static_cast<uint32_t>(token) ^ (seed >> 32)) * seed;
+        uint64_t mixed = (static_cast<uint32_t>(token) ^ (kSeed >> 32)) * kSeed;
         mixed ^= mixed >> 29;
         return static_cast<uint32_t>((mixed * 0x9E3779B97F4A7C15ull) >> 32);
     }
@@ -251,10 +278,10 @@ private:
     static unsigned class_of(uint32_t words) noexcept { return static_cast<unsigned>(std::bit_width(words)); }
 
     std::vector<slab::Array<uint32_t>> pages_;
-    std::array<std::vector<uint32_t>, 33> free_;
     uint32_t page_used_ = 0;
     uint32_t page_size_ = 0;
     size_t reserved_words_ = 0;
+    std::array<std::vector<uint32_t>, 33> free_;
 };
 
 }  // namespace foresay

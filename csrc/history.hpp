@@ -27,6 +27,7 @@ public:
 
     /// Adds a finished text. May drop older segments; cursors into them must not be used afterwards.
     void add(std::span<const Token> text) {
+        ++changes_;
         if (segments_.empty() || segments_.front()->automaton.bytes() > quota_ / kSegments) begin_segment();
         write(text);
         while (segments_.size() > 1 && bytes() > quota_) segments_.pop_back();
@@ -36,6 +37,9 @@ public:
         write(text);
         if (bytes() > quota_) segments_.clear();
     }
+
+    /// How often it was changed: as long as that is the same, cursors stay as good as they are.
+    uint64_t changes() const noexcept { return changes_; }
 
     /// Newest first.
     const std::deque<std::unique_ptr<Segment>>& segments() const noexcept { return segments_; }
@@ -64,6 +68,7 @@ private:
 
     size_t quota_;
     uint64_t next_id_ = 0;
+    uint64_t changes_ = 0;
     std::deque<std::unique_ptr<Segment>> segments_;
 };
 

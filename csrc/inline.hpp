@@ -1,4 +1,5 @@
-// Functions that are inlined without exception, for the reason that csrc/attention_loops.hpp gives.
+// Functions that are inlined without exception: in csrc/attention_loops.hpp for the reason given there, elsewhere because a
+// call would take as long as its work.
 #pragma once
 
 #define FORESAY_INLINE inline __attribute__((always_inline))

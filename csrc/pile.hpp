@@ -8,6 +8,9 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
+#include <utility>
+
 #include "slab.hpp"
 
 namespace foresay {
@@ -17,6 +20,21 @@ class Pile {
     static constexpr unsigned kFirstBits = 6;  // the first chunk holds 64 elements
 
 public:
+    Pile() = default;
+    Pile(Pile&& other) noexcept
+        : size_(std::exchange(other.size_, 0)), capacity_(std::exchange(other.capacity_, 0)),
+          chunk_count_(std::exchange(other.chunk_count_, 0)), chunks_(std::exchange(other.chunks_, {})) {}
+    Pile& operator=(Pile&& other) noexcept {
+        std::swap(size_, other.size_);
+        std::swap(capacity_, other.capacity_);
+        std::swap(chunk_count_, other.chunk_count_);
+        std::swap(chunks_, other.chunks_);
+        return *this;
+    }
+    ~Pile() {
+        for (unsigned chunk = 0; chunk < chunk_count_; ++chunk) slab::release(chunks_[chunk], sizeof(T) << (kFirstBits + chunk));
+    }
+
     T& operator[](uint32_t index) noexcept { return *address(index); }
     const T& operator[](uint32_t index) const noexcept { return *address(index); }
 
@@ -26,7 +44,7 @@ public:
         const uint32_t end = first + count;
         while (end > capacity_) {
             const unsigned bits = kFirstBits + chunk_count_;
-            chunks_[chunk_count_] = slab::make<T>(size_t{1} << bits);
+            chunks_[chunk_count_] = static_cast<T*>(slab::allocate(sizeof(T) << bits));
             ++chunk_count_;
             capacity_ += uint32_t{1} << bits;
         }
@@ -50,10 +68,12 @@ private:
         return &chunks_[bits - kFirstBits][shifted ^ (uint32_t{1} << bits)];
     }
 
-    std::array<slab::Array<T>, 32 - kFirstBits> chunks_{};
+    static_assert(std::is_trivially_copyable_v<T>);
+
     uint32_t size_ = 0;
     uint32_t capacity_ = 0;
     unsigned chunk_count_ = 0;
+    std::array<T*, 32 - kFirstBits> chunks_{};  // behind the numbers, so that the first ones are on the same cache line
 };
 
 }  // namespace foresay

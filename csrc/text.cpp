@@ -1,15 +1,9 @@
 #include "text.hpp"
 
 #include <algorithm>
-#include <atomic>
-
-#include "parallel.hpp"
 
 namespace foresay {
 namespace {
-
-// Once there has been much to learn from, every fourth lesson is enough.
-constexpr uint64_t kYoung = 20000, kLessonEvery = 4;
 
 void check_tokens(std::span<const Token> tokens) {
     for (size_t i = 0; i < tokens.size(); ++i)
@@ -23,11 +17,11 @@ void check_tokens(std::span<const Token> tokens) {
 Request::~Request() { owner_->forget(*this); }
 
 TextDrafter::TextDrafter(const TextOptions& options, std::vector<std::shared_ptr<const FrozenIndex>> corpora)
-    : options_(options), corpora_(std::move(corpora)) {
+    : options_(options), corpora_(std::move(corpora)), crew_(options.threads) {
     for (const auto& corpus : corpora_)
         if (!corpus) throw InputError("a corpus is None; each is an open FrozenIndex");
-    growers_.resize(options_.threads * kLanes);
-    parts_.resize(options_.threads);
+    if (chains()) chain_growers_.resize(options_.threads * kLanes);
+    else growers_.resize(options_.threads * kLanes);
 }
 
 TextDrafter::~TextDrafter() = default;
@@ -40,15 +34,13 @@ void TextDrafter::check(const Request& request) const {
 void TextDrafter::check_all(std::span<Request* const> requests) {
     ++call_;
     for (size_t i = 0; i < requests.size(); ++i) {
+        if (i + kAhead < requests.size())
+            for (size_t line = 0; line < 192; line += 64) __builtin_prefetch(reinterpret_cast<const char*>(requests[i + kAhead]) + line);
         check(*requests[i]);
         if (requests[i]->call_ == call_)
             throw InputError("state " + std::to_string(i) + " is in the batch twice; each state may be there once");
         requests[i]->call_ = call_;
     }
-}
-
-uint32_t TextDrafter::threads_for(size_t requests) const noexcept {
-    return static_cast<uint32_t>(std::clamp<size_t>(requests / kShare, 1, options_.threads));
 }
 
 /// No tenant is not the tenant with the empty name.
@@ -107,21 +99,27 @@ std::unique_ptr<Request> TextDrafter::begin(std::span<const Token> prompt, const
     return request;
 }
 
-/// Where the request's text stands in a segment of the history.
-Request::HistoryPlace TextDrafter::place_in(const History::Segment& segment, const Request& request) {
-    for (Request::HistoryPlace place : request.history_)
-        if (place.segment == segment.id) {
-            segment.automaton.settle(place.cursor);
-            return place;
+/// Brings the request's bookmarks in line with the segments of its tenant's history.
+void TextDrafter::find_bookmarks(Request& request) const {
+    const History& history = request.tenant_->history;
+    std::vector<Bookmark>& marks = request.history_;
+    const uint32_t length = static_cast<uint32_t>(request.text_.size()), lead = length - std::min(kLead, length);
+    if (request.changes_ != history.changes()) {
+        const std::vector<Bookmark> known = std::move(marks);
+        marks.clear();
+        for (const auto& segment : history.segments()) {
+            const auto found = std::find_if(known.begin(), known.end(), [&](const Bookmark& mark) { return mark.segment == segment->id; });
+            marks.push_back(found != known.end() ? *found : Bookmark{segment->id, {}, lead});
+            segment->automaton.settle(marks.back().cursor);
         }
-    Request::HistoryPlace place{segment.id, {}};  // a segment that was begun after the request's last tokens came
-    const size_t lead = std::min<size_t>(kLead, request.text_.size());
-    for (size_t i = request.text_.size() - lead; i < request.text_.size(); ++i) segment.automaton.advance(place.cursor, request.text_[i]);
-    return place;
+        request.changes_ = history.changes();
+    }
+    for (Bookmark& mark : marks)
+        if (mark.read < lead) mark = {mark.segment, {}, lead};  // what lies before is not worth reading
 }
 
 /// Tells the grower which texts the request may draft from, and where it stands in each.
-void TextDrafter::find_sources(const Request& request, TreeGrower& grower) const {
+void TextDrafter::find_sources(Request& request, TreeGrower& grower) const {
     grower.sources.clear();
     grower.cursors.clear();
     const auto add = [&](Kind kind, const Automaton& automaton, Automaton::Cursor cursor) {
@@ -130,63 +128,49 @@ void TextDrafter::find_sources(const Request& request, TreeGrower& grower) const
     };
     if (request.own_) add(kOwn, *request.own_, request.match_);
     if (request.group_) add(kGroup, request.group_->automaton, request.group_->automaton.cursor(request.group_sequence_));
-    if (options_.history)
-        for (const auto& segment : request.tenant_->history.segments())
-            add(kHistory, segment->automaton, place_in(*segment, request).cursor);
+    if (options_.history) {
+        find_bookmarks(request);
+        for (size_t s = 0; s < request.history_.size(); ++s) {
+            const Automaton& automaton = request.tenant_->history.segments()[s]->automaton;
+            Bookmark& mark = request.history_[s];
+            for (; mark.read < request.text_.size(); ++mark.read) automaton.advance(mark.cursor, request.text_[mark.read]);
+            add(kHistory, automaton, mark.cursor);
+        }
+    }
     for (size_t c = 0; c < corpora_.size(); ++c) {
         grower.sources.push_back({kCorpus, nullptr, corpora_[c].get()});
         grower.cursors.push_back({{}, request.corpora_[c]});
     }
 }
 
-/// Asks for the memory that the next requests' own texts will be read from, a little more of it with each request.
-void TextDrafter::warm(std::span<Request* const> requests, size_t next) noexcept {
-    if (next + 3 < requests.size()) __builtin_prefetch(&requests[next + 3]->own_);
-    if (next + 2 < requests.size() && requests[next + 2]->own_) {
-        const char* automaton = reinterpret_cast<const char*>(requests[next + 2]->own_.get());
-        for (size_t line = 0; line < sizeof(Automaton); line += 64) __builtin_prefetch(automaton + line);
-    }
-    if (next + 1 < requests.size() && requests[next + 1]->own_) requests[next + 1]->own_->prefetch(requests[next + 1]->match_.state);
-    if (next < requests.size() && requests[next]->own_) requests[next]->own_->prefetch_next(requests[next]->match_.state);
-}
-
-void TextDrafter::propose(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out) {
+void TextDrafter::check_budgets(std::span<Request* const> requests, std::span<const int32_t> budgets, float least) const {
     if (requests.size() != budgets.size())
         throw InputError(std::to_string(requests.size()) + " states came with " + std::to_string(budgets.size()) +
                          " budgets; there must be one budget for each state");
     if (!(least >= 0 && least <= 1)) throw InputError("least is " + std::to_string(least) + "; a chance is from 0 to 1");
-    const std::lock_guard lock(mutex_);
-    check_all(requests);
     for (size_t i = 0; i < budgets.size(); ++i)
         if (budgets[i] < 0 || budgets[i] > kMaxBudget)
             throw InputError("budgets[" + std::to_string(i) + "] is " + std::to_string(budgets[i]) +
                              "; a budget is a whole number from 0 to " + std::to_string(kMaxBudget));
-    if (options_.sam) {
-        TreeGrower& places = growers_.front();
-        for (size_t i = 0; i < requests.size(); ++i) {
-            find_sources(*requests[i], places);
-            const Kind kind =
-                draft_by_sam_rule(*options_.sam, places.sources, places.cursors, static_cast<uint32_t>(budgets[i]), out);
-            Considered& considered = requests[i]->considered_;
-            considered.clear();  // there is nothing to learn, only where each node is from
-            const int32_t nodes = out.offsets.end()[-1] - out.offsets.end()[-2];
-            for (int32_t n = 0; n <= nodes; ++n) considered.nodes.push_back({0, 0, 0, 0, 0, static_cast<uint8_t>(1u << kind)});
-        }
-        return;
+}
+
+void TextDrafter::propose(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out) {
+    check_budgets(requests, budgets, least);
+    const std::lock_guard lock(mutex_);
+    check_all(requests);
+    draft(requests, budgets, least, out);
+}
+
+void TextDrafter::draft_by_sam(std::span<Request* const> requests, std::span<const int32_t> budgets, PackedTrees& out) {
+    TreeGrower& places = growers_.front();
+    for (size_t i = 0; i < requests.size(); ++i) {
+        find_sources(*requests[i], places);
+        const Kind kind = draft_by_sam_rule(*options_.sam, places.sources, places.cursors, static_cast<uint32_t>(budgets[i]), out);
+        Considered& considered = requests[i]->considered_;
+        considered.clear();  // there is nothing to learn, only where each node is from
+        const int32_t nodes = out.offsets.end()[-1] - out.offsets.end()[-2];
+        for (int32_t n = 0; n <= nodes; ++n) considered.nodes.push_back({0, 0, 0, 0, 0, static_cast<uint8_t>(1u << kind)});
     }
-    const uint32_t threads = threads_for(requests.size());
-    std::atomic<bool> stop = false;
-    in_parallel(threads, stop, [&](uint32_t thread) {
-        PackedTrees& part = thread == 0 ? out : parts_[thread];
-        if (thread > 0) part = {};
-        const std::span<TreeGrower> growers(&growers_[thread * kLanes], kLanes);
-        const size_t end = requests.size() * (thread + 1) / threads;
-        for (size_t i = requests.size() * thread / threads; i < end && !stop; i += kLanes) {
-            const size_t count = std::min(kLanes, end - i);
-            grow(requests.subspan(i, count), budgets.subspan(i, count), least, growers, part);
-        }
-    });
-    for (uint32_t thread = 1; thread < threads; ++thread) out.append(parts_[thread]);
 }
 
 /// Grows the trees of a few requests in turns.
@@ -224,30 +208,8 @@ void TextDrafter::learn(const Request& request, std::span<const Token> tokens) {
     }
 }
 
-/// What concerns the request alone.
-void TextDrafter::commit_own(Request& request, std::span<const Token> tokens) const {
-    request.text_.insert(request.text_.end(), tokens.begin(), tokens.end());
-    if (request.own_) {
-        for (const Token token : tokens) request.own_->extend(request.sequence_, token);
-        request.match_ = request.own_->cursor(request.sequence_);
-    }
-}
-
-/// What concerns texts that other requests may be part of.
-void TextDrafter::commit_shared(Request& request, std::span<const Token> tokens) {
-    if (request.group_)
-        for (const Token token : tokens) request.group_->automaton.extend(request.group_sequence_, token);
-    if (options_.history) {
-        std::vector<Request::HistoryPlace> places;
-        for (const auto& segment : request.tenant_->history.segments()) {
-            places.push_back(place_in(*segment, request));
-            for (const Token token : tokens) segment->automaton.advance(places.back().cursor, token);
-        }
-        request.history_ = std::move(places);
-    }
-}
-
-void TextDrafter::observe(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets) {
+void TextDrafter::check_committed(std::span<Request* const> requests, const Committed& committed) const {
+    const auto& [tokens, offsets] = committed;
     if (offsets.size() != requests.size() + 1)
         throw InputError(std::to_string(requests.size()) + " states came with " + std::to_string(offsets.empty() ? 0 : offsets.size() - 1) +
                          " verdicts; there must be one verdict for each state");
@@ -257,37 +219,6 @@ void TextDrafter::observe(std::span<Request* const> requests, std::span<const To
         throw InputError("the verdicts' offsets run from " + std::to_string(offsets.front()) + " to " + std::to_string(offsets.back()) +
                          "; they must run from 0 to " + std::to_string(tokens.size()));
     check_tokens(tokens);
-    const auto committed = [&](size_t i) {
-        return tokens.subspan(static_cast<size_t>(offsets[i]), static_cast<size_t>(offsets[i + 1] - offsets[i]));
-    };
-    const std::lock_guard lock(mutex_);
-    check_all(requests);
-    for (size_t i = 0; i < requests.size(); ++i)
-        if (requests[i]->text_.size() + committed(i).size() > options_.max_tokens)
-            throw InputError("state " + std::to_string(i) + " would have more than " + std::to_string(options_.max_tokens) +
-                             " tokens, the most a request may have");
-    places_.clear();
-    for (size_t i = 0; i < requests.size(); ++i)  // first, since a damaged file may come to light here
-        for (size_t c = 0; c < corpora_.size(); ++c) {
-            FrozenIndex::Cursor& place = places_.emplace_back(requests[i]->corpora_[c]);
-            for (const Token token : committed(i)) corpora_[c]->advance(place, token);
-        }
-
-    for (size_t i = 0; i < requests.size(); ++i) {
-        std::copy_n(places_.begin() + static_cast<ptrdiff_t>(i * corpora_.size()), corpora_.size(), requests[i]->corpora_.begin());
-        if (++requests[i]->tenant_->lessons <= kYoung || (call_ + i) % kLessonEvery == 0) learn(*requests[i], committed(i));
-        requests[i]->considered_.clear();
-        commit_shared(*requests[i], committed(i));
-    }
-    const uint32_t threads = threads_for(requests.size());
-    std::atomic<bool> stop = false;
-    in_parallel(threads, stop, [&](uint32_t thread) {
-        const size_t begin = requests.size() * thread / threads, end = requests.size() * (thread + 1) / threads;
-        for (size_t i = begin; i < end; ++i) {
-            warm(requests.first(end), i + 1);
-            commit_own(*requests[i], committed(i));
-        }
-    });
 }
 
 void TextDrafter::finish(Request& request) {

@@ -18,6 +18,8 @@
 
 #include "automaton.hpp"
 #include "calibration.hpp"
+#include "chain.hpp"
+#include "crew.hpp"
 #include "frozen.hpp"
 #include "history.hpp"
 #include "sam.hpp"
@@ -42,7 +44,7 @@ struct TextOptions {
 class TextDrafter;
 
 /// One request's state. Made by TextDrafter::begin, which must outlive it.
-class Request {
+class alignas(64) Request {
 public:
     ~Request();
     Request(const Request&) = delete;
@@ -55,26 +57,23 @@ private:
     friend class TextDrafter;
     explicit Request(TextDrafter& owner) : owner_(&owner) {}
 
-    struct HistoryPlace {
-        uint64_t segment;
-        Automaton::Cursor cursor;
-    };
-
+    // What a step reads, on a few cache lines.
     TextDrafter* owner_;
-    std::vector<Token> text_;  // prompt and observed tokens
-    size_t prompt_length_ = 0;
+    uint64_t call_ = 0;        // of the drafter, that it took part in last
     std::atomic<bool> finished_ = false;
     bool publishes_ = true;    // false once its tenant was dropped
-    uint64_t call_ = 0;        // of the drafter, that it took part in last
+    struct Tenant* tenant_ = nullptr;
+    struct Group* group_ = nullptr;
+    std::vector<Token> text_;  // prompt and observed tokens
+    Considered considered_;    // of the last propose
     std::unique_ptr<Automaton> own_;
     Automaton::Sequence sequence_;
     Automaton::Cursor match_;  // of the own text, after the last token
-    struct Group* group_ = nullptr;
+    std::vector<Bookmark> history_;  // in the order of the segments,
+    uint64_t changes_ = UINT64_MAX;  // when the history had been changed so often
     Automaton::Sequence group_sequence_;
-    struct Tenant* tenant_ = nullptr;
-    std::vector<HistoryPlace> history_;
+    size_t prompt_length_ = 0;
     std::vector<FrozenIndex::Cursor> corpora_;
-    Considered considered_;  // of the last propose
 };
 
 struct Group {
@@ -108,6 +107,9 @@ public:
     void propose(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out);
     /// tokens[offsets[i] .. offsets[i + 1]) were committed to request i.
     void observe(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets);
+    /// observe() and, if there is an `out`, propose() for the same requests, which is faster than one after the other.
+    void step(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets,
+              std::span<const int32_t> budgets, float least, PackedTrees* out);
     void finish(Request& request);
     std::vector<Token> text(const Request& request) const;  // prompt and observed tokens
     std::vector<uint8_t> kinds(const Request& request) const;  // of source that had seen each node of its last draft: a bit set
@@ -124,19 +126,35 @@ private:
     friend class Request;
     static constexpr int32_t kMaxBudget = 4096;
     static constexpr size_t kLanes = 16;    // trees that grow in turns, see TreeGrower
-    static constexpr size_t kShare = 64;   // requests that are worth a thread
+    static constexpr size_t kAhead = 8;     // requests whose memory is asked for in advance
+    static constexpr size_t kMany = 64;     // requests that are worth more than one thread
     static constexpr uint32_t kLead = 32;  // tokens of the prompt that lead into a shared output
 
     void check(const Request& request) const;
     void check_all(std::span<Request* const> requests);
-    uint32_t threads_for(size_t requests) const noexcept;
-    void find_sources(const Request& request, TreeGrower& grower) const;
-    static Request::HistoryPlace place_in(const History::Segment& segment, const Request& request);
+    struct Committed {  // tokens[offsets[i] .. offsets[i + 1]) are those of request i
+        std::span<const Token> tokens;
+        std::span<const int32_t> offsets;
+        std::span<const Token> operator[](size_t i) const {
+            return tokens.subspan(static_cast<size_t>(offsets[i]), static_cast<size_t>(offsets[i + 1] - offsets[i]));
+        }
+    };
+    void check_committed(std::span<Request* const> requests, const Committed& committed) const;
+    void check_budgets(std::span<Request* const> requests, std::span<const int32_t> budgets, float least) const;
+    bool chains() const noexcept { return options_.growth.chain && !options_.sam && corpora_.empty(); }
+    void find_bookmarks(Request& request) const;
+    void find_sources(Request& request, TreeGrower& grower) const;
+    void start(Request& request, uint32_t budget, float least, ChainGrower& grower) const;
+    void draft(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out);
+    void draft_by_sam(std::span<Request* const> requests, std::span<const int32_t> budgets, PackedTrees& out);
+    template <class Work>
+    void for_lanes(size_t requests, PackedTrees* out, Work&& work);
+    void grow_chains(std::span<Request* const> requests, std::span<const int32_t> budgets, float least,
+                     std::span<ChainGrower> growers, PackedTrees& out) const;
+    void learn_all(std::span<Request* const> requests, const Committed& committed);
+    void commit_lanes(std::span<Request* const> requests, const Committed& committed, size_t first) const;
     void grow(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, std::span<TreeGrower> growers, PackedTrees& out);
-    static void warm(std::span<Request* const> requests, size_t next) noexcept;
     void learn(const Request& request, std::span<const Token> tokens);
-    void commit_own(Request& request, std::span<const Token> tokens) const;
-    void commit_shared(Request& request, std::span<const Token> tokens);
     void forget(Request& request) noexcept;
     void evict();
     static std::string key_of(const std::optional<std::string>& tenant);
@@ -150,11 +168,14 @@ private:
     std::unordered_set<Request*> requests_;
     uint64_t turnovers_ = 0;  // requests begun and finished
     uint64_t clock_ = 0;
+    uint64_t steps_ = 0;      // calls of observe and step
     mutable std::mutex mutex_;
 
     // Scratch of the present call.
     std::vector<TreeGrower> growers_;  // [threads, kLanes]
-    std::vector<PackedTrees> parts_;   // [threads]
+    std::vector<ChainGrower> chain_growers_;  // likewise
+    std::vector<PackedTrees> parts_;   // one for every kLanes requests
+    Crew crew_;
     std::vector<FrozenIndex::Cursor> places_;  // [requests, corpora]
     uint64_t call_ = 0;
 };

@@ -37,6 +37,7 @@ void TextDrafter::drop_tenant(const std::string& name) {
     for (Request* request : requests_)
         if (request->tenant_ == &tenant_afresh) {
             request->history_.clear();
+            request->changes_ = UINT64_MAX;
             request->publishes_ = false;
         }
     if (tenant_afresh.running == 0) tenants_.erase(found);

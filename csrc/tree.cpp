@@ -18,11 +18,6 @@ constexpr uint32_t kMostSuffixes = 16;
 // No single guess is more certain than this.
 constexpr float kMostCertain = 0.98f;
 
-/// The natural logarithm to within 0.06, which is enough for a bound with slack.
-float rough_log(float x) noexcept {
-    return 0.69314718f * (static_cast<float>(std::bit_cast<int32_t>(x)) * 0x1p-23f - 126.94f);
-}
-
 }  // namespace
 
 void TreeGrower::start(const Growth& growth, uint32_t budget, float floor, const Calibration& calibration, const TokenLean* lean,

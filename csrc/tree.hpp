@@ -35,6 +35,12 @@ struct PackedTrees {
     std::vector<float> scores;
     std::vector<int32_t> offsets{0};
 
+    void clear() {
+        tokens.clear();
+        parents.clear();
+        scores.clear();
+        offsets.assign(1, 0);
+    }
     void append(const PackedTrees& more) {
         const int32_t base = offsets.back();
         tokens.insert(tokens.end(), more.tokens.begin(), more.tokens.end());

@@ -22,28 +22,69 @@ from foresay.integrations.vllm import (
     register,
 )
 from foresay.integrations.vllm.gate import Gate
-from foresay.integrations.vllm.rows import Texts, keys_of
+from foresay.integrations.vllm.rows import Rows, Texts
 
 # ---- rows ------------------------------------------------------------------------------------
+
+
+def rows_of(ids: NDArray[np.int32], lengths: list[int]) -> Rows:
+    """Rows that got one token each."""
+    return Rows([[0]] * len(lengths), np.array(lengths, np.int32), ids)
 
 
 def test_keys_tell_texts_apart_and_depend_on_nothing_else() -> None:
     chance = np.random.default_rng(0)
     ids = chance.integers(0, 50000, (8, 600), np.int32)
-    rows, lengths = np.arange(8), np.array([1, 2, 5, 17, 100, 300, 599, 600])
-    keys = keys_of(ids, rows, lengths).tolist()
-    assert len(set(keys)) == 8
-    assert keys_of(ids, rows[::-1].copy(), lengths[::-1].copy()).tolist() == keys[::-1]
+    lengths = [1, 2, 5, 17, 100, 300, 599, 600]
+    rows = rows_of(ids, lengths)
+    keys = rows.after.tolist()
+    assert len({*keys, *rows.before.tolist()}) == 16
+    assert rows_of(ids[::-1], lengths[::-1]).after.tolist() == keys[::-1]
+    assert rows_of(np.hstack((ids, ids))[:, :600], lengths).after.tolist() == keys
     other = ids.copy()
     for row, length in enumerate(lengths):
         other[row, length:] = 0  # what comes later does not count
-    assert keys_of(other, rows, lengths).tolist() == keys
-    shorter = keys_of(ids, rows[1:], lengths[1:] - 1).tolist()
-    assert not set(shorter) & set(keys)
+    assert rows_of(other, lengths).after.tolist() == keys
+    following = rows_of(ids[:, :], [length + 1 for length in lengths[:7]])
+    assert following.before.tolist() == keys[:7]  # so a text is recognised in its next step
     for back in (1, 2, 9, 60):
         other = ids.copy()
-        other[rows[4:], lengths[4:] - back] += 1
-        assert not set(keys_of(other, rows[4:], lengths[4:]).tolist()) & set(keys)
+        other[range(4, 8), np.array(lengths[4:]) - back] += 1
+        assert not set(rows_of(other, lengths).after[4:].tolist()) & set(keys)
+
+
+def test_rows_have_what_is_new() -> None:
+    ids = np.arange(40, dtype=np.int32).reshape(4, 10)
+    rows = Rows([[7, 8, 9], [], [21]], np.array([10, 4, 2, 0]), ids)
+    assert len(rows) == 2 and rows.numbers.tolist() == [0, 2] and rows.lengths.tolist() == [10, 2]
+    assert rows.tokens.tolist() == [7, 8, 9, 21] and rows.offsets.tolist() == [0, 3, 4]
+    assert len(Rows([], np.array([]), ids)) == 0
+
+
+@pytest.mark.parametrize(
+    ("counts", "lengths", "says"),
+    [
+        ([1], [0], "row 0 has 0 tokens, of which 1 are new; there is room for 10"),
+        ([0, 3], [9, 2], "row 1 has 2 tokens, of which 3 are new"),
+        ([1], [11], "row 0 has 11 tokens"),
+        ([1], [-5], "row 0 has -5 tokens"),
+        ([1] * 5, [5] * 5, "5 rows got tokens or none; there are 5 lengths and 4 texts"),
+        ([1] * 4, [5] * 3, "4 rows got tokens or none; there are 3 lengths and 4 texts"),
+    ],
+)
+def test_rows_that_cannot_be_are_refused(counts: list[int], lengths: list[int], says: str) -> None:
+    ids = np.zeros((4, 10), np.int32)
+    with pytest.raises(InputError, match=says):
+        Rows([[1] * count for count in counts], np.array(lengths), ids)
+
+
+def test_rows_of_another_kind_are_refused() -> None:
+    ids, lengths = np.zeros((4, 10), np.int32), np.array([5])
+    with pytest.raises(InputError, match="not next to each other"):
+        Rows([[1]], lengths, ids[:, ::2])
+    for other in (ids.astype(np.int64), ids[0], None):
+        with pytest.raises(TypeError):
+            Rows([[1]], lengths, other)  # type: ignore[arg-type]
 
 
 def known(*keys: int) -> NDArray[np.int64]:

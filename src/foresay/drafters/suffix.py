@@ -82,7 +82,7 @@ class SuffixDrafter(TextDrafter):
     group_bytes    beyond this, idle groups are dropped when a request begins or finishes
     max_tenants    idle tenants beyond this many lose their history, least recently used first
     max_tokens     the most tokens one request may have
-    threads        at most this many share a batch of 128 requests or more (default: up to 4)
+    threads        at most this many share a batch of 64 requests or more (default: up to 4)
     corpus         a corpus file made by `foresay corpus build`, or several
     tokenizer_hash refuses a corpus of another tokenizer (see `foresay.corpus.tokenizer_hash_of`)
     chain          drafts without branches

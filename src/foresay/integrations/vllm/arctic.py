@@ -74,7 +74,7 @@ class SuffixDecodingCache:
             chain=True,
             history=settings.history and max_cached_requests != 0,
             history_bytes=settings.history_bytes,
-            threads=settings.threads,
+            threads=1,  # vLLM asks for one request at a time
             corpus=settings.corpus or None,
         )
         self._active: dict[Hashable, Request] = {}

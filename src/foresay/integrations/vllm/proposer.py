@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foresay._core import Request
+from foresay._core import Request, lists
 from foresay.arrays import Int32s
 from foresay.draft import Verdict, VerdictBatch
 from foresay.drafters import SuffixDrafter
+from foresay.drafters._text import default_threads
 from foresay.integrations.vllm.gate import Gate
 from foresay.integrations.vllm.meter import Meter, Stats, clock, log
-from foresay.integrations.vllm.rows import Int64s, Texts, keys_of
+from foresay.integrations.vllm.rows import Rows, Texts
 from foresay.integrations.vllm.settings import Settings, read_settings
 
 __all__ = ["SuffixProposer"]
@@ -59,7 +59,8 @@ class SuffixProposer:
             history=s.history,
             history_bytes=s.history_bytes,
             group_bytes=s.group_bytes,
-            threads=s.threads,
+            # Half of what there is: a thread that loses its processor amid a piece is waited for.
+            threads=s.threads or default_threads(2 * self._ranks),
             corpus=s.corpus or None,
         )
         self._gate = Gate(
@@ -123,52 +124,34 @@ class SuffixProposer:
         token_ids: NDArray[np.int32],
         begun: float,
     ) -> list[list[int]]:
-        counts = np.fromiter(map(len, sampled), np.int64, len(sampled))
-        rows = counts.nonzero()[0]
+        rows = Rows(sampled, num_tokens, token_ids)
         if not len(rows):
             return [[] for _ in sampled]
         whole = len(rows) == len(sampled)
-        counts = counts if whole else counts[rows]
-        offsets = np.zeros(len(rows) + 1, np.int32)
-        counts.cumsum(out=offsets[1:])
-        lengths = num_tokens[rows].astype(np.int64)
-        before = lengths - counts
-        # The rows have the sampled tokens too, and there they can be had all at once.
-        starts = rows * token_ids.shape[1] + before - offsets[:-1]
-        places = starts.repeat(counts) + np.arange(offsets[-1])
-        tokens = token_ids.reshape(-1).take(places)
-        keys = keys_of(token_ids, np.tile(rows, 2), np.concatenate((before, lengths)))
-        texts = self._recognise(token_ids, rows, before, keys[: len(rows)])
+        texts = self._recognise(token_ids, rows)
         if whole and self._texts.unmoved and self._ended:  # nothing but these rows took the time
             seconds = begun - self._ended
-            self._gate.observe(len(rows), self._nodes, len(tokens), seconds, self._draft_seconds)
-        paths = np.zeros(len(rows) + 1, np.int32)
-        verdicts = VerdictBatch._trusted(tokens, offsets, _NO_PATH, paths)
-        self._drafter.observe(texts, verdicts)
-        for text in self._texts.keep(keys[len(rows) :], texts):
+            tokens = len(rows.tokens)
+            self._gate.observe(len(rows), self._nodes, tokens, seconds, self._draft_seconds)
+        for text in self._texts.keep(rows.after, texts):
             self._finish(text)
-
-        drafting = clock()
-        drafts = self._draft(texts, lengths, counts)
-        self._draft_seconds = clock() - drafting
-        self._meter.count(len(rows), len(tokens), self._nodes, clock() - begun)
+        drafts = self._draft(texts, rows)
+        self._meter.count(len(rows), len(rows.tokens), self._nodes, clock() - begun)
         if whole:
             return drafts
         out: list[list[int]] = [[] for _ in sampled]
-        for row, draft in zip(rows.tolist(), drafts, strict=True):
+        for row, draft in zip(rows.numbers.tolist(), drafts, strict=True):
             out[row] = draft
         return out
 
-    def _recognise(
-        self, token_ids: NDArray[np.int32], rows: Int64s, before: Int64s, keys: Int64s
-    ) -> list[Request]:
+    def _recognise(self, token_ids: NDArray[np.int32], rows: Rows) -> list[Request]:
         """Each row's text; of rows that are seen for the first time, a new one."""
-        texts = self._texts.claim(keys)
+        texts = self._texts.claim(rows.before)
         if not self._texts.unmoved:
+            before = rows.lengths - np.diff(rows.offsets)
             for at, text in enumerate(texts):
                 if text is None:
-                    prompt = token_ids[rows[at], : max(0, before[at])].copy()
-                    self._begin(prompt, texts, at)
+                    self._begin(token_ids[rows.numbers[at], : before[at]].copy(), texts, at)
         return texts  # type: ignore[return-value]
 
     def _begin(self, prompt: Int32s, texts: list[Request | None], at: int) -> None:
@@ -204,21 +187,24 @@ class SuffixProposer:
             self._groups.discard(name)
         self._drafter.finish(text)
 
-    def _draft(self, texts: list[Request], lengths: Int64s, counts: Int64s) -> list[list[int]]:
-        self._nodes = 0
-        least = self._gate.least_chance(len(texts))
+    def _draft(self, texts: list[Request], rows: Rows) -> list[list[int]]:
+        """Learn what the rows got, and guess what follows."""
+        self._nodes, begun = 0, clock()
+        no_path = np.zeros(len(rows) + 1, np.int32)
+        verdicts = VerdictBatch._trusted(rows.tokens, rows.offsets, _NO_PATH, no_path)
+        least = self._gate.least_chance(len(rows))
         if least is None:
             self._meter.sums.closed += 1
+            self._drafter.observe(texts, verdicts)
             return [[] for _ in texts]
         # Not one token past the model's length, the target's own after the draft included.
-        budgets = np.minimum(self._max_length - 1 - lengths, self._most)
-        if len(texts) >= self.settings.many_rows:
+        budgets = np.minimum(self._max_length - 1 - rows.lengths, self._most)
+        if len(rows) >= self.settings.many_rows:
             # Where drafting takes time, a draft may be a little longer than the last one was good
             # for: about 2 % fewer tokens per step, for half the work.
-            np.minimum(budgets, np.maximum(2 * counts, 3), out=budgets)
-        np.maximum(budgets, 0, out=budgets)
-        most: Any = budgets.astype(np.int32)
-        drafts = self._drafter.propose(texts, most, least=least)
-        bounds, flat = drafts.offsets.tolist(), drafts.tokens.tolist()
-        self._nodes = bounds[-1]
-        return [flat[start:end] for start, end in pairwise(bounds)]
+            np.minimum(budgets, np.maximum(2 * np.diff(rows.offsets), 3), out=budgets)
+        most: Any = np.maximum(budgets, 0, out=budgets)
+        drafts = self._drafter.step(texts, verdicts, most, least=least)
+        out = lists(drafts.tokens, drafts.offsets)
+        self._nodes, self._draft_seconds = len(drafts.tokens), clock() - begun
+        return out

@@ -10,33 +10,46 @@ texts ever agree in all of that, one drafts from the other's words: a worse draf
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Texts", "keys_of"]
+from foresay._core import read_rows
+
+__all__ = ["Rows", "Texts"]
 
 Text = TypeVar("Text")
 Int64s = NDArray[np.int64]
 
-_BACK = np.array([1, 2, 3, 5, 9, 21, 60, 200], np.int64)
-# Odd, so that each place changes the key; sums wrap around in 64 bits.
-_WEIGHTS = np.random.default_rng(5).integers(1 << 60, 1 << 62, len(_BACK) + 1) | 1
 
+class Rows:
+    """The rows that got tokens in a step, in their order.
 
-def keys_of(token_ids: NDArray[np.int32], rows: Int64s, lengths: Int64s) -> Int64s:
-    """A number for each row's first `lengths` tokens; they have at least 1.
+    numbers  their places in the batch
+    lengths  of their texts, with the new tokens
+    tokens   the new tokens of all rows, and
+    offsets  where each row's begin in there
+    before   a key of each text without the new tokens, and
+    after    with them
 
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    Mutates: nothing. Valid until: for ever, it holds copies. Raises: InputError for a row that is
+    not there, that is longer than its room or shorter than its new tokens; TypeError for arrays of
+    another kind. GIL: held.
     """
-    # One line per place and not per row: each is then one long operation.
-    places = lengths - _BACK[:, None]
-    np.maximum(places, 0, out=places)
-    places += rows * token_ids.shape[1]
-    keys: Int64s = _WEIGHTS[:-1] @ token_ids.reshape(-1).take(places)
-    keys += lengths * _WEIGHTS[-1]
-    return keys
+
+    __slots__ = ("after", "before", "lengths", "numbers", "offsets", "tokens")
+
+    def __init__(
+        self, sampled: list[list[int]], num_tokens: NDArray[Any], token_ids: NDArray[np.int32]
+    ) -> None:
+        lengths = np.ascontiguousarray(num_tokens, np.int32)
+        self.numbers, self.lengths, self.tokens, self.offsets, self.before, self.after = read_rows(
+            sampled, lengths, token_ids
+        )
+
+    def __len__(self) -> int:
+        return len(self.numbers)
 
 
 class Texts(Generic[Text]):

@@ -40,9 +40,9 @@ class Settings:
     group_bytes: int = _setting(1 << 30, "memory for the texts of such groups", 0, 1 << 50)
     corpus: str = _setting("", "a corpus file to draft from as well; none if empty")
     threads: int = _setting(
-        1,
-        "of the core; more are a little faster on idle processors, and much slower on busy ones",
-        1,
+        0,
+        "of the core; 0: half as many as each tensor-parallel rank has processors, at most 4",
+        0,
         256,
     )
     max_rows: int = _setting(0, "no drafts while more requests run; 0: no bound", 0, 1 << 20)

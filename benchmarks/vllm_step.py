@@ -226,7 +226,8 @@ def main() -> None:
         found = take_turns(proposers, schedule, options.turns, options.steps)
         tokens = sum(len(new) for sampled in schedule.sampled for new in sampled)
         figures[f"{rows} x {known}"] = found | {"tokens_per_step": round(tokens / steps / rows, 3)}
-    path = record.write("vllm-step", figures, options.record)
+    name = f"vllm-step-{options.threads}-threads" if options.threads else "vllm-step"
+    path = record.write(name, figures, options.record)
     print(json.dumps(figures, indent=None if options.json else 2))
     if not options.json:
         print(f"recorded in {path.name}")

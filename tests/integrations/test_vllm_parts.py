@@ -149,19 +149,19 @@ def drive(gate: Gate, fixed: float, per_token: float, chance: float, rows: int =
 def test_drafts_are_verified_where_they_pay(
     fixed: float, per_token: float, chance: float, drafts: bool
 ) -> None:
-    gate = Gate(least_chance=0.1, max_rows=0, measure=True)
+    gate = Gate(least_chance=0.1, max_requests=0, measure=True)
     after = drive(gate, fixed, per_token, chance)[2:]
     assert all(count >= 60 for count in after) if drafts else all(count <= 4 for count in after)
 
 
 def test_the_gate_opens_again_when_times_change() -> None:
-    gate = Gate(least_chance=0.1, max_rows=0, measure=True)
+    gate = Gate(least_chance=0.1, max_requests=0, measure=True)
     assert drive(gate, 0.0, 1e-3, 0.5)[-1] <= 4
     assert drive(gate, 0.02, 1e-6, 0.5)[-1] >= 60
 
 
 def test_a_gate_that_does_not_measure_knows_rows_and_chances_only() -> None:
-    gate = Gate(least_chance=0.2, max_rows=8, measure=False)
+    gate = Gate(least_chance=0.2, max_requests=8, measure=False)
     assert drive(gate, 0.0, 1e-3, 0.5) == [64] * 10
     assert [gate.least_chance(rows) for rows in (1, 8, 9)] == [0.2, 0.2, None]
 
@@ -172,15 +172,15 @@ def test_a_gate_that_does_not_measure_knows_rows_and_chances_only() -> None:
 def test_settings_come_from_variables_and_a_file(tmp_path: Path) -> None:
     assert read_settings({}) == Settings()
     path = tmp_path / "foresay.json"
-    path.write_text(json.dumps({"vllm": {"max_rows": 32, "history": False}, "serve": {"x": 1}}))
+    path.write_text(json.dumps({"vllm": {"max_requests": 32, "history": False}, "serve": {"x": 1}}))
     given = {
         "FORESAY_CONFIG": str(path),
-        "FORESAY_VLLM_MAX_ROWS": "16",
+        "FORESAY_VLLM_MAX_REQUESTS": "16",
         "FORESAY_VLLM_LEAST_CHANCE": "0.25",
         "FORESAY_VLLM_GROUPS": "off",
         "PATH": "/bin",
     }
-    expected = Settings(max_rows=16, history=False, least_chance=0.25, groups=False)
+    expected = Settings(max_requests=16, history=False, least_chance=0.25, groups=False)
     assert read_settings(given) == expected
     assert all(f"FORESAY_VLLM_{n.upper()}" in describe() for n in Settings.__dataclass_fields__)
 

@@ -269,8 +269,8 @@ def test_all_ranks_draft_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert one.stats().closed == 0
 
 
-def test_many_rows_close_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORESAY_VLLM_MAX_ROWS", "2")
+def test_many_requests_close_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORESAY_VLLM_MAX_REQUESTS", "2")
     proposer = SuffixProposer(config())
     world = World(proposer)
     for seed in range(3):

@@ -30,6 +30,7 @@ _HOME = "arctic_inference"
 _NO_PATH: Int32s = np.empty(0, np.int32)
 _NO_PATHS: Int32s = np.zeros(2, np.int32)
 _REMEMBERED = 256  # stopped requests that may come back
+_MOST_LISTED = 1 << 16  # ids of cached answers, where the caller sets no bound
 
 
 @dataclass(slots=True)
@@ -54,7 +55,8 @@ class SuffixDecodingCache:
 
     max_tree_depth       kept for callers; the core looks at contexts of any length
     max_cached_requests  0: finished answers are not drafted from; else they are, as far as the
-                         setting history_bytes goes, and so many of their ids are listed
+                         setting history_bytes goes, and so many of their ids are listed; of less
+                         than 0, many thousands
 
     A request that was stopped and comes back with the same prompt goes on with all of its text.
 
@@ -121,7 +123,8 @@ class SuffixDecodingCache:
         if self.max_cached_requests:
             self._cached.pop(req_id, None)
             self._cached[req_id] = None
-            if 0 < self.max_cached_requests < len(self._cached):
+            most = self.max_cached_requests if self.max_cached_requests > 0 else _MOST_LISTED
+            if len(self._cached) > most:
                 del self._cached[next(iter(self._cached))]
 
     def add_active_response(self, req_id: Hashable, token_ids: Int32s | Sequence[int]) -> None:

@@ -25,15 +25,15 @@ class Gate:
     """Decides, for each step, the least chance that a drafted token must have.
 
     least_chance  it is never lower than this
-    max_rows      nothing is drafted while more requests run; 0: no bound
+    max_requests      nothing is drafted while more requests run; 0: no bound
     measure       whether times count; must be off where several ranks draft for themselves
 
     Mutates: only through `observe`. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
-    def __init__(self, *, least_chance: float, max_rows: int, measure: bool) -> None:
+    def __init__(self, *, least_chance: float, max_requests: int, measure: bool) -> None:
         self._least_chance = least_chance
-        self._max_rows = max_rows
+        self._max_requests = max_requests
         self._measure = measure
         self._costs: dict[int, _Cost] = {}
 
@@ -42,7 +42,7 @@ class Gate:
 
         Mutates: nothing. Valid until: the next `observe`. Raises: nothing. GIL: held.
         """
-        if self._max_rows and rows > self._max_rows:
+        if self._max_requests and rows > self._max_requests:
             return None
         cost = self._costs.get(rows.bit_length())
         if not self._measure or cost is None or cost.steps < _ENOUGH:

@@ -65,7 +65,7 @@ class SuffixProposer:
         )
         self._gate = Gate(
             least_chance=s.least_chance,
-            max_rows=s.max_rows,
+            max_requests=s.max_requests,
             measure=s.measure and self._ranks == 1,
         )
         self._texts: Texts[Request] = Texts(s.grace)
@@ -169,7 +169,9 @@ class SuffixProposer:
         texts[at] = text
 
     def _regroup(self, text: Request, name: str, texts: list[Request | None]) -> None:
-        """Put another text with the same tokens, and with the group, in the place of this one."""
+        """Put another text with the same tokens, and with the group, in this one's place. It is
+        let go without a `finish`: what it has is no answer, and must not be drafted from.
+        """
         tokens, length = self._drafter.text(text), text.prompt_length
         member = self._drafter.begin(tokens[:length], group=name)
         if len(tokens) > length:
@@ -199,9 +201,9 @@ class SuffixProposer:
             return [[] for _ in texts]
         # Not one token past the model's length, the target's own after the draft included.
         budgets = np.minimum(self._max_length - 1 - rows.lengths, self._most)
-        if len(rows) >= self.settings.many_rows:
+        if len(rows) >= self.settings.many_requests:
             # Where drafting takes time, a draft may be a little longer than the last one was good
-            # for: about 2 % fewer tokens per step, for half the work.
+            # for: nearly as many tokens per step, for less work.
             np.minimum(budgets, np.maximum(2 * np.diff(rows.offsets), 3), out=budgets)
         most: Any = np.maximum(budgets, 0, out=budgets)
         drafts = self._drafter.step(texts, verdicts, most, least=least)

@@ -45,8 +45,8 @@ class Settings:
         0,
         256,
     )
-    max_rows: int = _setting(0, "no drafts while more requests run; 0: no bound", 0, 1 << 20)
-    many_rows: int = _setting(
+    max_requests: int = _setting(0, "no drafts while more requests run; 0: no bound", 0, 1 << 20)
+    many_requests: int = _setting(
         64,
         "from this many requests on, each drafts as much as its last draft was worth",
         1,

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -154,15 +155,20 @@ def serve(
             "--api-key or --keys, or --insecure if everybody may ask"
         )
     guesser = _drafter(drafter, corpus, len(who.tenants), tenant_mb << 20)
-    llm = load(
-        model,
-        dtype,
-        drafter=guesser,
-        policy=policy,
-        memory=None if memory_mb is None else memory_mb << 20,
-        max_running=max_running,
-        with_sources=not hide,
-    )
+    # Whichever thread runs a model gets helpers of its own for as long as it lives, and where there
+    # are more of them than processors, none stays awake between two layers. A thread of the server
+    # will run the model, so the one that tries it out must not stay.
+    with ThreadPoolExecutor(1) as aside:
+        llm = aside.submit(
+            load,
+            model,
+            dtype,
+            drafter=guesser,
+            policy=policy,
+            memory=None if memory_mb is None else memory_mb << 20,
+            max_running=max_running,
+            with_sources=not hide,
+        ).result()
     address = Address(host, port, ssl_certfile, ssl_keyfile)
     called = name or (Path(model).name if Path(model).exists() else model)
     run(llm, guesser, Settings(called, address, who, limits, shield), _ready(called, as_json))

@@ -8,6 +8,7 @@ words     single tokens as text, and what else a client asks of a tokenizer
 stream    what one client is told, piece by piece
 job       one answer on its way, as the engine's thread knows it
 driver    the one thread that drives the engine
+news      what the engine's thread tells the event loop, and when
 steps     what the last steps did, for each tenant its own
 answer    OpenAI's shapes of what clients get
 events    server-sent events: pings, slow readers, lost clients

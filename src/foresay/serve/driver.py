@@ -26,6 +26,7 @@ from foresay.sampling.noise import new_seed, seed_of_sample
 from foresay.serve.job import Job
 from foresay.serve.limits import Limits, Refused
 from foresay.serve.metrics import measured
+from foresay.serve.news import Bundle, News
 from foresay.serve.question import Question
 from foresay.serve.steps import Ended, Share, Step
 from foresay.serve.stream import Piece, Stream
@@ -59,6 +60,7 @@ class Driver:
         self._jobs: dict[Request, Job] = {}
         self._groups: dict[tuple[str | None, str], int] = {}
         self._asked = 0
+        self._bundle = Bundle()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="foresay-engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -215,21 +217,16 @@ class Driver:
             self._streams.discard(stream)
             self._count(stream.tenant, -stream.answers)
 
-    def _deliver(
-        self,
-        told: list[tuple[Stream, Piece]],
-        step: Step | None,
-        ended: list[Ended],
-        gauges: dict[str, float],
-    ) -> None:
-        self._gauges, self._moved = gauges, perf_counter()
-        for stream, piece in told:
-            stream.put(piece)
-            if piece.finish_reason is not None and stream in self._streams:
-                self._count(stream.tenant, -1)
-                if stream.ended:
-                    self._streams.discard(stream)
-        self._seen(step, ended)
+    def _deliver(self, bundle: list[News]) -> None:
+        for told, step, ended, gauges in bundle:
+            self._gauges, self._moved = gauges, perf_counter()
+            for stream, piece in told:
+                stream.put(piece)
+                if piece.finish_reason is not None and stream in self._streams:
+                    self._count(stream.tenant, -1)
+                    if stream.ended:
+                        self._streams.discard(stream)
+            self._seen(step, ended)
 
     # In the thread.
 
@@ -310,6 +307,7 @@ class Driver:
         step = self._accounted(changed, start)
         told: list[tuple[Stream, Piece]] = []
         ended: list[Ended] = []
+        first = any(request.stats.steps == 1 for request in changed)
         for request in changed:
             job = self._jobs.get(request)
             if job is None:
@@ -318,8 +316,19 @@ class Driver:
                 told.append((job.stream, self._told(job, seconds)))
             if request.finished:
                 ended.append(self._left(job))
-        gauges = measured(self._engine, self._drafter)
-        self._post(self._deliver, told, step, ended, gauges)
+        self._tell(told, step, ended, first=first)
+
+    def _tell(
+        self,
+        told: list[tuple[Stream, Piece]],
+        step: Step | None,
+        ended: list[Ended],
+        *,
+        first: bool = False,
+    ) -> None:
+        news = News(told, step, ended, measured(self._engine, self._drafter))
+        if due := self._bundle.add(news, first=first):
+            self._post(self._deliver, due)
 
     def _told(self, job: Job, seconds: float) -> Piece:
         """What there is to tell; an answer of which nothing can be told has failed."""
@@ -348,8 +357,7 @@ class Driver:
             told.append((job.stream, Piece(job.index, "", [], finish_reason=reason, error=error)))
             ended.append(self._left(job))
         if told:
-            gauges = measured(self._engine, self._drafter)
-            self._post(self._deliver, told, None, ended, gauges)
+            self._tell(told, None, ended)
 
     def _left(self, job: Job) -> Ended:
         """Forget an answer that has ended, and its group with its last."""

@@ -1,0 +1,55 @@
+"""What the engine's thread tells the event loop, and when.
+
+Each time the event loop wakes it takes a processor from the engine's own threads, all of which then
+wait. So where many streams are told of each step, steps are told of a few at a time.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import NamedTuple
+
+from foresay.serve.steps import Ended, Step
+from foresay.serve.stream import Piece, Stream
+
+__all__ = ["Bundle", "News"]
+
+_MANY = 8  # pieces
+_PAUSE = 0.04  # seconds, at which a text still flows
+
+
+class News(NamedTuple):
+    """What came of a step, or of an end without one.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    told: list[tuple[Stream, Piece]]
+    step: Step | None
+    ended: list[Ended]
+    gauges: dict[str, float]
+
+
+class Bundle:
+    """News that wait to be told, in their order.
+
+    Mutates: only through `add`. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[News] = []
+        self._told = 0.0
+
+    def add(self, news: News, *, first: bool = False) -> list[News]:
+        """What is to be told now, this one included: nothing, if it may wait for the next. The
+        `first` token of an answer does not wait, nor does its end.
+
+        Mutates: what waits. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        self._waiting.append(news)
+        now = perf_counter()
+        many = len(news.told) >= _MANY
+        if many and not (first or news.ended) and now - self._told < _PAUSE:
+            return []
+        due, self._waiting, self._told = self._waiting, [], now
+        return due

@@ -94,7 +94,8 @@ def serve(
     settings: Settings,
     ready: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Serve until a signal ends it.
+    """Serve until a signal ends it. An LLM that was made in a thread that has ended is faster here:
+    see `foresay.cli.serve`.
 
     Mutates: the engine. Valid until: it returns. Raises: InputError. GIL: held but while the engine
     works.

@@ -145,7 +145,7 @@ def serve(
     if (ssl_certfile is None) != (ssl_keyfile is None):
         raise InputError("TLS needs both --ssl-certfile and --ssl-keyfile")
     _log_to_stderr(as_json)
-    from foresay.serve.server import Address, is_loopback
+    from foresay.serve.server import Address, check_address, is_loopback
     from foresay.serve.start import Settings
     from foresay.serve.start import serve as run
 
@@ -154,6 +154,8 @@ def serve(
             f"--host {host} can be reached from other machines and there are no keys; give "
             "--api-key or --keys, or --insecure if everybody may ask"
         )
+    address = Address(host, port, ssl_certfile, ssl_keyfile)
+    check_address(address)
     guesser = _drafter(drafter, corpus, len(who.tenants), tenant_mb << 20)
     # Whichever thread runs a model gets helpers of its own for as long as it lives, and where there
     # are more of them than processors, none stays awake between two layers. A thread of the server
@@ -169,7 +171,6 @@ def serve(
             max_running=max_running,
             with_sources=not hide,
         ).result()
-    address = Address(host, port, ssl_certfile, ssl_keyfile)
     called = name or (Path(model).name if Path(model).exists() else model)
     run(llm, guesser, Settings(called, address, who, limits, shield), _ready(called, as_json))
 

@@ -90,13 +90,15 @@ def read_keys(path: Path) -> Keys:
     """The keys of a file: lines of a tenant's name and its key, or `sha256:` and the key's digest
     in hexadecimal digits. A tenant may have several. What follows a # is not read.
 
-    Mutates: nothing. Valid until: the file changes. Raises: InputError, OSError. GIL: held.
+    Mutates: nothing. Valid until: the file changes. Raises: InputError. GIL: held.
     """
     found: list[tuple[bytes, str]] = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise InputError(f"'{path}' is not UTF-8 at byte {error.start}") from error
+    except OSError as error:
+        raise InputError(f"the file of keys '{path}' cannot be read: {error.strerror}") from error
     for number, line in enumerate(lines, start=1):
         words = line.partition("#")[0].split()
         if not words:

@@ -27,7 +27,7 @@ from foresay.serve.gate import LOCAL, Gate
 from foresay.serve.limits import Limits
 from foresay.serve.metrics import Metrics
 
-__all__ = ["Address", "Server", "is_loopback"]
+__all__ = ["Address", "Server", "check_address", "is_loopback"]
 
 _HANDSHAKE = 10.0  # seconds that a connection may take for a request's head
 _SEND_BUFFER = 256 << 10  # of a socket: what a slow reader may leave in the kernel
@@ -64,6 +64,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def check_address(address: Address) -> None:
+    """Refuse an address that cannot be had now: better before a model is loaded than after.
+
+    Mutates: nothing. Valid until: somebody else listens there. Raises: InputError. GIL: held.
+    """
+    _listening(address).close()
 
 
 class Server(uvicorn.Server):

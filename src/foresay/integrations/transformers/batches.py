@@ -54,8 +54,9 @@ def generate(
     seed     of the noise of sampling; None: torch's own generator is asked for one
     memory   bytes for keys and values
 
-    Greedy answers are those of `model.generate`; sampled ones have its law. Each text is taken for
-    itself: its padding counts for no penalty. The model computes without dropout.
+    Greedy answers are those of `model.generate`, in bfloat16 up to the rounding of its kernels and
+    ours; sampled ones have its law, and noise of their own. Each text is taken for itself: its
+    padding counts for no penalty. The model computes without dropout.
 
     Mutates: nothing of the model: its weights are used from a twin of it, which also holds a copy
     of them in another layout; the drafter learns. Valid until: for ever; weights that change are

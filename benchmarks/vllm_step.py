@@ -23,6 +23,7 @@ import argparse
 import json
 import os
 import random
+import sys
 import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -182,6 +183,16 @@ def take_turns(
     }
 
 
+def check(step: Any, tokens_per_step: float) -> None:
+    """Fail if our proposer was fast because it did nothing."""
+    stats = step.__self__.stats()
+    if stats.errors or not stats.drafted or tokens_per_step < 1.2:
+        sys.exit(
+            f"{stats.errors} steps failed, {stats.drafted} tokens were drafted, and a step had "
+            f"{tokens_per_step:.2f} tokens; a time counts with none, many, and at least 1.2"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("traces", nargs="+")
@@ -226,6 +237,7 @@ def main() -> None:
         found = take_turns(proposers, schedule, options.turns, options.steps)
         tokens = sum(len(new) for sampled in schedule.sampled for new in sampled)
         figures[f"{rows} x {known}"] = found | {"tokens_per_step": round(tokens / steps / rows, 3)}
+        check(proposers[OURS], tokens / steps / rows)
     name = f"vllm-step-{options.threads}-threads" if options.threads else "vllm-step"
     path = record.write(name, figures, options.record)
     print(json.dumps(figures, indent=None if options.json else 2))

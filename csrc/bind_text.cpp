@@ -55,7 +55,8 @@ std::vector<int32_t> budgets_of(const nb::object& budgets) {
 Read read(const Lists& sampled, const Tokens& lengths, const Texts& texts) {
     std::vector<uint32_t> counts;
     counts.reserve(sampled.size());
-    for (const nb::handle tokens : sampled) counts.push_back(static_cast<uint32_t>(nb::len(tokens)));
+    const nb::tuple held(sampled);  // a length may be Python, which may change the list
+    for (const nb::handle tokens : held) counts.push_back(static_cast<uint32_t>(nb::len(tokens)));
     if (texts.shape(1) > 0 && texts.stride(1) != 1) throw InputError("the tokens of a row are not next to each other");
     Rows rows = read_rows(counts, view(lengths), {texts.data(), texts.shape(0), texts.shape(1), static_cast<size_t>(texts.stride(0))});
     return Read(own(std::move(rows.numbers)), own(std::move(rows.lengths)), own(std::move(rows.tokens)), own(std::move(rows.offsets)),

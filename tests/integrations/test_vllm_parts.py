@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -321,3 +322,26 @@ def test_a_package_that_was_imported_is_left_alone(
     register()
     assert sys.modules["arctic_inference.suffix_decoding"] is real
     assert "has been imported already" in caplog.text
+
+
+def test_texts_that_end_alike_again_and_again_are_over_in_their_turn() -> None:
+    texts: Texts[str] = Texts(grace=3)
+    over: list[str] = []
+    for step in range(100):
+        texts.claim(np.array([1000 + step], np.int64))  # nobody's words so far
+        over += texts.keep(np.array([7], np.int64), [str(step)])
+        assert len(texts) <= 5
+    assert over == [str(step) for step in range(len(over))] and len(over) >= 95
+
+
+def test_a_list_that_changes_while_it_is_read_does_no_harm() -> None:
+    rows: list[Any] = []
+
+    class Clears(list[int]):
+        def __len__(self) -> int:
+            rows.clear()
+            return 1
+
+    rows += [Clears([1]), *([[1]] * 5000)]
+    read = Rows(rows, np.ones(6000, np.int32), np.zeros((6000, 4), np.int32))
+    assert len(read) == 5001

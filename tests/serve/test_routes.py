@@ -104,7 +104,7 @@ def test_a_file_of_keys(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(InputError, match=said):
             read_keys(file)
-    with pytest.raises(InputError, match="the file of keys .* cannot be read: No such file"):
+    with pytest.raises(InputError, match=r"the file of keys .* cannot be read: No such file"):
         read_keys(tmp_path / "nothing")
     alone = Keys.of([(KEY, None), (OTHER, None)])
     assert alone.tenants == ["key-1", "key-2"]  # nothing of the key, nor of its digest

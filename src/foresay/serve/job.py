@@ -48,7 +48,8 @@ class Job:
         self._spell: AnswerText | None = None
         if question.by_token or question.details:
             self._spell = AnswerText(decode, question.params.stop_texts)
-            self._spell.follow(request.prompt.tolist())
+            with suppress(Exception):  # of whoever decodes: the engine will meet it, too
+                self._spell.follow(request.prompt.tolist())
 
     def account(self, seconds: dict[str, float]) -> None:
         """Add to `seconds` what the request has spent since the last call.

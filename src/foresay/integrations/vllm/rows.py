@@ -9,6 +9,7 @@ texts ever agree in all of that, one drafts from the other's words: a worse draf
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
@@ -64,6 +65,7 @@ class Texts(Generic[Text]):
         self._keys: Int64s = np.empty(0, np.int64)
         self._present: list[Text] = []  # in the last step, in the order of the keys
         self._absent: dict[int, list[tuple[int, Text]]] = {}  # since when; the longest absent first
+        self._missed: deque[tuple[int, int]] = deque()  # since when, and by which key
         self.returned = 0  # texts that were claimed after they had been absent
         self.unmoved = False  # whether the last claim found each text where it was
 
@@ -94,9 +96,8 @@ class Texts(Generic[Text]):
             found.append(texts.pop() if texts else self._return(key))
         for key, texts in known.items():
             for text in texts:
-                # To the end, also where one with this key has been waiting: nobody waits shorter.
-                waiting = self._absent.pop(key, [])
-                self._absent[key] = [*waiting, (self._step, text)]
+                self._absent.setdefault(key, []).append((self._step, text))
+                self._missed.append((self._step, key))
         return found
 
     def _return(self, key: int) -> Text | None:
@@ -116,9 +117,11 @@ class Texts(Generic[Text]):
         """
         self._keys, self._present = keys, list(texts)
         over: list[Text] = []
-        for key, waiting in list(self._absent.items()) if self._absent else ():
-            if waiting[-1][0] + self._grace > self._step:
-                break  # those behind it were missed later still
-            del self._absent[key]
-            over += [text for _, text in waiting]
+        while self._missed and self._missed[0][0] + self._grace <= self._step:
+            since, key = self._missed.popleft()
+            waiting = self._absent.get(key)
+            if waiting and waiting[0][0] <= since:
+                over.append(waiting.pop(0)[1])
+                if not waiting:
+                    del self._absent[key]
         return over

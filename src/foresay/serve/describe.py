@@ -32,7 +32,6 @@ def describe() -> dict[str, Any]:
         contents: dict[str, Schema] = {"application/json": answer}
         if path in _CHUNKS:
             contents["text/event-stream"] = {
-                "type": "string",
                 "description": f"Lines `data: ` with a {_CHUNKS[path]}, or an Error where one of "
                 "the answers has failed; then `data: [DONE]`.",
             }

@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="of load; 10 by default")
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--at-once", type=int, default=16, help="questions in a round")
-    parser.add_argument("--rounds", type=int, help="of overhead; 12 by default")
+    parser.add_argument("--rounds", type=int, help="of overhead; 28 by default")
     parser.add_argument("--tokens", type=int, help="of each answer in a round; 64 by default")
     parser.add_argument("--memory-mb", type=int, default=512, help="for keys and values")
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto")
@@ -125,7 +125,7 @@ def main() -> None:
     settings = Settings(*given, policies[0])
     parts: dict[str, Any] = {}
     if "overhead" in chosen:
-        rounds = options.rounds or (4 if options.quick else 12)
+        rounds = options.rounds or (4 if options.quick else 28)
         tokens = options.tokens or (32 if options.quick else 64)
         size = options.at_once, rounds, tokens
         parts["overhead"] = {

@@ -10,10 +10,6 @@ namespace {
 constexpr float kSlack = 1.f;
 // Log odds of what the request's own text and its group say beyond which the history is not asked.
 constexpr float kSure = 1.5f;
-// Suffixes tried for a node's place in a text: they can be as many as the text has tokens, and a draft is not worth that.
-constexpr uint32_t kMostSuffixes = 16;
-// No single guess is more certain than this.
-constexpr float kMostCertain = 0.98f;
 
 }  // namespace
 

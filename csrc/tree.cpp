@@ -13,10 +13,6 @@ constexpr float kSlack = 0.5f;
 constexpr float kSlackOfMany = 1.f;
 // Log odds of a context's best continuation beyond which shorter contexts are not asked.
 constexpr float kSure = 0.5f;
-// Suffixes tried for a node's place in a text: chains can be as long as the text, and a draft is not worth that.
-constexpr uint32_t kMostSuffixes = 16;
-// No single guess is more certain than this.
-constexpr float kMostCertain = 0.98f;
 
 }  // namespace
 

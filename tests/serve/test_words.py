@@ -153,3 +153,20 @@ def test_tokens_of_characters_in_parts(server: Running) -> None:
 def test_token_strs(spaced: Running) -> None:
     found = spaced.good("/tokenize", prompt=TEXT, return_token_strs=True)
     assert found["token_strs"][:3] == [BEGIN, " Hello", " world"]
+
+
+def test_a_prompt_that_cannot_be_read_back_leaves_nothing_running(tmp_path: Path) -> None:
+    llm, drafter = tiny_llm(save_model(tmp_path))
+    real = llm.tokenizer.decode
+
+    def decode(tokens: Any, **options: Any) -> str:
+        if list(tokens) == [1, 2, 3, 7]:
+            raise ValueError("no such text")
+        return real(tokens, **options)
+
+    llm.tokenizer.decode = decode  # type: ignore[method-assign]
+    body = {"prompt": [1, 2, 3, 7], "max_tokens": 20, "spec_details": True, "ignore_eos": True}
+    with one_thread(), running(llm, drafter) as server:
+        assert server.post("/v1/completions", body).status_code == 200  # its own words can be read
+        server.idle()
+        assert not llm.engine.busy

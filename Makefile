@@ -27,7 +27,7 @@ endef
 export NEEDS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types stub sanitize peers test-clients vllm test-vllm torch clean
+.PHONY: help demo test test-slow lint types stub sanitize peers test-clients vllm test-vllm torch clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 18
@@ -36,7 +36,10 @@ demo: $(VENV)/.core $(VENV)/.engine  ## install, fetch the default model, answer
 	@$(BIN)/foresay demo
 
 test: lint types  ## install what the tests need, then lint, type-check and test
-	@$(PY) -m pytest
+	@$(PY) -m pytest -m "not slow" --durations=25
+
+test-slow: $(VENV)/.core $(VENV)/.dev  ## the tests that take long, which CI runs too
+	@$(PY) -m pytest -m slow --durations=25
 
 lint: $(VENV)/.core $(VENV)/.dev
 	@$(BIN)/ruff check .

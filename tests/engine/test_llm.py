@@ -164,24 +164,33 @@ QUESTIONS = [
 ]
 
 
-@pytest.mark.model
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_the_default_model_says_the_same(dtype: Any) -> None:
+def _says_the_same(dtype: Any, questions: list[str], asked: list[SamplingParams]) -> None:
     llm = LLM(drafter=None, dtype=dtype, memory=1 << 30)
-    params = [
-        replace(GREEDY, max_tokens=48),
-        SamplingParams(temperature=0.8, seed=1, n=3, max_tokens=32),
-    ]
-    for asked in params:
-        expected = llm.generate(QUESTIONS, asked, chat=True)
+    for params in asked:
+        expected = llm.generate(questions, params, chat=True)
         assert all(result.text.strip() for result in expected)
         if dtype == "bfloat16" and not llm.target.exact:
             continue  # this machine does not promise it, and says so
         for drafter, policy in (("suffix", "adaptive"), ("suffix", "fixed"), ("ngram", "fixed")):
-            found = llm.beside(drafter, policy).generate(QUESTIONS, asked, chat=True)
+            found = llm.beside(drafter, policy).generate(questions, params, chat=True)
             assert [r.token_ids for r in found] == [r.token_ids for r in expected]
             if policy == "fixed":
                 assert sum(r.stats.accepted for r in found) > 0
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_default_model_says_the_same(dtype: Any) -> None:
+    sampled = SamplingParams(temperature=0.8, seed=1, n=2, max_tokens=16)
+    _says_the_same(dtype, QUESTIONS[2:3], [replace(GREEDY, max_tokens=32), sampled])
+
+
+@pytest.mark.model
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_default_model_says_the_same_at_length(dtype: Any) -> None:
+    sampled = SamplingParams(temperature=0.8, seed=1, n=3, max_tokens=32)
+    _says_the_same(dtype, QUESTIONS, [replace(GREEDY, max_tokens=48), sampled])
 
 
 @pytest.mark.model

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from foresay import _core
 from foresay.models import exactness, linears
 from foresay.models.linears import ANY_ROWS, PackedLinear, RowRange, pack, reading, row_ranges
 
@@ -58,23 +57,17 @@ def test_packed_equals_plain(bias: bool, rows: int) -> None:
         torch.testing.assert_close(model(x), same(x), rtol=1e-4, atol=1e-5)
 
 
-@packing
-@pytest.mark.parametrize("tiles", [True, False])
-def test_bfloat16_is_packed_too(tiles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not tiles:
-        monkeypatch.setattr(_core, "linear_level", lambda: None)
-    model, same = Two(True).to(torch.bfloat16), Two(True).to(torch.bfloat16)
+def test_bfloat16_is_packed_too() -> None:
+    model, same = Two(True).to(torch.bfloat16), Two(True)
     pack(model, deterministic=True)
     layer: object = model.up
-    assert isinstance(layer, PackedLinear)
-    assert (layer.tiles is not None) == (_core.linear_level() is not None)
+    assert isinstance(layer, PackedLinear) and layer.core is not None
     x = torch.randn(9, 24).to(torch.bfloat16)
     with torch.inference_mode():
-        torch.testing.assert_close(model(x), same(x), rtol=0.05, atol=0.05)
+        torch.testing.assert_close(model(x).float(), same(x.float()), rtol=0.05, atol=0.05)
 
 
-@pytest.mark.skipif(_core.linear_level() is None, reason="no matrix tiles here")
-def test_with_tiles_no_row_count_is_special(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_the_core_no_row_count_is_special(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = PackedLinear(torch.randn(40, 96).bfloat16(), torch.randn(40).bfloat16())
     written, read = row_ranges(layer)
     assert written is read
@@ -89,8 +82,15 @@ def test_with_tiles_no_row_count_is_special(monkeypatch: pytest.MonkeyPatch) -> 
     gates = torch.cat([x, x], -1).chunk(2, -1)[0]  # not contiguous
     assert torch.equal(layer(gates), layer(x))
     assert layer(x[:, :0]).shape == (1, 0, 40)
-    with_float_bias = PackedLinear(torch.randn(8, 8).bfloat16(), torch.randn(8))
-    assert with_float_bias.tiles is None
+
+
+@packing
+def test_a_wrong_product_of_the_core_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = PackedLinear._multiply
+    monkeypatch.setattr(PackedLinear, "_multiply", lambda self, x: right(self, x).mul_(1.2))
+    model = Two(True).to(torch.bfloat16)
+    pack(model, deterministic=True)
+    assert kinds(model) == [nn.Linear, Conv1D]
 
 
 @packing

@@ -55,13 +55,13 @@ class CoreBlock(nn.Module):
         attention: Any = self.self_attn
         mlp: Any = self.mlp
         return _core.Block(
-            attention.q_proj.tiles,
-            attention.k_proj.tiles,
-            attention.v_proj.tiles,
-            attention.o_proj.tiles,
-            mlp.gate_proj.tiles,
-            mlp.up_proj.tiles,
-            mlp.down_proj.tiles,
+            attention.q_proj.core,
+            attention.k_proj.core,
+            attention.v_proj.core,
+            attention.o_proj.core,
+            mlp.gate_proj.core,
+            mlp.up_proj.core,
+            mlp.down_proj.core,
             _scale(self.input_layernorm),
             _scale(self.post_attention_layernorm),
             attention.head_dim,
@@ -130,7 +130,7 @@ def _fits(layer: nn.Module) -> bool:
         and isinstance(mlp["act_fn"], (nn.SiLU, SiLUActivation))
         and all(type(norm) is CoreNorm for norm in norms)
         and len(linears) == len(_ATTENTION) + len(_MLP) - 1
-        and all(linear.tiles is not None for linear in linears)
+        and all(linear.core is not None for linear in linears)
     )
 
 

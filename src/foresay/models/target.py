@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from foresay._core import AttentionStep, Kv
+from foresay._core import AttentionStep, Kv, cpu_level
 from foresay.arrays import Int32s, as_tokens
 from foresay.draft import Draft
 from foresay.errors import InputError, ModelError
@@ -119,8 +119,8 @@ class Target:
         threads        of attention; 0: as many as torch uses
 
         Mutates: nothing. Valid until: for ever. Raises: ModelError for files that cannot be read,
-        UnsupportedModel for a model that cannot be run exactly, InputError for another dtype. GIL:
-        released by torch.
+        UnsupportedModel for a model that cannot be run exactly, InputError for another dtype or a
+        FORESAY_CPU that this machine has not. GIL: released by torch.
         """
         transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -145,16 +145,19 @@ class Target:
         """A model of transformers, which belongs to the target from now on.
 
         Mutates: the model: its attention function, layers and norms. Valid until: for ever.
-        Raises: UnsupportedModel. GIL: released by torch.
+        Raises: UnsupportedModel, and InputError for a FORESAY_CPU that this machine has not. GIL:
+        released by torch.
         """
+        cpu_level()
         model.train(False).requires_grad_(False)
         _without_far_scaling(model)
         if deterministic:
             exactness.steady(model)
         self = cls(model, deterministic=deterministic, threads=threads or torch.get_num_threads())
+        linears.pack(model, deterministic=deterministic)
+        linears.warn_if_slow(model)
         self.layers = visible_by_layer(model, self.context)
         self.shapes = canaries.layer_shapes(model)
-        linears.pack(model, deterministic=deterministic)
         fuse_norms(model)
         canaries.check_logits(self)
         before, layers = canaries.trial(self), fuse_blocks(model)

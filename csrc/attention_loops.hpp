@@ -287,8 +287,9 @@ constexpr uint32_t kMixBlock = 32;  // tokens that tiles mix together
 /// Weights of whole blocks as sums of two bfloat16, which are off by 2^-16 of them at most: the upper half of a weight as it
 /// is, and what is missing, rounded. The first ones of a segment stand before all of the second ones.
 FORESAY_INLINE void halve(const float* weights, uint32_t first, uint32_t end, uint16_t* halves) {
-    __m512i upper;  // of each word of two vectors the upper half
-    for (uint32_t i = 0; i < 16; ++i) reinterpret_cast<Words&>(upper)[i] = (4 * i + 1) | (4 * i + 3) << 16;
+    Words order;  // of each word of two vectors the upper half
+    for (uint32_t i = 0; i < 16; ++i) order[i] = (4 * i + 1) | (4 * i + 3) << 16;
+    const __m512i upper = reinterpret_cast<__m512i>(order);
     for (uint32_t at = first; at < end; at += kMixBlock) {
         Words high[2], low[2];
         for (uint32_t i = 0; i < 2; ++i) {

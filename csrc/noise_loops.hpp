@@ -21,7 +21,7 @@ typedef uint64_t Wide __attribute__((vector_size(sizeof(Packed))));
 /// Of the low halves.
 FORESAY_INLINE Wide product(Wide a, Wide b) {
 #if FORESAY_WIDTH == 16
-    return reinterpret_cast<Wide>(_mm512_mul_epu32(reinterpret_cast<Packed>(a), reinterpret_cast<Packed>(b)));
+    return reinterpret_cast<Wide>(_mm512_maskz_mul_epu32(0xFF, reinterpret_cast<Packed>(a), reinterpret_cast<Packed>(b)));  // GCC 12 warns of the other
 #else
     return reinterpret_cast<Wide>(_mm256_mul_epu32(reinterpret_cast<Packed>(a), reinterpret_cast<Packed>(b)));
 #endif

@@ -23,7 +23,15 @@ from transformers.pytorch_utils import Conv1D
 
 from foresay import _core
 
-__all__ = ["ANY_ROWS", "PackedLinear", "RowRange", "pack", "reading", "warn_if_slow"]
+__all__ = [
+    "ANY_ROWS",
+    "PackedLinear",
+    "RowRange",
+    "multiplied_by_torch",
+    "pack",
+    "reading",
+    "warn_if_slow",
+]
 
 _log = logging.getLogger("foresay.models")
 _TRIED = (*range(1, 18), 23, 24, 31, 32, 33, 40, 47, 48, 56, 64, 80, 96, 112, 128, 144, 160, 192)
@@ -44,6 +52,7 @@ class RowRange:
 
 
 ANY_ROWS = RowRange(1, 1 << 62)
+_PACKED = (nn.Linear, Conv1D)
 _SAID: list[bool] = []  # whether the process has been told that a model is slow
 # By kind of layer: it is the machine's, not the model's.
 _FOUND: dict[tuple[object, ...], tuple[RowRange, RowRange]] = {}
@@ -158,31 +167,37 @@ def pack(model: nn.Module, *, deterministic: bool) -> None:
 
 
 def warn_if_slow(model: nn.Module) -> None:
-    """Say, once per process, that a packed model still multiplies bfloat16 in torch where torch has
-    no fast product of it.
+    """Where torch has no fast product of bfloat16: say, once per process, that a packed model of
+    bfloat16 still asks torch for some.
 
-    Mutates: torch's settings, if so: at the first such product torch warns and turns oneDNN off for
-    the process; it is turned off here, so that no warning interrupts. Valid until: for ever.
+    Mutates: torch's settings: at its first such product torch warns, with a stack of addresses, and
+    turns oneDNN off for the process; it is turned off here, before that. Valid until: for ever.
     Raises: nothing. GIL: held.
     """
-    if torch.ops.mkldnn._is_mkldnn_bf16_supported() or not _multiplied_by_torch(model):
+    if torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return
-    torch.backends.mkldnn.set_flags(_enabled=False)
-    if not _SAID:
+    if any(weight.dtype == torch.bfloat16 for weight in model.parameters()):
+        torch.backends.mkldnn.set_flags(_enabled=False)  # type: ignore[no-untyped-call]
+    if multiplied_by_torch(model, packed=True) and not _SAID:
         _SAID.append(True)
         _log.warning(
-            "%s multiplies bfloat16 in torch, for which torch has no fast product on this "
-            'processor: it may take a hundred times as long; dtype="float32" is faster here',
+            "%s multiplies bfloat16 in torch, which has no fast product of it on this processor "
+            'and may take a hundred times as long; dtype="float32" is faster here',
             type(model).__name__,
         )
 
 
-def _multiplied_by_torch(model: nn.Module) -> bool:
-    """Whether there are weights of bfloat16 that are neither packed nor looked up."""
+def multiplied_by_torch(model: nn.Module, *, packed: bool) -> bool:
+    """Whether the model has weights of bfloat16 that torch multiplies: those of experts, most of
+    all. Where it is not `packed` yet, not those that `pack` will take.
+
+    Mutates: nothing. Valid until: the model changes. Raises: nothing. GIL: held.
+    """
     return any(
         weight.dtype == torch.bfloat16 and weight.ndim > 1
         for module in model.modules()
-        if not isinstance(module, nn.Embedding)
+        if not isinstance(module, nn.Embedding)  # looked up
+        and (packed or type(module) not in _PACKED)
         for weight in module.parameters(recurse=False)
     )
 
@@ -254,7 +269,7 @@ def _packed(weight: Tensor, bias: Tensor | None, layer: nn.Module) -> PackedLine
 def _in_float32(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The product of bfloat16 in parts, which take little memory: torch may have none of it that is
     fast on this machine."""
-    found = torch.cat([x.float() @ part.float().t() for part in weight.split(4096)], dim=1)
+    found = torch.cat([x.float() @ part.float().t() for part in torch.split(weight, 4096)], dim=1)
     return found if bias is None else found + bias.float()
 
 
@@ -263,7 +278,7 @@ def _linears(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear | Con
     for path, parent in model.named_modules():
         children: Iterable[tuple[str, nn.Module]] = parent.named_children()
         for name, child in children:
-            if not isinstance(child, (nn.Linear, Conv1D)) or type(child) not in (nn.Linear, Conv1D):
+            if not isinstance(child, (nn.Linear, Conv1D)) or type(child) not in _PACKED:
                 continue  # also a subclass, which does more than a Linear
             if child.weight.device.type == "cpu":
                 yield parent, name, child, f"{path}.{name}"

@@ -114,7 +114,7 @@ class Target:
     ) -> Target:
         """The model in a folder of config and safetensors (see `weights.find`), checked.
 
-        dtype          "auto": bfloat16 where the processor multiplies it, else float32
+        dtype          "auto": bfloat16 where that is faster on this machine, else float32
         deterministic  give a row the same bits whatever else is in its step
         threads        of attention; 0: as many as torch uses
 
@@ -124,20 +124,10 @@ class Target:
         """
         transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-        number = _dtype(dtype)
-        try:
-            model = AutoModelForCausalLM.from_pretrained(
-                Path(folder),
-                dtype=number,
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-            )
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-            said = str(error).strip().splitlines()
-            raise ModelError(
-                f"the model in '{folder}' cannot be loaded: {said[0] if said else error!r}"
-            ) from error
+        model = _read(folder, _dtype(dtype))
+        slow = not _torch_multiplies_bfloat16()
+        if dtype == "auto" and slow and linears.multiplied_by_torch(model, packed=False):
+            model = _read(folder, torch.float32)
         return cls.of(model, deterministic=deterministic, threads=threads)
 
     @classmethod
@@ -299,9 +289,34 @@ def _depth(draft: Draft) -> int:
     return max(depths, default=0)
 
 
+def _read(folder: str | os.PathLike[str], dtype: torch.dtype) -> PreTrainedModel:
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            Path(folder),
+            dtype=dtype,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        said = str(error).strip().splitlines()
+        raise ModelError(
+            f"the model in '{folder}' cannot be loaded: {said[0] if said else error!r}"
+        ) from error
+    return model
+
+
+def _torch_multiplies_bfloat16() -> bool:
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def _dtype(name: str) -> torch.dtype:
+    """Where torch has no fast product of bfloat16 the core's takes its place. With NEON it is
+    faster than float32 where few tokens are written, by what is not read from memory, and about as
+    fast where a prompt is read; on other levels that was not measured.
+    """
     if name == "auto":
-        fast = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        fast = _torch_multiplies_bfloat16() or cpu_level() == "neon"
         return torch.bfloat16 if fast else torch.float32
     if name not in _DTYPES:
         raise InputError(f"dtype is {name!r}; valid are auto, {', '.join(_DTYPES)}")

@@ -287,7 +287,11 @@ def _print_text(
         print_heading(heading)
     if sources:
         pieces = spans(
-            result.token_ids, result.sources or (), llm.tokenizer.decode, params.stop_texts
+            result.token_ids,
+            result.sources or (),
+            llm.tokenizer.decode,
+            params.stop_texts,
+            params.min_tokens,
         )
         print_marked(pieces)
     else:

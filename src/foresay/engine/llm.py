@@ -249,7 +249,9 @@ class LLM:
                         seed=seed_of_sample(seed, sample),
                         stops=() if wanted.ignore_eos else self.tokenizer.ends,
                         group=group,
-                        text=AnswerText(self.tokenizer.decode, wanted.stop_texts),
+                        text=AnswerText(
+                            self.tokenizer.decode, wanted.stop_texts, wanted.min_tokens
+                        ),
                         together=together,
                     )
                     answers.append(_Answer(prompt, index, sample, request))

@@ -87,6 +87,21 @@ def test_the_stream_is_the_text(llm: LLM) -> None:
     assert [ends[key].finish_reason for key in order] == [r.finish_reason for r in whole]
 
 
+def test_no_text_ends_an_answer_before_min_tokens(llm: LLM) -> None:
+    free = llm.generate(PROMPTS[0], replace(GREEDY, max_tokens=40, ignore_eos=True))[0]
+    texts = [llm.tokenizer.decode(free.token_ids[:size]) for size in range(41)]
+    stop = texts[5][-1]
+    for drafter in ("suffix", None):
+        for least in (0, 6, 20):
+            params = replace(GREEDY, max_tokens=40, ignore_eos=True, stop=stop, min_tokens=least)
+            answer = llm.beside(drafter).generate(PROMPTS[0], params)[0]
+            ends = [n for n in range(least + 1, 41) if stop in texts[n][len(texts[n - 1]) :]]
+            assert len(answer.token_ids) == (ends[0] if ends else 40)
+            assert answer.text == (texts[ends[0]][: -len(stop)] if ends else texts[40])
+            streamed = list(llm.beside(drafter).stream(PROMPTS[0], params))
+            assert "".join(chunk.text for chunk in streamed) == answer.text
+
+
 def test_who_stops_listening_ends_the_answers(llm: LLM) -> None:
     stream = llm.stream(PROMPTS, replace(GREEDY, max_tokens=200))
     next(stream)

@@ -126,6 +126,21 @@ def test_stop_strings(tmp_path: Path) -> None:
     ours = model.generate(**inputs, **asked, stopping_criteria=criteria, custom_generate=generate)
     assert torch.equal(plain, ours)
 
+    # In a config, with the tokenizer that everybody gives beside it, and given as keywords.
+    texts = config(stop_strings=stops, **asked)
+    for given in ({"generation_config": texts}, {**asked, "stop_strings": stops}):
+        named = {**inputs, **given, "tokenizer": tokenizer}
+        assert torch.equal(plain, model.generate(**named, custom_generate=generate))
+        few = {**named, "min_new_tokens": 50}  # which transformers does not mind either
+        assert torch.equal(model.generate(**few), model.generate(**few, custom_generate=generate))
+        with pytest.raises(ValueError, match="must pass the model's tokenizer"):
+            model.generate(**inputs, **given, custom_generate=generate)
+    alone = {"input_ids": inputs["input_ids"][:1], "tokenizer": tokenizer}
+    with pytest.raises(InputError, match="StopStringCriteria is among the stopping criteria"):
+        model.generate(**alone, generation_config=texts, custom_generate=assisted)
+    free = model.generate(**inputs, **asked, tokenizer=tokenizer, custom_generate=generate)
+    assert torch.equal(free, model.generate(**inputs, **asked))
+
 
 def test_samples_follow_the_seed_and_torch(model: Any) -> None:
     inputs = padded(20, 9)

@@ -119,7 +119,7 @@ def generate(
     if corpus is not None:
         from foresay.drafters.lineup import make_drafter
 
-        guesser = make_drafter(drafter, share="all", corpus=corpus)
+        guesser = make_drafter(drafter, share="all", corpus=corpus, verify=True)
     llm = load(model, dtype, drafter=guesser, policy=policy, with_sources=sources)
     chat = llm.tokenizer.chats and not raw
     if len(texts) == n == 1 and sys.stdout.isatty() and not (sources or as_json):
@@ -287,7 +287,11 @@ def _print_text(
         print_heading(heading)
     if sources:
         pieces = spans(
-            result.token_ids, result.sources or (), llm.tokenizer.decode, params.stop_texts
+            result.token_ids,
+            result.sources or (),
+            llm.tokenizer.decode,
+            params.stop_texts,
+            params.min_tokens,
         )
         print_marked(pieces)
     else:

@@ -50,7 +50,9 @@ Drafter = Annotated[
 Policy = Annotated[
     str, typer.Option(help="How much is guessed: adaptive, fixed, threshold, dynamic-k or none.")
 ]
-Corpus = Annotated[Path | None, typer.Option(help="Corpus file to draft from as well.")]
+Corpus = Annotated[
+    Path | None, typer.Option(help="Corpus file to draft from as well; verified first.")
+]
 
 
 def require_engine(command: str) -> None:

@@ -192,7 +192,7 @@ def _drafter(name: str, corpus: Path | None, tenants: int, tenant_bytes: int) ->
     from foresay.serve.start import tenant_room
 
     room = tenant_room(tenants, tenant_bytes)
-    return make_drafter(name, share="all", corpus=corpus, room=room)
+    return make_drafter(name, share="all", corpus=corpus, verify=True, room=room)
 
 
 def _ready(name: str, as_json: bool) -> Any:

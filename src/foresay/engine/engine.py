@@ -177,7 +177,9 @@ class Engine:
         Mutates: the request, and what it held is free. Valid until: for ever. Raises: nothing. GIL:
         held.
         """
-        if not request.finished:
+        if request.finished:
+            self.scheduler.mend()  # who ended it may have been interrupted
+        else:
             self._finish(request, "cancelled")
 
     def drop_group(self, group: str, tenant: str | None = None) -> None:
@@ -191,7 +193,8 @@ class Engine:
         """One pass of the model: the requests that got tokens or ended in it.
 
         Mutates: the requests. Valid until: for ever. Raises: what the model raises, before anything
-        was committed. A request that fails ends with its error, and harms no other. GIL:
+        was committed. A request that fails ends with its error, and harms no other. After an
+        interrupt cancel all that are under way: then nothing is held that nobody uses. GIL:
         released by torch and the core.
         """
         laps = _Laps()
@@ -330,9 +333,10 @@ class Engine:
                 request.answer.finish()
             if request.answer.stopped is not None and reason == "length":
                 reason = "stop"
-        request.finish_reason, request.error = reason, error
+        # Last of all it has finished: who was interrupted before that can do it again.
         self.scheduler.release(request, keep=reason in ("stop", "length"))
         self._guesser.finish(request)
+        request.error, request.finish_reason = error, reason
 
 
 class _Laps:

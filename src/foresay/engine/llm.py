@@ -249,7 +249,9 @@ class LLM:
                         seed=seed_of_sample(seed, sample),
                         stops=() if wanted.ignore_eos else self.tokenizer.ends,
                         group=group,
-                        text=AnswerText(self.tokenizer.decode, wanted.stop_texts),
+                        text=AnswerText(
+                            self.tokenizer.decode, wanted.stop_texts, wanted.min_tokens
+                        ),
                         together=together,
                     )
                     answers.append(_Answer(prompt, index, sample, request))
@@ -278,6 +280,13 @@ class LLM:
         return as_tokens(prompt, "prompt")  # type: ignore[arg-type]
 
     def _end(self, answers: Sequence[_Answer]) -> None:
+        try:
+            self._cancel(answers)
+        except BaseException:  # an interrupt, which is heard when nothing is left under way
+            self._cancel(answers)
+            raise
+
+    def _cancel(self, answers: Sequence[_Answer]) -> None:
         for answer in answers:
             self.engine.cancel(answer.request)
         for group in {answer.request.group for answer in answers}:

@@ -8,6 +8,7 @@ masks, the step knows who sees whom. A row's position is its place in the text, 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import signature
@@ -34,6 +35,9 @@ from foresay.models.visibility import Visible, visible_by_layer
 __all__ = ["Dtype", "Part", "Target"]
 
 Dtype = Literal["auto", "bfloat16", "float32"]
+# from_pretrained replaces functions of torch and of its own for the whole process while it runs
+# (tie_weights, those that initialise, the default dtype), and two at once put back each other's.
+_LOADING = threading.Lock()
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -291,13 +295,14 @@ def _depth(draft: Draft) -> int:
 
 def _read(folder: str | os.PathLike[str], dtype: torch.dtype) -> PreTrainedModel:
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            Path(folder),
-            dtype=dtype,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-        )
+        with _LOADING:
+            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+                Path(folder),
+                dtype=dtype,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+            )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         said = str(error).strip().splitlines()
         raise ModelError(

@@ -26,14 +26,16 @@ from foresay.draft import Draft
 from foresay.errors import InputError, ModelError
 from foresay.models import canaries, exactness, linears
 from foresay.models.attention import Run, running
-from foresay.models.blocks import fuse_blocks, restore
+from foresay.models.blocks import fuse_blocks, fusible, restore
 from foresay.models.linears import reading
 from foresay.models.norms import fuse_norms
+from foresay.models.progress import Progress, silent
 from foresay.models.visibility import Visible, visible_by_layer
 
 __all__ = ["Dtype", "Part", "Target"]
 
 Dtype = Literal["auto", "bfloat16", "float32"]
+_TRIALS = 5  # what each layer sees, linear layers, logits, whole layers, exactness
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -111,12 +113,14 @@ class Target:
         dtype: Dtype = "auto",
         deterministic: bool = True,
         threads: int = 0,
+        progress: Progress = silent,
     ) -> Target:
         """The model in a folder of config and safetensors (see `weights.find`), checked.
 
         dtype          "auto": bfloat16 where the processor multiplies it, else float32
         deterministic  give a row the same bits whatever else is in its step
         threads        of attention; 0: as many as torch uses
+        progress       told when the model is read, and which trials of it are done
 
         Mutates: nothing. Valid until: for ever. Raises: ModelError for files that cannot be read,
         UnsupportedModel for a model that cannot be run exactly, InputError for another dtype. GIL:
@@ -125,6 +129,7 @@ class Target:
         transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         number = _dtype(dtype)
+        progress("read", 0, None)
         try:
             model = AutoModelForCausalLM.from_pretrained(
                 Path(folder),
@@ -138,28 +143,41 @@ class Target:
             raise ModelError(
                 f"the model in '{folder}' cannot be loaded: {said[0] if said else error!r}"
             ) from error
-        return cls.of(model, deterministic=deterministic, threads=threads)
+        return cls.of(model, deterministic=deterministic, threads=threads, progress=progress)
 
     @classmethod
-    def of(cls, model: PreTrainedModel, *, deterministic: bool = True, threads: int = 0) -> Target:
+    def of(
+        cls,
+        model: PreTrainedModel,
+        *,
+        deterministic: bool = True,
+        threads: int = 0,
+        progress: Progress = silent,
+    ) -> Target:
         """A model of transformers, which belongs to the target from now on.
 
         Mutates: the model: its attention function, layers and norms. Valid until: for ever.
-        Raises: UnsupportedModel. GIL: released by torch.
+        Raises: UnsupportedModel, and what `progress` raises. GIL: released by torch.
         """
         model.train(False).requires_grad_(False)
         _without_far_scaling(model)
         if deterministic:
             exactness.steady(model)
         self = cls(model, deterministic=deterministic, threads=threads or torch.get_num_threads())
+        progress("try", 0, _TRIALS)
         self.layers = visible_by_layer(model, self.context)
         self.shapes = canaries.layer_shapes(model)
+        progress("try", 1, _TRIALS)
         linears.pack(model, deterministic=deterministic)
         fuse_norms(model)
+        progress("try", 2, _TRIALS)
         canaries.check_logits(self)
-        before, layers = canaries.trial(self), fuse_blocks(model)
-        if layers and not canaries.alike(canaries.trial(self), before):
-            restore(model, layers)
+        progress("try", 3, _TRIALS)
+        if fusible(model):
+            before, layers = canaries.trial(self), fuse_blocks(model)
+            if not canaries.alike(canaries.trial(self), before):
+                restore(model, layers)
+        progress("try", 4, _TRIALS)
         if deterministic:
             self.exact = exactness.holds(self)
         return self

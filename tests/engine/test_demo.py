@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from foresay.bench.demo import Comparison, Demo, DemoPrompt, built_in_prompts, compare
+from foresay.bench.demo import Comparison, Demo, DemoPrompt, built_in_prompts, compare, write_corpus
 from foresay.cli.sources import SOURCES, Span, marked, spans
-from foresay.engine.llm import Result
+from foresay.drafters.suffix import SuffixDrafter
+from foresay.engine.llm import LLM, Result
 from foresay.engine.request import Stats
 from foresay.errors import InputError, LogitsError
 from foresay.sampling.params import SamplingParams
@@ -177,6 +178,21 @@ def test_a_difference_fails_the_demonstration(tiny: Path, monkeypatch: pytest.Mo
     assert done.status == 1 and json.loads(done.out)["identical"] is False
 
 
+@pytest.mark.model
+def test_the_default_model_in_the_demonstration(tmp_path: Path) -> None:
+    """The shortest of its prompts; reading the others takes longer than all the rest."""
+    prompts = sorted(built_in_prompts(12), key=lambda prompt: len(prompt.text))[:3]
+    assert [prompt.name for prompt in prompts[:2]] == ["question again", "question"]
+    write_corpus(tmp_path / "recorded.foresay")
+    plain = LLM(drafter=None, dtype="float32", memory=1 << 28)
+    drafter = SuffixDrafter(corpus=tmp_path / "recorded.foresay")
+    fast = plain.beside(drafter, "fixed", with_sources=True)
+    demo = Demo(list(compare(plain, fast, prompts)))
+    assert demo.total.identical and demo.total.tokens_per_step > 1
+    assert set(demo.sources) & {"own", "history", "corpus", "group"}
+
+
+@pytest.mark.slow
 @pytest.mark.model
 def test_the_demonstration() -> None:
     done = call("demo", "--max-tokens", 24, "--json")  # guesses need some text to come from

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ __all__ = ["FORMAT", "cache_folder", "place", "writing"]
 FORMAT = 1
 """Changes when the same file would be converted to other bits; part of the names in the cache."""
 
+_LOOK = 0.05  # seconds between looks whether another process is done
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -105,14 +107,20 @@ def _locked(path: Path, progress: Progress) -> Iterator[None]:
     # waits for the old.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress("wait", 0, None)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        while not _lock(descriptor):
+            progress("wait", 0, None)  # which may end it; a lock that is waited for could not be
+            time.sleep(_LOOK)
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _sync(path: Path) -> None:

@@ -93,6 +93,7 @@ def foresay(*arguments: str | Path, without: tuple[str, ...] = ()) -> tuple[int,
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow  # its layers have tests of their own, of every right and every wrong rule
 def test_the_quick_proof() -> None:
     status, out, err = foresay("--quick", "--json")
     assert (status, err) == (0, "")
@@ -101,6 +102,16 @@ def test_the_quick_proof() -> None:
     layers = [check["layer"] for check in report["checks"]]
     assert {"exact", "scripts", "law", "wrong"} == set(layers)
     assert layers.count("wrong") >= 30 and layers.count("exact") == len(RIGHT)
+
+
+@pytest.mark.parametrize("name", sampled.SUBJECTS)
+def test_the_laws_of_the_batched_code(name: str) -> None:
+    assert sampled.test(sampled.SUBJECTS[name], 0.03, family=len(sampled.SUBJECTS)).equal
+
+
+@pytest.mark.parametrize("name", sampled.WRONG_SUBJECTS)
+def test_wrong_laws_are_found(name: str) -> None:
+    assert not sampled.test(sampled.WRONG_SUBJECTS[name], 0.02).equal
 
 
 @pytest.fixture(scope="module")

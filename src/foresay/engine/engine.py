@@ -39,6 +39,7 @@ from foresay.engine.text import AnswerText
 from foresay.engine.urgency import urgency
 from foresay.errors import ForesayError, InputError
 from foresay.models.pages import PAGE, Pages
+from foresay.models.progress import Progress, silent
 from foresay.models.target import Part, Target
 from foresay.sampling.ask import AskBatch
 from foresay.sampling.batched.match import match
@@ -76,6 +77,7 @@ class Engine:
     max_running   requests in one step
     max_rows      tokens of prompts in one step
     with_sources  note where each token was drafted from, for those who want to look
+    progress      told while steps are timed, which takes seconds
 
     Mutates: only through its methods. Valid until: for ever. Raises: InputError when constructed.
     GIL: released by torch and the core.
@@ -91,6 +93,7 @@ class Engine:
         max_running: int = 256,
         max_rows: int = 512,
         with_sources: bool = False,
+        progress: Progress = silent,
     ) -> None:
         limits = (("max_running", max_running), ("max_rows", max_rows), ("memory", memory))
         for name, value in limits:
@@ -104,7 +107,8 @@ class Engine:
             )
         self.target = target
         self._guesser = Guesser(drafter, target.vocabulary, with_sources=with_sources)
-        cost = measured_cost(target) if drafter is not None and policy == "adaptive" else None
+        timed = drafter is not None and policy == "adaptive"
+        cost = measured_cost(target, progress) if timed else None
         self.policy = make_policy(policy if drafter is not None else "none", cost)
         pages = Pages(tokens // PAGE)
         self.scheduler = Scheduler(target.open, pages, max_running=max_running, max_rows=max_rows)

@@ -17,7 +17,7 @@ from foresay.models.attention import current
 from foresay.models.linears import PackedLinear
 from foresay.models.norms import CoreNorm
 
-__all__ = ["CoreBlock", "fuse_blocks", "restore"]
+__all__ = ["CoreBlock", "fuse_blocks", "fusible", "restore"]
 
 # Names, since what is inside looks alike in models that scale, clip or place differently.
 _KNOWN = frozenset(
@@ -92,13 +92,21 @@ class CoreBlock(nn.Module):
         return rows
 
 
+def fusible(model: nn.Module) -> dict[str, nn.Module]:
+    """The decoder layers that the core can compute, by path.
+
+    Mutates: nothing. Valid until: the model changes. Raises: nothing. GIL: held.
+    """
+    return {path: module for path, module in model.named_modules() if _fits(module)}
+
+
 def fuse_blocks(model: nn.Module) -> dict[str, nn.Module]:
     """Replace the decoder layers that the core can compute; those that were there, by path, so that
     `restore` can put them back.
 
     Mutates: the model. Valid until: for ever. Raises: nothing. GIL: held.
     """
-    found = {path: module for path, module in model.named_modules() if _fits(module)}
+    found = fusible(model)
     for path, module in found.items():
         model.set_submodule(path, CoreBlock(module))
     return found

@@ -194,18 +194,21 @@ def _in_one_step(target: Target, texts: Sequence[Any], trees: Sequence[Draft]) -
 
 
 def _plainly(target: Target, text: Any, tree: Draft) -> Tensor:
-    """The model's own logits after the text and after each node's path."""
-    rows = []
-    for node in range(-1, len(tree)):
-        path: list[int] = []
-        at = node
-        while at >= 0:
-            path.insert(0, int(tree.tokens[at]))
-            at = int(tree.parents[at])
-        ids = torch.tensor([[*text.tolist(), *path]])
+    """The model's own logits after the text and after each node's path: of one pass for each leaf,
+    which has the rows of all nodes on the way to it.
+    """
+    rows: dict[int, Tensor] = {}
+    for leaf in reversed(range(-1, len(tree))):
+        if leaf in rows:
+            continue
+        path = [leaf]
+        while path[0] >= 0:
+            path.insert(0, int(tree.parents[path[0]]))
+        ids = torch.tensor([[*text.tolist(), *(int(tree.tokens[node]) for node in path[1:])]])
         with torch.inference_mode():
-            rows.append(target.model(input_ids=ids, use_cache=False).logits[0, -1].float())
-    return torch.stack(rows)
+            logits = target.model(input_ids=ids, use_cache=False).logits[0, -len(path) :]
+        rows |= {node: row.float() for node, row in zip(path, logits, strict=True)}
+    return torch.stack([rows[node] for node in range(-1, len(tree))])
 
 
 def _tokens(random: np.random.Generator, target: Target, size: int) -> Any:

@@ -27,9 +27,10 @@ from foresay.draft import Draft
 from foresay.errors import InputError, ModelError
 from foresay.models import canaries, exactness, linears
 from foresay.models.attention import Run, running
-from foresay.models.blocks import fuse_blocks, restore
+from foresay.models.blocks import fuse_blocks, fusible, restore
 from foresay.models.linears import reading
 from foresay.models.norms import fuse_norms
+from foresay.models.progress import Progress, silent
 from foresay.models.visibility import Visible, visible_by_layer
 
 __all__ = ["Dtype", "Part", "Target"]
@@ -38,6 +39,7 @@ Dtype = Literal["auto", "bfloat16", "float32"]
 # from_pretrained replaces functions of torch and of its own for the whole process while it runs
 # (tie_weights, those that initialise, the default dtype), and two at once put back each other's.
 _LOADING = threading.Lock()
+_TRIALS = 5  # linear layers, what each layer sees, logits, whole layers, exactness
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -115,12 +117,14 @@ class Target:
         dtype: Dtype = "auto",
         deterministic: bool = True,
         threads: int = 0,
+        progress: Progress = silent,
     ) -> Target:
         """The model in a folder of config and safetensors (see `weights.find`), checked.
 
         dtype          "auto": bfloat16 where that is faster on this machine, else float32
         deterministic  give a row the same bits whatever else is in its step
         threads        of attention; 0: as many as torch uses
+        progress       told when the model is read, and which trials of it are done
 
         Mutates: nothing. Valid until: for ever. Raises: ModelError for files that cannot be read,
         UnsupportedModel for a model that cannot be run exactly, InputError for another dtype or a
@@ -128,19 +132,27 @@ class Target:
         """
         transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        progress("read", 0, None)
         model = _read(folder, _dtype(dtype))
         slow = not _torch_multiplies_bfloat16()
         if dtype == "auto" and slow and linears.multiplied_by_torch(model, packed=False):
             model = _read(folder, torch.float32)
-        return cls.of(model, deterministic=deterministic, threads=threads)
+        return cls.of(model, deterministic=deterministic, threads=threads, progress=progress)
 
     @classmethod
-    def of(cls, model: PreTrainedModel, *, deterministic: bool = True, threads: int = 0) -> Target:
+    def of(
+        cls,
+        model: PreTrainedModel,
+        *,
+        deterministic: bool = True,
+        threads: int = 0,
+        progress: Progress = silent,
+    ) -> Target:
         """A model of transformers, which belongs to the target from now on.
 
         Mutates: the model: its attention function, layers and norms. Valid until: for ever.
-        Raises: UnsupportedModel, and InputError for a FORESAY_CPU that this machine has not. GIL:
-        released by torch.
+        Raises: UnsupportedModel, InputError for a FORESAY_CPU that this machine has not, and what
+        `progress` raises. GIL: released by torch.
         """
         cpu_level()
         model.train(False).requires_grad_(False)
@@ -148,15 +160,21 @@ class Target:
         if deterministic:
             exactness.steady(model)
         self = cls(model, deterministic=deterministic, threads=threads or torch.get_num_threads())
+        progress("try", 0, _TRIALS)
         linears.pack(model, deterministic=deterministic)
         linears.warn_if_slow(model)
+        progress("try", 1, _TRIALS)
         self.layers = visible_by_layer(model, self.context)
         self.shapes = canaries.layer_shapes(model)
         fuse_norms(model)
+        progress("try", 2, _TRIALS)
         canaries.check_logits(self)
-        before, layers = canaries.trial(self), fuse_blocks(model)
-        if layers and not canaries.alike(canaries.trial(self), before):
-            restore(model, layers)
+        progress("try", 3, _TRIALS)
+        if fusible(model):
+            before, layers = canaries.trial(self), fuse_blocks(model)
+            if not canaries.alike(canaries.trial(self), before):
+                restore(model, layers)
+        progress("try", 4, _TRIALS)
         if deterministic:
             self.exact = exactness.holds(self)
         return self

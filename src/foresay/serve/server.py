@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -26,10 +27,11 @@ from foresay.serve.app import Routes
 from foresay.serve.gate import LOCAL, Gate
 from foresay.serve.limits import Limits
 from foresay.serve.metrics import Metrics
+from foresay.serve.wire import Wire
 
 __all__ = ["Address", "Server", "check_address", "is_loopback"]
 
-_HANDSHAKE = 10.0  # seconds that a connection may take for a request's head
+_SWEEP = 2.5  # seconds between two looks at how many connections there are
 _SEND_BUFFER = 256 << 10  # of a socket: what a slow reader may leave in the kernel
 _STALLED = 60_000  # milliseconds after which the kernel gives up a peer that takes nothing
 _FLUSH = 5  # seconds for what was written to be read, at the very end
@@ -96,13 +98,12 @@ class Server(uvicorn.Server):
                 gate,
                 lifespan="off",
                 ws="none",
-                http="h11",
+                http=partial(Wire, limits, routes.metrics.refuse),  # type: ignore[arg-type]
                 loop="asyncio",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                h11_max_incomplete_event_size=64 << 10,
                 timeout_keep_alive=60,
                 timeout_graceful_shutdown=_FLUSH,
                 ssl_certfile=address.certificate,
@@ -116,7 +117,7 @@ class Server(uvicorn.Server):
         host, port = self._socket.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'https' if address.certificate else 'http'}://{shown}:{port}"
-        self._idle: dict[Any, tuple[Any, float]] = {}
+        self._idle: dict[Any, tuple[Any, float]] = {}  # connections: their last requests, and when
         self._signals = 0
 
     async def run_until_stopped(self) -> None:
@@ -183,24 +184,19 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def _sweep(self) -> None:
-        """Close connections that begin a request and do not go on, which uvicorn would keep; and
-        those that have asked nothing for the longest, if there are too many."""
+        """Close the connections that have asked nothing for the longest, if there are too many."""
         while True:
-            await asyncio.sleep(_HANDSHAKE / 4)
+            await asyncio.sleep(_SWEEP)
             now, before = monotonic(), self._idle
             connections: list[Any] = list(self.server_state.connections)
             self._idle = {}
             for one in connections:
                 if one.cycle is None or one.cycle.response_complete:
-                    # uvicorn's own timer runs after a request, until a byte of the next comes.
-                    state = (one.cycle, one.timeout_keep_alive_task is None)
-                    known, since = before.get(one, (state, now))
-                    self._idle[one] = (state, since if known == state else now)
+                    known, since = before.get(one, (one.cycle, now))
+                    self._idle[one] = (one.cycle, since if known is one.cycle else now)
             oldest = sorted(self._idle, key=lambda one: self._idle[one][1])
-            surplus = set(oldest[: max(len(connections) - 2 * self._limits.connections, 0)])
-            for one, ((_, begun), since) in self._idle.items():
-                if one in surplus or (begun and now - since > _HANDSHAKE):
-                    one.transport.close()
+            for one in oldest[: max(len(connections) - 2 * self._limits.connections, 0)]:
+                one.transport.close()
 
 
 def _listening(address: Address) -> socket.socket:

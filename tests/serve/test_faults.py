@@ -270,11 +270,9 @@ def test_who_takes_too_long_to_finish_is_cancelled(folder: Path) -> None:
         wait_for(lambda: server.server.should_exit)
 
 
-def test_connections_that_never_ask_are_closed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "_HANDSHAKE", 0.2)
-    with one_thread(), running(*tiny_llm(folder)) as server:
+def test_connections_that_never_ask_are_closed(folder: Path) -> None:
+    limits = Limits(head_seconds=0.2)
+    with one_thread(), running(*tiny_llm(folder), limits=limits) as server:
         server.http.get("/live")
         port = int(server.url.rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port)) as client:
@@ -306,11 +304,13 @@ def lives(client: socket.socket, pause: float = 0.0) -> bool:
 
 
 @pytest.mark.parametrize("rest", [b"G", b"GET /live HTTP/1.1\r\nHost: local"])
-def test_connections_that_ask_once_and_then_half_are_closed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, rest: bytes
-) -> None:
-    monkeypatch.setattr(server_module, "_HANDSHAKE", 0.2)
-    with one_thread(), running(*tiny_llm(folder)) as server, connected(server) as client:
+def test_connections_that_ask_once_and_then_half_are_closed(folder: Path, rest: bytes) -> None:
+    limits = Limits(head_seconds=0.2)
+    with (
+        one_thread(),
+        running(*tiny_llm(folder), limits=limits) as server,
+        connected(server) as client,
+    ):
         assert lives(client)
         time.sleep(0.5)  # between two requests it may be idle
         assert lives(client, 0.1)
@@ -319,8 +319,8 @@ def test_connections_that_ask_once_and_then_half_are_closed(
 
 
 def test_a_request_that_runs_is_not_idle(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the sweep may be as quick as in these tests."""
-    monkeypatch.setattr(server_module, "_HANDSHAKE", 0.1)
+    """So that a head may have as little time as in these tests."""
+    monkeypatch.setattr(server_module, "_SWEEP", 0.02)
     llm, drafter = tiny_llm(folder)
     step = llm.engine.step
 
@@ -329,7 +329,7 @@ def test_a_request_that_runs_is_not_idle(folder: Path, monkeypatch: pytest.Monke
         return step()
 
     monkeypatch.setattr(llm.engine, "step", slow)
-    with one_thread(), running(llm, drafter) as server:
+    with one_thread(), running(llm, drafter, limits=Limits(head_seconds=0.1)) as server:
         server.good("/v1/completions", prompt="a", max_tokens=3, ignore_eos=True)
 
 
@@ -337,7 +337,7 @@ def test_strangers_cannot_use_the_connections_up(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than twice as many as may be open: the idle ones go, and nobody is sent away."""
-    monkeypatch.setattr(server_module, "_HANDSHAKE", 0.2)
+    monkeypatch.setattr(server_module, "_SWEEP", 0.05)
     with (
         one_thread(),
         running(*tiny_llm(folder), limits=Limits(connections=2)) as server,

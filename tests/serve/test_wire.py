@@ -8,6 +8,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from serve.running import Running, running, tiny_llm, wait_for
 from tiny import one_thread
 
 SECONDS = 0.4  # for a head, and for a body, in these tests
+SLACK = 4.0  # for a machine that does other things, too
 LINGERS = 2.0  # what docs/deploy.md says
 SMUGGLED = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
 JSON = b"Host: localhost\r\nContent-Type: application/json\r\n"
@@ -158,7 +160,10 @@ def test_also_behind_a_good_request(server: Running) -> None:
         (b"content-LENGTH:\t014 ", BODY),
         (b"Transfer-Encoding: chunked", CHUNKS),
         (b"transfer-ENCODING:  ChUnKeD\t", CHUNKS),
-        (b"Transfer-Encoding: chunked", b"7;a=b\r\n" + BODY[:7] + b"\r\n07\r\n" + BODY[7:] + b"\r\n"),
+        (
+            b"Transfer-Encoding: chunked",
+            b"7;a=b\r\n" + BODY[:7] + b"\r\n07\r\n" + BODY[7:] + b"\r\n",
+        ),
     ],
 )
 def test_what_is_read_in_one_way_is_answered(server: Running, header: bytes, body: bytes) -> None:
@@ -190,8 +195,7 @@ def head_of(size: int, kind: str) -> bytes:
     head = b"GET /live" + rest
     if kind == "header":
         return head + b"\r\nX-Any: " + b"a" * (size - len(head) - 9) + b"\r\n\r\n"
-    while size - len(head) > 24:
-        head += b"\r\nX-Any: 0123"
+    head += b"\r\nX-Any: 0123" * ((size - len(head)) // 13 - 1)
     return head + b"\r\nX-Any: " + b"a" * (size - len(head) - 9) + b"\r\n\r\n"
 
 
@@ -232,18 +236,14 @@ def test_a_head_that_does_not_come(server: Running, parts: list[bytes]) -> None:
     """Byte by byte is no help: the time is that of the whole head."""
     begin = time.monotonic()
     with connected(server) as client:
-        try:
+        received = b""
+        with suppress(OSError):  # it may be closed already, while more is sent
             for part in parts:
                 client.sendall(part)
                 time.sleep(0.02)
-        except OSError:
-            pass  # closed already
-        received = b""
-        try:
+        with suppress(ConnectionResetError):
             received = to_the_end(client)
-        except ConnectionResetError:
-            pass
-    assert SECONDS * 0.9 < time.monotonic() - begin < SECONDS + 1.5
+    assert SECONDS * 0.9 < time.monotonic() - begin < SECONDS + SLACK
     assert received.count(b"HTTP/1.1 ") == (len(parts[0]) > 40 and b"\r\n\r\n" in parts[0])
 
 
@@ -261,7 +261,7 @@ def test_a_body_that_does_not_come(server: Running, sent: bytes) -> None:
     begin = time.monotonic()
     answer = told(server, sent)
     assert answer.startswith(b"HTTP/1.1 408 ") and b"connection: close" in answer.lower()
-    assert SECONDS * 0.9 < time.monotonic() - begin < SECONDS + 1.5
+    assert SECONDS * 0.9 < time.monotonic() - begin < SECONDS + SLACK
 
 
 @pytest.mark.parametrize(
@@ -280,16 +280,21 @@ def test_a_body_that_does_not_come(server: Running, sent: bytes) -> None:
 def test_an_answer_before_the_body_is_the_last(server: Running, status: int, sent: bytes) -> None:
     """The rest could otherwise be read as a request, or hold the connection for ever."""
     begin = time.monotonic()
+    answer = told(server, sent)
+    assert answer.startswith(b"HTTP/1.1 %d " % status), answer
+    assert b"connection: close" in answer.lower() and time.monotonic() - begin < SLACK
+    wait_for(lambda: len(server.server.server_state.connections) <= 1)
+
+
+def test_who_goes_on_sending_is_cut_off(server: Running) -> None:
+    """It has its answer, and some time to read it; nobody answers to the rest."""
+    begin = time.monotonic()
     with connected(server) as client:
-        client.sendall(sent)
-        answer = to_the_end(client)
-        assert answer.startswith(b"HTTP/1.1 %d " % status), answer
-        assert b"connection: close" in answer.lower() and time.monotonic() - begin < 1
-        # It may go on sending for a while, and nobody answers.
-        wait_for(lambda: not cut_off(client), 0.1)
-        wait_for(lambda: cut_off(client), LINGERS + 1)
+        client.sendall(post(b"Content-Length: 5000", body=b""))
+        assert to_the_end(client).startswith(b"HTTP/1.1 413 ")
+        assert not cut_off(client)
+        wait_for(lambda: cut_off(client), LINGERS + SLACK)
         assert time.monotonic() - begin > LINGERS * 0.9
-    wait_for(lambda: not server.server.server_state.connections - {kept(server)})
 
 
 def cut_off(client: socket.socket) -> bool:
@@ -303,14 +308,9 @@ def cut_off(client: socket.socket) -> bool:
     return False
 
 
-def kept(server: Running) -> Any:
-    """The connection of the test's own client."""
-    return next(iter(server.server.server_state.connections), None)
-
-
 def test_who_leaves_after_it_was_refused_is_forgotten_at_once(server: Running) -> None:
     assert told(server, ODD["length and chunked"]).startswith(b"HTTP/1.1 400 ")
-    wait_for(lambda: len(server.server.server_state.connections) <= 1, 0.5)
+    wait_for(lambda: len(server.server.server_state.connections) <= 1, LINGERS / 2)
 
 
 def test_a_large_body_can_be_sent_to_a_server_that_refuses_it(server: Running) -> None:

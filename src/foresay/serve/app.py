@@ -71,7 +71,6 @@ class Routes:
     ) -> None:
         self.name = name
         self.steps = Steps()
-        self.metrics = Metrics(name)
         self.driver = Driver(llm, drafter, limits, self._seen)
         self._llm = llm
         self._drafter = drafter
@@ -79,6 +78,7 @@ class Routes:
         self._limits = limits
         self._shield = shield
         self._reader = Reader(llm, limits)
+        self.metrics = Metrics(name, self._reader.context)
         self._words = Words(llm.tokenizer, llm.target.vocabulary)
         self._created = int(time.time())
         # Tokenizing a long text takes time that the event loop does not have.

@@ -376,19 +376,19 @@ class Driver:
 
     def _accounted(self, changed: list[Request], start: float) -> Step:
         """What the step did, from what the requests have more than before."""
-        spent: dict[str | None, dict[str, float]] = {}
+        preemptions, spent = 0, dict[str | None, dict[str, float]]()
         for request in {*self._engine.scheduler.running, *changed}:
             if request in self._jobs:
                 own = spent.setdefault(request.tenant, dict.fromkeys(PHASES, 0.0))
-                self._jobs[request].account(own)
-        shares: dict[str | None, Share] = {}
+                preemptions += self._jobs[request].account(own, start)
+        gaps, shares = list[float](), dict[str | None, Share]()
         for request in changed:
             if request in self._jobs:
                 own = spent[request.tenant]
                 share = shares.setdefault(request.tenant, Share(steps=1, seconds=own))
-                self._jobs[request].count(share)
+                gaps += self._jobs[request].count(share)
         total = {phase: sum(own[phase] for own in spent.values()) for phase in PHASES}
-        return Step(start - self.started, total, shares)
+        return Step(start - self.started, total, shares, gaps, preemptions)
 
 
 def _resolve(answer: asyncio.Future[T], value: T, failure: BaseException | None) -> None:

@@ -30,6 +30,7 @@ from foresay.errors import InputError
 if TYPE_CHECKING:
     from foresay.serve.keys import Keys
 
+_log = logging.getLogger("foresay.serve")
 _NEEDED = {
     "starlette": "starlette",
     "uvicorn": "uvicorn",
@@ -60,6 +61,14 @@ def serve(
         Path | None,
         typer.Option(
             help="A file with lines TENANT KEY, or TENANT sha256:DIGEST.", show_default=False
+        ),
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A web page's origin from which browsers may ask, as https://chat.example.org, or "
+            "'*' for any; may be given again.",
+            show_default=False,
         ),
     ] = None,
     insecure: Annotated[
@@ -112,7 +121,7 @@ def serve(
 
     It listens on this machine only, unless --host says otherwise; then it wants keys. A tenant's
     answers are drafted from its own earlier ones, never from another's. SIGTERM finishes what has
-    begun and ends.
+    begun and ends; SIGHUP reads the file of --keys again.
 
     --pad, --every and --coalesce hide from those who watch encrypted traffic how many guesses were
     right, at the price of bytes and delay.
@@ -137,6 +146,7 @@ def serve(
     from foresay.serve.shield import Shield
 
     check_names(drafter, policy)
+    _log_to_stderr(as_json)
     who = _keys(api_key or [], keys)
     limits = Limits(
         body=body_mb << 20, n=max_n, connections=connections, queue=queue, drain_seconds=drain
@@ -144,15 +154,20 @@ def serve(
     shield = Shield(bucket=pad, every=every, tokens=coalesce, hide=hide)
     if (ssl_certfile is None) != (ssl_keyfile is None):
         raise InputError("TLS needs both --ssl-certfile and --ssl-keyfile")
-    _log_to_stderr(as_json)
     from foresay.serve.server import Address, check_address, is_loopback
-    from foresay.serve.start import Settings
+    from foresay.serve.start import Settings, check_origin
     from foresay.serve.start import serve as run
 
     if not (who or insecure or is_loopback(host)):
         raise InputError(
             f"--host {host} can be reached from other machines and there are no keys; give "
             "--api-key or --keys, or --insecure if everybody may ask"
+        )
+    for origin in cors_origin or []:
+        check_origin(origin)
+    if cors_origin and not who:
+        _log.warning(
+            "pages of %s may ask without a key, whoever opens them", " and ".join(cors_origin)
         )
     address = Address(host, port, ssl_certfile, ssl_keyfile)
     check_address(address)
@@ -172,7 +187,16 @@ def serve(
             with_sources=not hide,
         ).result()
     called = name or (Path(model).name if Path(model).exists() else model)
-    run(llm, guesser, Settings(called, address, who, limits, shield), _ready(called, as_json))
+    settings = Settings(
+        called,
+        address,
+        who,
+        limits,
+        shield,
+        reread=None if keys is None else lambda: _keys(api_key or [], keys),
+        origins=tuple(cors_origin or ()),
+    )
+    run(llm, guesser, settings, _ready(called, as_json))
 
 
 def _keys(given: list[str], file: Path | None) -> Keys:

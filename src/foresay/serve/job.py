@@ -78,7 +78,8 @@ class Job:
         if stats.tokens > self._tokens:
             self._first = now if self._first is None else self._first
             self._last_at = now
-            self.stream.written += stats.tokens - self._tokens
+            if not self.question.unwanted:
+                self.stream.written += stats.tokens - self._tokens
         self._last = (stats.drafted - self._drafted, stats.accepted - self._accepted)
         share.add(*self._last, stats.tokens - self._tokens)
         self._drafted, self._accepted = stats.drafted, stats.accepted

@@ -1,5 +1,6 @@
 """The process: sockets, signals, draining.
 
+SIGHUP            the keys are read again
 SIGTERM, SIGINT   new requests are refused with 503, running ones are finished, then it ends
 again, or after `drain_seconds`   running answers are cancelled
 """
@@ -21,10 +22,12 @@ from time import monotonic
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from foresay.errors import InputError
 from foresay.serve.app import Routes
-from foresay.serve.gate import LOCAL, Gate
+from foresay.serve.gate import LOCAL
+from foresay.serve.keys import Keys
 from foresay.serve.limits import Limits
 from foresay.serve.metrics import Metrics
 from foresay.serve.wire import Wire
@@ -79,7 +82,9 @@ def check_address(address: Address) -> None:
 class Server(uvicorn.Server):
     """Listens until it is told to stop. To be made in the event loop that will run it.
 
-    ready  told the address when requests are taken
+    app     the routes behind their gate
+    ready   told the address when requests are taken
+    reload  reads the keys again and uses them; they, or None where there is no file of keys
 
     Mutates: what the routes mutate. Valid until: `run` ends. Raises: InputError when constructed
     with an address that cannot be had. GIL: held but while the engine works.
@@ -88,14 +93,15 @@ class Server(uvicorn.Server):
     def __init__(
         self,
         routes: Routes,
-        gate: Gate,
+        app: ASGIApp,
         limits: Limits,
         address: Address,
         ready: Callable[[str], None] = lambda url: None,
+        reload: Callable[[], Keys | None] = lambda: None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
-                gate,
+                app,
                 lifespan="off",
                 ws="none",
                 http=partial(Wire, limits, routes.metrics.refuse),  # type: ignore[arg-type]
@@ -113,6 +119,7 @@ class Server(uvicorn.Server):
         self._routes = routes
         self._limits = limits
         self._ready = ready
+        self._reload = reload
         self._socket = _listening(address)
         host, port = self._socket.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
@@ -130,6 +137,7 @@ class Server(uvicorn.Server):
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.drain)
+            loop.add_signal_handler(signal.SIGHUP, self.reload)
         driver.start()
         aside = [
             asyncio.ensure_future(self._sweep()),
@@ -155,6 +163,23 @@ class Server(uvicorn.Server):
         else:
             self._routes.driver.cancel_all()
             self.should_exit = True
+
+    def reload(self) -> None:
+        """Read the keys again: from now on these are asked for. If they cannot be read, the old
+        ones stay, and the log says why.
+
+        Mutates: who may ask. Valid until: the next call. Raises: nothing. GIL: held.
+        """
+        try:
+            found = self._reload()
+        except InputError as error:
+            _log.error("the keys stay as they were: %s", error)
+            return
+        if found is None:
+            _log.warning("there is no file of keys to read again")
+        else:
+            digests, tenants = len(found.digests), len(found.tenants)
+            _log.info("the keys were read again: %d, of %d tenants", digests, tenants)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

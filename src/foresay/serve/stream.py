@@ -67,6 +67,10 @@ class Stream:
         self.cancelled = False
         self.held_back = False
         """Whether the pieces wait on purpose, and not for a slow reader."""
+        self.lost: str | None = None
+        """Why nobody reads any more, if so."""
+        self.asked = 0
+        """Tokens of all prompts."""
         self.written = 0
         """Tokens of all answers so far. The engine's thread counts them."""
         self.ends: dict[int, list[int]] = {}

@@ -160,25 +160,37 @@ class Wire(H11Protocol):
         return self.conn.refused is not None or self.conn.their_state in over
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin. Mutates: the server's connections. Raises: nothing."""
+        """Begin.
+
+        Mutates: the server's connections. Valid until: for ever. Raises: nothing. GIL: held.
+        """
         gentle: Any = _Gentle(transport, self)
         super().connection_made(gentle)
         self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End. Mutates: the server's connections. Raises: nothing."""
+        """End.
+
+        Mutates: the server's connections. Valid until: for ever. Raises: nothing. GIL: held.
+        """
         if self._head is not None:
             self._head.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read. Mutates: the connection. Raises: nothing."""
+        """Read.
+
+        Mutates: the connection. Valid until: for ever. Raises: nothing. GIL: held.
+        """
         if not self.transport.is_closing():
             super().data_received(data)
             self._wait_for_head()
 
     def on_response_complete(self) -> None:
-        """Go on with what came meanwhile. Mutates: the connection. Raises: nothing."""
+        """Go on with what came meanwhile.
+
+        Mutates: the connection. Valid until: for ever. Raises: nothing. GIL: held.
+        """
         super().on_response_complete()
         self._wait_for_head()
 

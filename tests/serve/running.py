@@ -73,8 +73,10 @@ class Running:
         assert not self.llm.engine.busy
 
 
-def raw_request(server: Running, body: dict[str, Any], receive: int | None = None) -> socket.socket:
-    """A client of bare TCP that has asked and not read."""
+def raw_request(
+    server: Running, body: dict[str, Any], receive: int | None = None, least: int = 0
+) -> socket.socket:
+    """A client of bare TCP that has asked, but for so many bytes at least, and not read."""
     client = socket.socket()
     if receive is not None:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
@@ -84,7 +86,7 @@ def raw_request(server: Running, body: dict[str, Any], receive: int | None = Non
     client.sendall(
         b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         + f"Content-Length: {len(content)}\r\n\r\n".encode()
-        + content
+        + content[: len(content) - least]
     )
     return client
 

@@ -75,11 +75,10 @@ def test_a_client_that_left(
     server: Running, caplog: pytest.LogCaptureFixture, stream: bool
 ) -> None:
     lines, before = Lines(caplog), refused_499(server)
-    client = raw_request(server, {**LONG, "stream": stream})
-    wait_for(lambda: any(r.stats.tokens > 9 for r in list(server.llm.engine.scheduler.running)))
-    if stream:
-        assert b"200 OK" in client.recv(100)
-    client.close()
+    with raw_request(server, {**LONG, "stream": stream}) as client:
+        wait_for(lambda: any(r.stats.tokens > 9 for r in list(server.llm.engine.scheduler.running)))
+        if stream:
+            assert b"200 OK" in client.recv(100)
     line, facts = lines.last()
     assert facts["status"] == 499 and facts["lost"] == "client left"
     assert " 499 " in line and " client left " in line
@@ -92,12 +91,11 @@ def test_a_client_that_left(
 def test_a_client_that_did_not_read(server: Running, caplog: pytest.LogCaptureFixture) -> None:
     lines = Lines(caplog)
     wide = {**LONG, "stream": True, "logprobs": 20, "stream_granularity": "token"}
-    client = raw_request(server, wide, receive=4096)
-    wait_for(lambda: bool(lines.of()), 30)
-    line, facts = lines.last()
-    assert facts["status"] == 499 and " client too slow " in line
-    assert 40 <= facts["completion_tokens"] < 4000
-    client.close()
+    with raw_request(server, wide, receive=4096):
+        wait_for(lambda: bool(lines.of()), 60)
+        line, facts = lines.last()
+        assert facts["status"] == 499 and " client too slow " in line, line
+        assert 40 <= facts["completion_tokens"] < 4000, line
     server.idle()
 
 

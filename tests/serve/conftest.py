@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
 from foresay.engine.llm import LLM
 from serve.running import MEMORY, Running, running, tiny_llm
@@ -27,3 +29,17 @@ def plain(folder: Path) -> LLM:
 def server(folder: Path) -> Iterator[Running]:
     with one_thread(), running(*tiny_llm(folder)) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        pytest.skip("there is no Chromium; `apt-get install -y chromium` gets it")
+    with sync_playwright() as playwright:
+        # No name leads anywhere: what is not on this machine cannot be reached at all.
+        rules = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+        browser = playwright.chromium.launch(executable_path=found, args=[rules])
+        yield browser
+        browser.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -70,6 +71,24 @@ class Running:
         wait_for(lambda: self.server._routes.driver.under_way == 0, seconds)
         self.llm.engine.check_integrity()
         assert not self.llm.engine.busy
+
+
+def raw_request(
+    server: Running, body: dict[str, Any], receive: int | None = None, least: int = 0
+) -> socket.socket:
+    """A client of bare TCP that has asked, but for so many bytes at least, and not read."""
+    client = socket.socket()
+    if receive is not None:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
+    client.settimeout(20)
+    client.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
+    content = json.dumps(body).encode()
+    client.sendall(
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        + f"Content-Length: {len(content)}\r\n\r\n".encode()
+        + content[: len(content) - least]
+    )
+    return client
 
 
 def wait_for(done: Callable[[], bool], seconds: float = 10.0) -> None:

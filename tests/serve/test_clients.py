@@ -21,7 +21,7 @@ import pytest
 from foresay.engine.llm import LLM
 from foresay.models import weights
 from foresay.sampling.params import SamplingParams
-from serve.running import Running, running, tiny_llm
+from serve.running import Running, running, tiny_llm, wait_for
 from tiny import call
 
 PROMPT = "one two three one two three one"
@@ -161,6 +161,29 @@ def test_a_second_signal_ends_at_once(folder: Path) -> None:
         assert child.wait(timeout=20) == 0
 
 
+def test_sighup_reads_the_keys_again(folder: Path, tmp_path: Path) -> None:
+    """Which would end the process if nobody heard it; and pages of named origins may ask."""
+    keys, page = tmp_path / "keys", "https://chat.example.org"
+    keys.write_text("one the-key-of-one\n")
+    keys.chmod(0o644)
+    with process(folder, "--keys", str(keys), "--cors-origin", page) as (child, url):
+
+        def asked(key: str) -> httpx.Response:
+            headers = {"authorization": f"Bearer {key}", "origin": page}
+            return httpx.get(url + "/v1/models", headers=headers)
+
+        assert asked("the-key-of-one").status_code == 200
+        keys.write_text("two the-key-of-two\n")
+        child.send_signal(signal.SIGHUP)
+        wait_for(lambda: asked("the-key-of-two").status_code == 200)
+        late = asked("the-key-of-one")
+        assert late.status_code == 401 and late.headers["access-control-allow-origin"] == page
+        child.send_signal(signal.SIGTERM)
+        _, err = child.communicate(timeout=20)
+        assert child.returncode == 0 and "the keys were read again: 1, of 1 tenants" in err
+        assert f"can read or change the file of keys '{keys}': its mode is 0644" in err
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -169,7 +192,9 @@ def test_a_second_signal_ends_at_once(folder: Path) -> None:
         (("--keys", "/nonexistent/keys"), "/nonexistent/keys"),
         (("--drafter", "magic"), "there is no drafter 'magic'"),
         (("--ssl-keyfile", "k"), "both --ssl-certfile and --ssl-keyfile"),
-        (("--every", "0.1", "--coalesce", "4"), "and not for both"),
+        (("--every", "1", "--coalesce", "3"), "give one of --every and --coalesce"),
+        (("--pad", "9999999"), "--pad"),
+        (("--cors-origin", "chat.example.org"), "'chat.example.org' (--cors-origin) is none"),
         (("--host", "203.0.113.1", "--api-key", "long-enough-key"), "cannot be listened on"),
     ],
 )

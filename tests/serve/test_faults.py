@@ -22,7 +22,7 @@ from foresay.serve import server as server_module
 from foresay.serve.job import Job
 from foresay.serve.limits import Limits
 from foresay.serve.shield import Shield
-from serve.running import Running, running, tiny_llm, wait_for
+from serve.running import Running, raw_request, running, tiny_llm, wait_for
 from tiny import one_thread
 
 LONG = {"prompt": "ab", "max_tokens": 4000, "ignore_eos": True, "temperature": 1.0}
@@ -35,26 +35,10 @@ def frail(folder: Path) -> Iterator[Running]:
         yield found
 
 
-def raw(server: Running, body: dict[str, Any], receive: int | None = None) -> socket.socket:
-    """A client of bare TCP that has asked and not read."""
-    client = socket.socket()
-    if receive is not None:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
-    client.settimeout(20)
-    client.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
-    content = json.dumps(body).encode()
-    client.sendall(
-        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        + f"Content-Length: {len(content)}\r\n\r\n".encode()
-        + content
-    )
-    return client
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_who_leaves_ends_the_answer(frail: Running, stream: bool) -> None:
     engine = frail.llm.engine
-    client = raw(frail, {**LONG, "stream": stream, "n": 2})
+    client = raw_request(frail, {**LONG, "stream": stream, "n": 2})
     wait_for(lambda: len(engine.scheduler.running) == 2)
     if stream:
         assert b"200 OK" in client.recv(100)
@@ -67,7 +51,7 @@ def test_who_leaves_ends_the_answer(frail: Running, stream: bool) -> None:
 
 def test_who_does_not_read_is_cut_off(frail: Running) -> None:
     wide = {**LONG, "stream": True, "logprobs": 20, "stream_granularity": "token"}
-    client = raw(frail, wide, receive=4096)
+    client = raw_request(frail, wide, receive=4096)
     wait_for(lambda: len(frail.llm.engine.scheduler.running) == 1)
     assert frail.server._routes.driver.under_way == 1
     frail.idle(20)  # long before 4000 tokens could have been read
@@ -209,7 +193,7 @@ def test_a_shield_changes_the_packets_and_not_the_text(
     (wanted,) = plain.generate("ab" * 20, SamplingParams(max_tokens=40, temperature=0))
     with one_thread(), running(*tiny_llm(folder), shield=shield) as server:
         told = server.events("/v1/completions", **{**body, "return_token_ids": True})
-        client = raw(server, body)
+        client = raw_request(server, body)
         received = b""
         while b"0\r\n\r\n" not in received[-5:]:
             received += client.recv(1 << 16)
@@ -236,7 +220,9 @@ def _chunk_sizes(body: bytes) -> list[int]:
 
 def test_without_a_shield_the_packets_tell(frail: Running) -> None:
     """So that the test above can fail."""
-    client = raw(frail, {"prompt": "ab" * 20, "max_tokens": 40, "temperature": 0, "stream": True})
+    client = raw_request(
+        frail, {"prompt": "ab" * 20, "max_tokens": 40, "temperature": 0, "stream": True}
+    )
     received = b""
     while b"0\r\n\r\n" not in received[-5:]:
         received += client.recv(1 << 16)
@@ -270,11 +256,9 @@ def test_who_takes_too_long_to_finish_is_cancelled(folder: Path) -> None:
         wait_for(lambda: server.server.should_exit)
 
 
-def test_connections_that_never_ask_are_closed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "_HANDSHAKE", 0.2)
-    with one_thread(), running(*tiny_llm(folder)) as server:
+def test_connections_that_never_ask_are_closed(folder: Path) -> None:
+    limits = Limits(head_seconds=0.2)
+    with one_thread(), running(*tiny_llm(folder), limits=limits) as server:
         server.http.get("/live")
         port = int(server.url.rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port)) as client:
@@ -306,11 +290,13 @@ def lives(client: socket.socket, pause: float = 0.0) -> bool:
 
 
 @pytest.mark.parametrize("rest", [b"G", b"GET /live HTTP/1.1\r\nHost: local"])
-def test_connections_that_ask_once_and_then_half_are_closed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, rest: bytes
-) -> None:
-    monkeypatch.setattr(server_module, "_HANDSHAKE", 0.2)
-    with one_thread(), running(*tiny_llm(folder)) as server, connected(server) as client:
+def test_connections_that_ask_once_and_then_half_are_closed(folder: Path, rest: bytes) -> None:
+    limits = Limits(head_seconds=0.2)
+    with (
+        one_thread(),
+        running(*tiny_llm(folder), limits=limits) as server,
+        connected(server) as client,
+    ):
         assert lives(client)
         time.sleep(0.5)  # between two requests it may be idle
         assert lives(client, 0.1)
@@ -319,8 +305,8 @@ def test_connections_that_ask_once_and_then_half_are_closed(
 
 
 def test_a_request_that_runs_is_not_idle(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the sweep may be as quick as in these tests."""
-    monkeypatch.setattr(server_module, "_HANDSHAKE", 0.1)
+    """So that a head may have as little time as in these tests."""
+    monkeypatch.setattr(server_module, "_SWEEP", 0.02)
     llm, drafter = tiny_llm(folder)
     step = llm.engine.step
 
@@ -329,7 +315,7 @@ def test_a_request_that_runs_is_not_idle(folder: Path, monkeypatch: pytest.Monke
         return step()
 
     monkeypatch.setattr(llm.engine, "step", slow)
-    with one_thread(), running(llm, drafter) as server:
+    with one_thread(), running(llm, drafter, limits=Limits(head_seconds=0.1)) as server:
         server.good("/v1/completions", prompt="a", max_tokens=3, ignore_eos=True)
 
 
@@ -337,7 +323,7 @@ def test_strangers_cannot_use_the_connections_up(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than twice as many as may be open: the idle ones go, and nobody is sent away."""
-    monkeypatch.setattr(server_module, "_HANDSHAKE", 0.2)
+    monkeypatch.setattr(server_module, "_SWEEP", 0.05)
     with (
         one_thread(),
         running(*tiny_llm(folder), limits=Limits(connections=2)) as server,
@@ -377,7 +363,7 @@ def test_an_engine_that_hangs_is_seen(folder: Path, monkeypatch: pytest.MonkeyPa
         hangs.append(True)
         time.sleep(0.6)  # of which nobody has waited
         try:
-            client = raw(server, {"prompt": "a", "max_tokens": 1})
+            client = raw_request(server, {"prompt": "a", "max_tokens": 1})
             driver = server.server._routes.driver
             wait_for(lambda: driver.waited > 0)
             assert driver.waited < 0.5

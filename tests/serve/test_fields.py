@@ -122,6 +122,20 @@ def knowing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield found
 
 
+def test_a_role_that_the_template_asks_for(tmp_path: Path, server: Running) -> None:
+    folder = save_model(tmp_path)
+    (template,) = folder.glob("chat_template.jinja")
+    known = """{% if messages[0]["role"] == "context" %}!{% endif %}"""
+    template.write_text(known + template.read_text())
+    messages = [{"role": "context", "content": "x"}, *SAID]
+    with one_thread(), running(*tiny_llm(folder)) as knows:
+        for path in (CHAT, "/tokenize"):
+            knows.good(path, messages=messages)
+            error = knows.refused(path, 400, messages=[{"role": "wizard", "content": "x"}])
+            assert error["message"].endswith("user, assistant, tool, context")
+            assert "'context'; valid are" in server.refused(path, 400, messages=messages)["message"]
+
+
 def test_the_developers_messages(server: Running, knowing: Running, folder: Path) -> None:
     messages = [{"role": "developer", "content": "x"}, *SAID]
     for one, wanted in ((server, "system: x\nuser: a"), (knowing, "!developer: x\nuser: a")):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import torch
-from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Error, Page, expect
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from foresay.engine.llm import LLM
@@ -36,20 +35,6 @@ LISTEN = """() => {
   };
 }"""  # The browser's own tools forget what came as a stream.
 REFUSED = "Failed to load resource: the server responded with a status of"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    found = next(filter(None, map(shutil.which, names)), None)
-    if found is None:
-        pytest.skip("there is no Chromium; `apt-get install -y chromium` gets it")
-    with sync_playwright() as playwright:
-        # No name leads anywhere: what is not on this machine cannot be reached at all.
-        rules = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
-        browser = playwright.chromium.launch(executable_path=found, args=[rules])
-        yield browser
-        browser.close()
 
 
 class Seen:
@@ -175,6 +160,8 @@ def test_the_numbers(browser: Browser, server: Running) -> None:
         expect(page.locator("#counts")).to_have_text(f"{totals['accepted']} of {totals['drafted']}")
         expect(page.locator("#pace")).to_have_text(f"{totals['tokens_per_step']:.2f}")
         expect(page.locator("#load")).to_have_text("0 running · 0 waiting")
+        assert stats["requests_of"] == "everybody"
+        expect(page.locator("#whose")).to_contain_text("no keys: the numbers are of everybody's")
         bars = page.locator("#line .step")
         width = page.evaluate("document.getElementById('line').getBoundingClientRect().width")
         assert bars.count() == min(len(line), int((width - 44) // 4)) > 1
@@ -317,6 +304,8 @@ def test_with_a_key_and_coalesced(browser: Browser, folder: Path) -> None:
             foot = seen.page.locator(".answer .small").text_content() or ""
             accepted = int(foot.split(" · ")[2].split()[0])
             assert accepted > 0 and f"{60 / (60 - accepted):.2f} per step" in foot
+            assert server.http.get("/v1/spec/stats").json()["requests_of"] == "tenant"
+            expect(seen.page.locator("#whose")).to_contain_text("of requests with your key")
             seen.check(server)
         with browser.new_context() as context, pytest.raises(Error, match="AUTH_CREDENTIALS"):
             context.new_page().goto(server.url)  # where a person would be asked for them

@@ -217,7 +217,7 @@ def test_metrics(server: Running) -> None:
         if not line.startswith("#")
     }
     drafts, drafted, accepted = (
-        values[f'vllm:spec_decode_{name}_total{{model_name="tiny"}}']
+        values[f'vllm:spec_decode_{name}_total{{engine="0",model_name="tiny"}}']
         for name in ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
     )
     assert 0 < drafts <= drafted and 0 < accepted <= drafted
@@ -229,7 +229,7 @@ def test_metrics(server: Running) -> None:
     assert values['foresay_running{model_name="tiny"}'] == 0
     assert values['foresay_suffix_cache_bytes{model_name="tiny"}'] > 0
     count = values['foresay_accept_length_count{model_name="tiny"}']
-    tokens = values['vllm:generation_tokens_total{model_name="tiny"}']
+    tokens = values['vllm:generation_tokens_total{engine="0",model_name="tiny"}']
     assert values['foresay_accept_length_sum{model_name="tiny"}'] == tokens == count + accepted
 
 

@@ -70,6 +70,14 @@ def test_what_is_held_back_is_not_a_slow_readers_fault() -> None:
     assert told.token_ids == list(range(20))
 
 
+def test_what_does_not_go_together_is_named() -> None:
+    with pytest.raises(InputError, match=r"every is 1 and tokens is 3, .* --every and --coalesce"):
+        Shield(every=1.0, tokens=3)
+    for wrong, option in (({"bucket": 1 << 20}, "--pad"), ({"tokens": 9999}, "--coalesce")):
+        with pytest.raises(InputError, match=option):
+            Shield(**wrong)  # type: ignore[arg-type]
+
+
 def test_no_shield_is_silent_for_longer_than_a_stream_may_be() -> None:
     assert Shield(every=15.0).every == 15.0
     with pytest.raises(InputError, match=r"every is 16\.0; valid are 0 to 15"):

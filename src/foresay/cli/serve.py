@@ -31,6 +31,7 @@ from foresay.errors import InputError
 if TYPE_CHECKING:
     from foresay.serve.keys import Keys
 
+_log = logging.getLogger("foresay.serve")
 _NEEDED = {
     "starlette": "starlette",
     "uvicorn": "uvicorn",
@@ -61,6 +62,14 @@ def serve(
         Path | None,
         typer.Option(
             help="A file with lines TENANT KEY, or TENANT sha256:DIGEST.", show_default=False
+        ),
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A web page's origin from which browsers may ask, as https://chat.example.org, or "
+            "'*' for any; may be given again.",
+            show_default=False,
         ),
     ] = None,
     insecure: Annotated[
@@ -113,7 +122,7 @@ def serve(
 
     It listens on this machine only, unless --host says otherwise; then it wants keys. A tenant's
     answers are drafted from its own earlier ones, never from another's. SIGTERM finishes what has
-    begun and ends.
+    begun and ends; SIGHUP reads the file of --keys again.
 
     Until it is ready it logs what it does and how far it is, at least every 10 seconds.
 
@@ -137,14 +146,14 @@ def serve(
             "pip install 'foresay[serve]'"
         )
     check_names(drafter, policy)
-    who = _keys(api_key or [], keys)
     _log_to_stderr(as_json)
+    who = _keys(api_key or [], keys)
     with Lines(_log) as wait:
         wait("import", 0, None)
         from foresay.serve.limits import Limits
         from foresay.serve.server import Address, check_address, is_loopback
         from foresay.serve.shield import Shield
-        from foresay.serve.start import Settings
+        from foresay.serve.start import Settings, check_origin
         from foresay.serve.start import serve as run
     limits = Limits(
         body=body_mb << 20, n=max_n, connections=connections, queue=queue, drain_seconds=drain
@@ -156,6 +165,12 @@ def serve(
         raise InputError(
             f"--host {host} can be reached from other machines and there are no keys; give "
             "--api-key or --keys, or --insecure if everybody may ask"
+        )
+    for origin in cors_origin or []:
+        check_origin(origin)
+    if cors_origin and not who:
+        _log.warning(
+            "pages of %s may ask without a key, whoever opens them", " and ".join(cors_origin)
         )
     address = Address(host, port, ssl_certfile, ssl_keyfile)
     check_address(address)
@@ -181,7 +196,16 @@ def serve(
             wait.end()  # and with it the thread, at its next report
             raise
     called = name or (Path(model).name if Path(model).exists() else model)
-    run(llm, guesser, Settings(called, address, who, limits, shield), _ready(called, as_json))
+    settings = Settings(
+        called,
+        address,
+        who,
+        limits,
+        shield,
+        reread=None if keys is None else lambda: _keys(api_key or [], keys),
+        origins=tuple(cors_origin or ()),
+    )
+    run(llm, guesser, settings, _ready(called, as_json))
 
 
 def _keys(given: list[str], file: Path | None) -> Keys:

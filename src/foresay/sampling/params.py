@@ -61,8 +61,7 @@ class SamplingParams:
         _check_int("top_k", self.top_k, 0, MAX_TOKEN)
         _check_int("n", self.n, 1, 2**31 - 1)
         _check_int("min_tokens", self.min_tokens, 0, self.max_tokens, "max_tokens")
-        _check_number("temperature", self.temperature, 0.0, _LARGEST)
-        if 0 < self.temperature < 1e-3:
+        if not _is_number(self.temperature, 0.0, _LARGEST) or 0 < self.temperature < 1e-3:
             raise InputError(
                 f"temperature is {self.temperature!r}; valid are 0 (greedy) and numbers from 0.001"
             )
@@ -108,10 +107,13 @@ def _check_int(name: str, value: object, low: int, high: int, high_name: str = "
 
 
 def _check_number(name: str, value: object, low: float, high: float) -> None:
+    if not _is_number(value, low, high):
+        raise InputError(f"{name} is {value!r}; valid are numbers from {low:g} to {high:g}")
+
+
+def _is_number(value: object, low: float, high: float) -> bool:
     number = isinstance(value, Real) and not isinstance(value, bool)
-    if not number or not low <= value <= high:  # type: ignore[operator]
-        top = "any size" if high == _LARGEST else f"{high:g}"
-        raise InputError(f"{name} is {value!r}; valid are numbers from {low:g} to {top}")
+    return number and low <= value <= high  # type: ignore[operator]
 
 
 def _checked_bias(bias: object) -> Mapping[int, float]:

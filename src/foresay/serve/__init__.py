@@ -15,6 +15,7 @@ events    server-sent events: pings, slow readers, lost clients
 shield    padding and coalescing against those who watch the traffic
 metrics   numbers for Prometheus
 gate      what every request passes before its route
+wire      HTTP as it comes over a connection, and what of it is refused
 describe  the OpenAPI description
 app       the routes
 server    the process: sockets, signals, draining

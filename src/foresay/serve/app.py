@@ -71,23 +71,31 @@ class Routes:
     ) -> None:
         self.name = name
         self.steps = Steps()
-        self.metrics = Metrics(name)
         self.driver = Driver(llm, drafter, limits, self._seen)
         self._llm = llm
         self._drafter = drafter
-        self._several = len(keys.tenants) > 1
         self._limits = limits
         self._shield = shield
         self._reader = Reader(llm, limits)
+        self.metrics = Metrics(name, self._reader.context)
         self._words = Words(llm.tokenizer, llm.target.vocabulary)
         self._created = int(time.time())
         # Tokenizing a long text takes time that the event loop does not have.
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="foresay-read")
+        self._turns: dict[str | None, asyncio.Semaphore] = {}
+        self.rekey(keys)
+
+    def rekey(self, keys: Keys) -> None:
+        """Know other tenants from now on. What was asked before goes on.
+
+        Mutates: the routes. Valid until: the next call. Raises: nothing. GIL: held.
+        """
+        self._several = len(keys.tenants) > 1
         # One tenant's long texts leave a thread to the others.
         several = len(set(keys.tenants) - {OPERATOR}) > 1
-        self._turns: dict[str | None, asyncio.Semaphore] = {
+        self._turns = {
             tenant: asyncio.Semaphore(1 if several else _READERS)
-            for tenant in (None, *keys.tenants)
+            for tenant in (None, *self._turns, *keys.tenants)
         }
 
     def app(self) -> ASGIApp:
@@ -155,7 +163,8 @@ class Routes:
                 403, "spec_details is true; this server does not tell them", param="spec_details"
             )
         shape = Shape(question, self._words, self.name)
-        stream = await self.driver.submit(question, tenant)
+        request.state.stream = stream = await self.driver.submit(question, tenant)
+        stream.asked = sum(map(len, question.prompts))
         if question.stream:
             # It only has to be called as a response is.
             return Events(self.driver, stream, shape, self._limits, self._shield)  # type: ignore[return-value]
@@ -164,6 +173,7 @@ class Routes:
         finally:
             self.driver.cancel(stream)
         if pieces is None:
+            stream.lost = "client left"
             return Response(status_code=499)  # which nobody reads
         return _sent(await shaped(lambda pieces: encoded(shape.whole(pieces)), pieces))
 
@@ -232,7 +242,9 @@ class Routes:
         tenant = request.state.tenant
         now = await self.driver.ask(partial(_load, tenant=tenant))
         held = await self._in_thread(tenant, self._held_by, tenant)
-        return _json({**self.steps.seen_by(tenant), **now, "drafter_bytes": held})
+        whose = "everybody" if tenant is None else "tenant"
+        seen = self.steps.seen_by(tenant)
+        return _json({**seen, **now, "drafter_bytes": held, "requests_of": whose})
 
     def _held_by(self, tenant: str | None) -> int | None:
         """Bytes that the drafter holds for one tenant; None where it cannot tell."""
@@ -254,7 +266,7 @@ class Routes:
     def _tokens(self, ask: Tokenize) -> list[int]:
         if ask.messages is not None:
             tokens: list[int] = self._llm.tokenizer.chat(
-                messages_of(ask.messages, self._reader.developer)
+                messages_of(ask.messages, self._reader.developer, self._reader.roles)
             ).tolist()
             return tokens
         return self._words.encode(ask.prompt or "", special=ask.add_special_tokens is not False)

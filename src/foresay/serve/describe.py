@@ -200,13 +200,15 @@ _PLAIN: dict[str, tuple[str, Schema]] = {
     ),
     "/v1/models/{model}": ("The same, by its name.", _MODEL),
     "/v1/spec/stats": (
-        "What guessing brought, and the last steps: the caller's own share.",
+        "What guessing brought, and the last steps: of the caller's tenant, or without keys of "
+        "everybody.",
         _with(
             totals=_with(steps=_COUNT, drafted=_COUNT, accepted=_COUNT, tokens=_COUNT),
             timeline=_list(_with(start=_NUMBER, seconds=_NUMBERS, tokens=_COUNT)),
             running=_COUNT,
             waiting=_COUNT,
             drafter_bytes=_or_null(_COUNT),
+            requests_of={"enum": ["everybody", "tenant"]},
         ),
     ),
     "/tokenizer_info": (

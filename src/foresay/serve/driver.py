@@ -43,7 +43,7 @@ class Driver:
 
     llm      its engine belongs to the driver from `start` on
     drafter  the engine's, for what it holds
-    limits   how much may be under way
+    limits   how much may be under way; others hold from the next question on
     seen     told in the event loop of every step, and of answers that have ended
 
     Mutates: the engine. Valid until: `stop`. Raises: nothing when constructed. GIL: released by
@@ -54,7 +54,7 @@ class Driver:
         self._llm = llm
         self._engine = llm.engine
         self._drafter = drafter
-        self._limits = limits
+        self.limits = limits
         self._seen = seen
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._jobs: dict[Request, Job] = {}
@@ -110,7 +110,7 @@ class Driver:
         there is no room, or for what the engine does not take. GIL: held.
         """
         self.admit(question.answers, tenant)
-        most = self._limits.stream_pieces * question.answers if question.stream else None
+        most = self.limits.stream_pieces * question.answers if question.stream else None
         stream = Stream(question.answers, tenant, most)
         self._count(tenant, question.answers)
         self._streams.add(stream)
@@ -192,13 +192,13 @@ class Driver:
         Mutates: nothing. Valid until: others ask. Raises: Refused. GIL: held.
         """
         if self.draining:
-            raise self._limits.draining()
-        most = self._engine.scheduler.max_running + self._limits.queue
+            raise self.limits.draining()
+        most = self._engine.scheduler.max_running + self.limits.queue
         if self.under_way + answers > most:
-            raise self._limits.full(answers, most, "all clients together")
-        own = self._limits.tenant_answers
+            raise self.limits.full(answers, most, "all clients together")
+        own = self.limits.tenant_answers
         if own is not None and self._under_way.get(tenant, 0) + answers > own:
-            raise self._limits.full(answers, own, "one tenant")
+            raise self.limits.full(answers, own, "one tenant")
 
     def _count(self, tenant: str | None, answers: int) -> None:
         if not self._under_way:
@@ -376,19 +376,19 @@ class Driver:
 
     def _accounted(self, changed: list[Request], start: float) -> Step:
         """What the step did, from what the requests have more than before."""
-        spent: dict[str | None, dict[str, float]] = {}
+        preemptions, spent = 0, dict[str | None, dict[str, float]]()
         for request in {*self._engine.scheduler.running, *changed}:
             if request in self._jobs:
                 own = spent.setdefault(request.tenant, dict.fromkeys(PHASES, 0.0))
-                self._jobs[request].account(own)
-        shares: dict[str | None, Share] = {}
+                preemptions += self._jobs[request].account(own, start)
+        gaps, shares = list[float](), dict[str | None, Share]()
         for request in changed:
             if request in self._jobs:
                 own = spent[request.tenant]
                 share = shares.setdefault(request.tenant, Share(steps=1, seconds=own))
-                self._jobs[request].count(share)
+                gaps += self._jobs[request].count(share)
         total = {phase: sum(own[phase] for own in spent.values()) for phase in PHASES}
-        return Step(start - self.started, total, shares)
+        return Step(start - self.started, total, shares, gaps, preemptions)
 
 
 def _resolve(answer: asyncio.Future[T], value: T, failure: BaseException | None) -> None:

@@ -53,7 +53,10 @@ class Events:
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if self._stream.overflow.is_set() and not tasks[0].done():
+            if tasks[1].done() and not tasks[0].done():
+                self._stream.lost = "client left"
+            elif self._stream.overflow.is_set() and not tasks[0].done():
+                self._stream.lost = "client too slow"
                 _log.warning(
                     "a client was cut off: %d pieces of its answer waited to be read",
                     self._stream.waiting,

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from foresay.serve.answer import encoded, error_body
 from foresay.serve.keys import OPERATOR, Keys
 from foresay.serve.limits import Limits, Refused
+from foresay.serve.stream import Stream
 
 __all__ = ["LOCAL", "OPEN", "Gate", "refusal"]
 
@@ -34,6 +35,7 @@ _HEADERS = [
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
+_LEFT = 499  # as nginx has it: nobody reads it but the log
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 _log = logging.getLogger("foresay.serve.access")
 
@@ -76,14 +78,21 @@ class Gate:
         refused: Callable[[int], None] = lambda status: None,
     ) -> None:
         self.app = app
-        self._keys = keys
         self._limits = limits
         self._hosts = hosts
         self._refused = refused
         self._open = 0
         self._open_of: Counter[str | None] = Counter()
+        self.rekey(keys)
+
+    def rekey(self, keys: Keys) -> None:
+        """Let others in from now on: who comes next needs one of these keys.
+
+        Mutates: who may pass. Valid until: the next call. Raises: nothing. GIL: held.
+        """
+        most = self._limits.connections
         several = len(set(keys.tenants) - {OPERATOR}) > 1
-        self._own = max(limits.connections // 2, 1) if several else limits.connections
+        self._keys, self._own = keys, max(most // 2, 1) if several else most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -109,6 +118,7 @@ class Gate:
                 self._open_of[tenant] -= 1
         finally:
             self._open -= 1
+            watch.end()
             if watch.status >= 400:
                 self._refused(watch.status)
             watch.log()
@@ -146,6 +156,7 @@ class _Watch:
         self._send = send
         self._begin = perf_counter()
         self.status = 0
+        self._lost: str | None = None
         self.headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
@@ -162,6 +173,18 @@ class _Watch:
             message = {**message, "headers": headers}
         await self._send(message)
 
+    def end(self) -> None:
+        """A client that did not wait for its answer has got none, whatever it was told before."""
+        if self.status == _LEFT:
+            self._lost = "client left"
+        elif self._stream is not None and self._stream.lost is not None:
+            self.status, self._lost = _LEFT, self._stream.lost
+
+    @property
+    def _stream(self) -> Stream | None:
+        found: Stream | None = self._scope["state"].get("stream")
+        return found
+
     def log(self) -> None:
         """One line, without a word of what was asked or answered."""
         facts: dict[str, Any] = {
@@ -169,11 +192,19 @@ class _Watch:
             "path": self._scope["path"][:200],
             "status": self.status,
             "seconds": round(perf_counter() - self._begin, 4),
-            "tenant": self._scope.get("state", {}).get("tenant"),
+            "tenant": self._scope["state"].get("tenant"),
             "request_id": self.name,
         }
-        shown = "%(method)s %(path)s %(status)s %(seconds)s s %(request_id)s"
-        _log.info(shown % {**facts, "path": ascii(facts["path"])[1:-1]}, extra={"facts": facts})
+        shown = "%(method)s %(path)s %(status)s %(seconds)s s"
+        stream = self._stream
+        if stream is not None:
+            facts |= {"prompt_tokens": stream.asked, "completion_tokens": stream.written}
+            shown += " %(prompt_tokens)d + %(completion_tokens)d tokens"
+        if self._lost is not None:
+            facts["lost"] = self._lost
+            shown += " %(lost)s"
+        shown = (shown + " %(request_id)s") % {**facts, "path": ascii(facts["path"])[1:-1]}
+        _log.info("%s", shown, extra={"facts": facts})
 
 
 def _host(headers: dict[str, str]) -> str:

@@ -23,8 +23,8 @@ class Job:
     """
 
     __slots__ = (
-        *("_accepted", "_begun", "_drafted", "_first", "_given", "_last", "_spell", "_spent"),
-        *("_tokens", "index", "question", "request", "stream"),
+        *("_accepted", "_asked", "_began", "_drafted", "_first", "_given", "_last", "_last_at"),
+        *("_preempted", "_spell", "_spent", "_tokens", "index", "question", "request", "stream"),
     )
 
     def __init__(
@@ -39,8 +39,11 @@ class Job:
         self.index = index
         self.question = question
         self.request = request
-        self._begun = perf_counter()
+        self._asked = perf_counter()
+        self._began: float | None = None
         self._first: float | None = None
+        self._last_at: float | None = None
+        self._preempted = 0  # times that were counted
         self._given = 0  # tokens that the client was told
         self._drafted = self._accepted = self._tokens = 0  # that were counted
         self._last = (0, 0)  # guesses and accepted ones of the last step
@@ -52,27 +55,37 @@ class Job:
             with suppress(Exception):  # of whoever decodes: the engine will meet it, too
                 self._spell.follow(request.prompt.tolist())
 
-    def account(self, seconds: dict[str, float]) -> None:
-        """Add to `seconds` what the request has spent since the last call.
+    def account(self, seconds: dict[str, float], start: float) -> int:
+        """Add to `seconds` what the request has spent since the last call, in a step that began at
+        `start`; how many times it was preempted since.
 
         Mutates: `seconds`, the job. Valid until: for ever. Raises: nothing. GIL: held.
         """
+        if self._began is None:
+            self._began = start
         for phase, spent in self.request.stats.seconds.items():
             seconds[phase] += spent - self._spent[phase]
             self._spent[phase] = spent
+        return self._preemptions()
 
-    def count(self, share: Share) -> None:
-        """Add what the request has got since the last call.
+    def count(self, share: Share) -> list[float]:
+        """Add what the request has got since the last call; the seconds since it got tokens before,
+        none if these are its first.
 
-        Mutates: the share, the job. Valid until: for ever. Raises: nothing. GIL: held.
+        Mutates: the share, the job, what the stream knows to be written. Valid until: for ever.
+        Raises: nothing. GIL: held.
         """
-        stats = self.request.stats
-        if self._first is None and stats.tokens:
-            self._first = perf_counter()
+        stats, now, before = self.request.stats, perf_counter(), self._last_at
+        if stats.tokens > self._tokens:
+            self._first = now if self._first is None else self._first
+            self._last_at = now
+            if not self.question.unwanted:
+                self.stream.written += stats.tokens - self._tokens
         self._last = (stats.drafted - self._drafted, stats.accepted - self._accepted)
         share.add(*self._last, stats.tokens - self._tokens)
         self._drafted, self._accepted = stats.drafted, stats.accepted
         self._tokens = stats.tokens
+        return [] if before is None or self._last_at != now else [now - before]
 
     def piece(self, seconds: float) -> Piece:
         """What the client has not been told yet, of a step of so many seconds.
@@ -109,19 +122,38 @@ class Job:
         )
 
     def ended(self) -> Ended:
-        """What is to be known of the answer when it has ended.
+        """What is to be known of the answer when it has ended. To be called once.
 
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+        Mutates: what the stream knows of its answers' ends. Valid until: for ever. Raises:
+        nothing. GIL: held.
         """
-        stats = self.request.stats
+        stats, params = self.request.stats, self.question.params
+        siblings = self.stream.ends.setdefault(self.index // params.n, [])
+        siblings.append(stats.tokens)
+
+        def since(moment: float | None) -> float | None:
+            return None if moment is None else moment - self._asked
+
         return Ended(
             self.request.tenant,
             str(self.request.finish_reason),
             stats.prompt_tokens,
             stats.tokens,
-            None if self._first is None else self._first - self._begun,
-            perf_counter() - self._begun,
+            stats.shared_tokens,
+            began=since(self._began),
+            first=since(self._first),
+            last=since(self._last_at),
+            total=perf_counter() - self._asked,
+            n=params.n,
+            max_tokens=params.max_tokens,
+            longest=max(siblings) if len(siblings) == params.n else None,
+            preemptions=self._preemptions(),
         )
+
+    def _preemptions(self) -> int:
+        """Those that were not counted yet."""
+        before, self._preempted = self._preempted, self.request.stats.preemptions
+        return self._preempted - before
 
     def _spelled(self, ids: list[int]) -> list[str]:
         """The text of each token; of a character in several tokens, all in the last."""

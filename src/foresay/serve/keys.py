@@ -10,7 +10,9 @@ import base64
 import binascii
 import hashlib
 import hmac
+import logging
 import re
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ __all__ = ["OPERATOR", "Keys", "read_keys"]
 OPERATOR = "operator"
 """The tenant that may see numbers of all tenants, where there are several."""
 
+_log = logging.getLogger("foresay.serve")
 _SHORTEST = 8  # characters: what is shorter is guessed in a moment
 _NUMBERED = re.compile(r"key-\d+")  # tenants of keys without a name
 
@@ -88,17 +91,26 @@ class Keys:
 
 def read_keys(path: Path) -> Keys:
     """The keys of a file: lines of a tenant's name and its key, or `sha256:` and the key's digest
-    in hexadecimal digits. A tenant may have several. What follows a # is not read.
+    in hexadecimal digits. A tenant may have several. What follows a # is not read. A file that
+    every user can read is read, with a warning.
 
     Mutates: nothing. Valid until: the file changes. Raises: InputError. GIL: held.
     """
     found: list[tuple[bytes, str]] = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
+        mode = stat.S_IMODE(path.stat().st_mode)
     except UnicodeDecodeError as error:
         raise InputError(f"'{path}' is not UTF-8 at byte {error.start}") from error
     except OSError as error:
         raise InputError(f"the file of keys '{path}' cannot be read: {error.strerror}") from error
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        _log.warning(
+            "every user of this machine can read or change the file of keys '%s': its mode is "
+            "%04o; 0600 is safe",
+            path,
+            mode,
+        )
     for number, line in enumerate(lines, start=1):
         words = line.partition("#")[0].split()
         if not words:

@@ -50,6 +50,8 @@ _KINDS = {
 class Limits:
     """All limits of a server.
 
+    head              bytes of a request's head: its line and its headers
+    head_seconds      in which the head must have come, from its first byte on
     body              bytes of a request's body
     body_seconds      in which the body must have come
     prompts           prompts in one request
@@ -73,6 +75,8 @@ class Limits:
     Mutates: nothing. Valid until: for ever. Raises: InputError when constructed. GIL: held.
     """
 
+    head: int = 64 << 10
+    head_seconds: float = 10.0
     body: int = 4 << 20
     body_seconds: float = 30.0
     prompts: int = 256

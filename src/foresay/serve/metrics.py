@@ -1,5 +1,6 @@
 """Numbers for Prometheus: vLLM's names, so that its tools and dashboards work, and ours.
 
+vLLM's are those of its version 0.32 that mean the same here, with its labels and its bounds.
 The numbers are plain ones, changed in the event loop and read when somebody asks.
 """
 
@@ -7,10 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from prometheus_client import generate_latest
+from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -30,6 +31,22 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 _MICROS = (10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000, 300000, 1000000, 3000000)
 _LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64)
 _POSITIONS = 64  # of a draft: deeper ones count for the last
+_ENGINE = "0"  # vLLM numbers its engines; here there is one
+_FIRST = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+_EACH = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0),
+)
+_WHOLE = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0),
+    *(240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+_REASONS = {"stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}
+"""vLLM's names for how an answer ends, by ours."""
+_VLLM_REASONS = (*_REASONS.values(), "repetition")
 
 
 class _Histogram:
@@ -46,8 +63,57 @@ class _Histogram:
         found, total = [], 0
         for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
             total += count
-            found.append(("+Inf" if bound == float("inf") else f"{bound:g}", float(total)))
+            found.append(("+Inf" if bound == float("inf") else str(float(bound)), float(total)))
         return found
+
+
+def _between(begin: float | None, end: float | None) -> float | None:
+    return None if begin is None or end is None else end - begin
+
+
+def _per_token(answer: Ended) -> float | None:
+    spent = _between(answer.first, answer.last)
+    return None if spent is None or answer.tokens < 2 else spent / (answer.tokens - 1)
+
+
+def _up_to(most: int) -> tuple[float, ...]:
+    """1, 2, 5, 10, 20, 50 and so on."""
+    return tuple(m * 10**e for e in range(len(str(most))) for m in (1, 2, 5) if m * 10**e <= most)
+
+
+_OF_ANSWERS: dict[str, tuple[str, Sequence[float] | None, Callable[[Ended], float | None]]] = {
+    "time_to_first_token_seconds": ("Until the first token.", _FIRST, lambda a: a.first),
+    "request_time_per_output_token_seconds": ("For each further token.", _EACH, _per_token),
+    "e2e_request_latency_seconds": ("Until the end.", _WHOLE, lambda a: a.total),
+    "request_queue_time_seconds": ("Until the first step.", _WHOLE, lambda a: a.began),
+    "request_prefill_time_seconds": (
+        "From the first step to the first token.",
+        _WHOLE,
+        lambda a: _between(a.began, a.first),
+    ),
+    "request_decode_time_seconds": (
+        "From the first token to the last.",
+        _WHOLE,
+        lambda a: _between(a.first, a.last),
+    ),
+    "request_inference_time_seconds": (
+        "From the first step to the last token.",
+        _WHOLE,
+        lambda a: _between(a.began, a.last),
+    ),
+    "request_prompt_tokens": ("Of the prompt.", None, lambda a: a.prompt_tokens),
+    "request_generation_tokens": ("Of the answer.", None, lambda a: a.tokens),
+    "request_max_num_generation_tokens": (
+        "Of the longest answer to a prompt.",
+        None,
+        lambda a: a.longest,
+    ),
+    "request_params_n": ("Answers asked for.", (1, 2, 5, 10, 20), lambda a: a.n),
+    "request_params_max_tokens": ("Tokens asked for.", None, lambda a: a.max_tokens),
+}
+"""vLLM's histograms over answers: what they count, their bounds (None: by the context), and the
+value of an answer, None if it has none.
+"""
 
 
 class Metrics:
@@ -56,13 +122,19 @@ class Metrics:
     Mutates: through `note` and `refuse`. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, context: int = 1 << 15) -> None:
         self._model = model
         self.total = Share()
         self._positions = [0] * _POSITIONS
         self._ended: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
-        self._prompt_tokens = 0
+        self._prompt_tokens = self._shared = self._preemptions = 0
+        self._gaps = _Histogram(_EACH)
+        self._of_answers = {
+            name: _Histogram(_up_to(context) if bounds is None else bounds)
+            for name, (_, bounds, _) in _OF_ANSWERS.items()
+        }
+        self._process = ProcessCollector(registry=None)
         self._accept = _Histogram(_LENGTHS)
         self._phases = {phase: _Histogram(_MICROS) for phase in PHASES}
         self._first, self._each = _Histogram(_SECONDS), _Histogram(_SECONDS)
@@ -82,9 +154,18 @@ class Metrics:
                     self._positions[position] += times
         for phase, seconds in ({} if step is None else step.seconds).items():
             self._phases[phase].note(seconds * 1e6)
+        for gap in () if step is None else step.gaps:
+            self._gaps.note(gap)
+        self._preemptions += 0 if step is None else step.preemptions
         for answer in ended:
             self._ended[answer.reason] += 1
             self._prompt_tokens += answer.prompt_tokens
+            self._shared += answer.shared
+            self._preemptions += answer.preemptions
+            for name, (_, _, of) in _OF_ANSWERS.items():
+                value = of(answer)
+                if value is not None:
+                    self._of_answers[name].note(value)
             self._whole.note(answer.total)
             if answer.first is not None:
                 self._first.note(answer.first)
@@ -117,21 +198,7 @@ class Metrics:
 
         Mutates: nothing. Valid until: the next step. Raises: nothing. GIL: held.
         """
-        total = self.total
-        for name, about, value in (
-            ("num_drafts", "Drafts that were verified.", total.drafts),
-            ("num_draft_tokens", "Tokens of drafts that were verified.", total.drafted),
-            ("num_accepted_tokens", "Tokens of drafts that were accepted.", total.accepted),
-        ):
-            yield self._counter(f"vllm:spec_decode_{name}", about, {(): float(value)})
-        depths: dict[tuple[str, ...], float] = {
-            (str(at),): float(n) for at, n in enumerate(self._positions) if n or at < 8
-        }
-        yield self._counter(
-            "vllm:spec_decode_num_accepted_tokens_per_pos", "By depth.", depths, ("position",)
-        )
-        yield self._counter("vllm:generation_tokens", "Of answers.", {(): float(total.tokens)})
-        yield self._counter("vllm:prompt_tokens", "Of prompts.", {(): float(self._prompt_tokens)})
+        yield from self._as_vllm(gauges)
         yield self._counter("foresay_steps", "Passes of the model.", {(): float(self._steps())})
         yield self._labelled("foresay_answers", "Answers that ended.", self._ended, "reason")
         yield self._labelled("foresay_refused", "Requests refused.", self._refused, "status")
@@ -150,6 +217,53 @@ class Metrics:
             gauge = GaugeMetricFamily(f"foresay_{name}", "Now.", labels=("model_name",))
             gauge.add_metric((self._model,), now)
             yield gauge
+        yield from self._process.collect()
+
+    def _as_vllm(self, gauges: Mapping[str, float]) -> Iterator[Metric]:
+        """The numbers under vLLM's names."""
+        total = self.total
+        for name, about, value in (
+            ("spec_decode_num_drafts", "Drafts that were verified.", total.drafts),
+            ("spec_decode_num_draft_tokens", "Tokens of drafts, verified.", total.drafted),
+            ("spec_decode_num_accepted_tokens", "Tokens of drafts, accepted.", total.accepted),
+            ("generation_tokens", "Of answers.", total.tokens),
+            ("prompt_tokens", "Of prompts.", self._prompt_tokens),
+            ("prompt_tokens_cached", "Of prompts, taken over.", self._shared),
+            ("prefix_cache_queries", "Of prompts, looked for.", self._prompt_tokens),
+            ("prefix_cache_hits", "Of prompts, taken over.", self._shared),
+            ("num_preemptions", "Answers that had to make room.", self._preemptions),
+        ):
+            yield self._vllm(CounterMetricFamily, name, about, {(): value})
+        depths = {(str(at),): n for at, n in enumerate(self._positions) if n or at < 8}
+        name = "spec_decode_num_accepted_tokens_per_pos"
+        yield self._vllm(CounterMetricFamily, name, "By depth.", depths, "position")
+        ends = dict.fromkeys(_VLLM_REASONS, 0)
+        for reason, count in self._ended.items():
+            ends[_REASONS[reason]] += count
+        by_reason = {(reason,): count for reason, count in ends.items()}
+        about = "Answers that ended."
+        yield self._vllm(
+            CounterMetricFamily, "request_success", about, by_reason, "finished_reason"
+        )
+        for name, ours in (
+            ("num_requests_running", "running"),
+            ("num_requests_waiting", "waiting"),
+            ("kv_cache_usage_perc", "kv_used"),
+        ):
+            if ours in gauges:
+                yield self._vllm(GaugeMetricFamily, name, "Now.", {(): gauges[ours]})
+        about = "Between two steps that gave tokens."
+        yield self._histogram("vllm:inter_token_latency_seconds", about, self._gaps)
+        for name, found in self._of_answers.items():
+            yield self._histogram(f"vllm:{name}", _OF_ANSWERS[name][0], found)
+
+    def _vllm(
+        self, kind: Any, name: str, about: str, values: Mapping[Any, float], *labels: str
+    ) -> Metric:
+        family: Metric = kind(f"vllm:{name}", about, labels=("model_name", "engine", *labels))
+        for key, value in values.items():
+            family.add_metric((self._model, _ENGINE, *key), float(value))  # type: ignore[attr-defined]
+        return family
 
     def _steps(self) -> int:
         return sum(self._phases["forward"].counts)
@@ -173,8 +287,12 @@ class Metrics:
         return family
 
     def _histogram(self, name: str, about: str, found: _Histogram) -> Metric:
-        family = HistogramMetricFamily(name, about, labels=("model_name",))
-        family.add_metric((self._model,), buckets=found.buckets(), sum_value=found.sum)
+        labels = {"model_name": self._model}
+        if name.startswith("vllm:"):
+            labels["engine"] = _ENGINE
+        family = HistogramMetricFamily(name, about, labels=tuple(labels))
+        values = tuple(labels.values())
+        family.add_metric(values, buckets=found.buckets(), sum_value=found.sum)
         return family
 
 

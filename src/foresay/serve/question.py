@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -14,9 +15,13 @@ from foresay.sampling.params import SamplingParams
 from foresay.serve.ask import Chat, Completion, Said, Sampling
 from foresay.serve.limits import Limits, Refused
 
-__all__ = ["Most", "Question", "Reader", "messages_of"]
+__all__ = ["ROLES", "Most", "Question", "Reader", "messages_of"]
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+"""The roles that chat templates have in common."""
 
 _DEFAULT_TOKENS = 16  # of a completion, as OpenAI has it
+_COMPARED = re.compile(r"""role['"\]\s]*==\s*['"](\w+)['"]""")  # in a template
 
 
 class Most(NamedTuple):
@@ -78,6 +83,8 @@ class Reader:
         self.developer = "developer" if template and "developer" in template else "system"
         """The role that messages of the developer have for the model: the older name, unless its
         template knows the newer one."""
+        self.roles = (*ROLES, *sorted(set(_COMPARED.findall(template or "")) - set(ROLES)))
+        """All that a message may have: the usual ones, and those that the template asks for."""
 
     def completion(self, ask: Completion) -> Question:
         """The question of /v1/completions.
@@ -125,7 +132,7 @@ class Reader:
         if top is not None:
             _check_least("top_logprobs", top, 0)
             self._limits.check_most("top_logprobs", top, self._limits.logprobs)
-        messages = messages_of(ask.messages, self.developer)
+        messages = messages_of(ask.messages, self.developer, self.roles)
         prompt = _checked(self._llm.tokenizer.chat, messages, "messages")
         most = _most(ask, 1) or Most("the room left", max(self.context - len(prompt), 1))
         logprobs = (top or 0) if ask.logprobs else None
@@ -274,16 +281,26 @@ def _sampling(most: Most, values: dict[str, Any]) -> SamplingParams:
         raise Refused(400, str(error)) from error
 
 
-def messages_of(messages: Sequence[Said], developer: str = "system") -> list[dict[str, str]]:
-    """Messages as chat templates take them; `developer` is the role of the developer's.
+def messages_of(
+    messages: Sequence[Said], developer: str = "system", roles: Sequence[str] = ROLES
+) -> list[dict[str, str]]:
+    """Messages as chat templates take them; `developer` is the role of the developer's, `roles` are
+    those that a message may have.
 
-    Mutates: nothing. Valid until: for ever. Raises: Refused for what is no text. GIL: held.
+    Mutates: nothing. Valid until: for ever. Raises: Refused for what is no text, or of nobody. GIL:
+    held.
     """
     if not messages:
         raise Refused(400, "messages is empty; at least one is needed", param="messages")
     found = []
     for at, message in enumerate(messages):
         content = message.content
+        if message.role not in roles:
+            raise Refused(
+                400,
+                f"messages[{at}] has the role {message.role[:40]!r}; valid are {', '.join(roles)}",
+                param="messages",
+            )
         if message.tool_calls:
             raise Refused(400, f"messages[{at}] calls tools; there are none", param="messages")
         if content is None:

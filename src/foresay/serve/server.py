@@ -1,5 +1,6 @@
 """The process: sockets, signals, draining.
 
+SIGHUP            the keys are read again
 SIGTERM, SIGINT   new requests are refused with 503, running ones are finished, then it ends
 again, or after `drain_seconds`   running answers are cancelled
 """
@@ -16,20 +17,24 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from foresay.errors import InputError
 from foresay.serve.app import Routes
-from foresay.serve.gate import LOCAL, Gate
+from foresay.serve.gate import LOCAL
+from foresay.serve.keys import Keys
 from foresay.serve.limits import Limits
 from foresay.serve.metrics import Metrics
+from foresay.serve.wire import Wire
 
 __all__ = ["Address", "Server", "check_address", "is_loopback"]
 
-_HANDSHAKE = 10.0  # seconds that a connection may take for a request's head
+_SWEEP = 2.5  # seconds between two looks at how many connections there are
 _SEND_BUFFER = 256 << 10  # of a socket: what a slow reader may leave in the kernel
 _STALLED = 60_000  # milliseconds after which the kernel gives up a peer that takes nothing
 _FLUSH = 5  # seconds for what was written to be read, at the very end
@@ -77,7 +82,9 @@ def check_address(address: Address) -> None:
 class Server(uvicorn.Server):
     """Listens until it is told to stop. To be made in the event loop that will run it.
 
-    ready  told the address when requests are taken
+    app     the routes behind their gate
+    ready   told the address when requests are taken
+    reload  reads the keys again and uses them; they, or None where there is no file of keys
 
     Mutates: what the routes mutate. Valid until: `run` ends. Raises: InputError when constructed
     with an address that cannot be had. GIL: held but while the engine works.
@@ -86,23 +93,23 @@ class Server(uvicorn.Server):
     def __init__(
         self,
         routes: Routes,
-        gate: Gate,
+        app: ASGIApp,
         limits: Limits,
         address: Address,
         ready: Callable[[str], None] = lambda url: None,
+        reload: Callable[[], Keys | None] = lambda: None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
-                gate,
+                app,
                 lifespan="off",
                 ws="none",
-                http="h11",
+                http=partial(Wire, limits, routes.metrics.refuse),  # type: ignore[arg-type]
                 loop="asyncio",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                h11_max_incomplete_event_size=64 << 10,
                 timeout_keep_alive=60,
                 timeout_graceful_shutdown=_FLUSH,
                 ssl_certfile=address.certificate,
@@ -112,11 +119,12 @@ class Server(uvicorn.Server):
         self._routes = routes
         self._limits = limits
         self._ready = ready
+        self._reload = reload
         self._socket = _listening(address)
         host, port = self._socket.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'https' if address.certificate else 'http'}://{shown}:{port}"
-        self._idle: dict[Any, tuple[Any, float]] = {}
+        self._idle: dict[Any, tuple[Any, float]] = {}  # connections: their last requests, and when
         self._signals = 0
 
     async def run_until_stopped(self) -> None:
@@ -129,6 +137,7 @@ class Server(uvicorn.Server):
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.drain)
+            loop.add_signal_handler(signal.SIGHUP, self.reload)
         driver.start()
         aside = [
             asyncio.ensure_future(self._sweep()),
@@ -154,6 +163,23 @@ class Server(uvicorn.Server):
         else:
             self._routes.driver.cancel_all()
             self.should_exit = True
+
+    def reload(self) -> None:
+        """Read the keys again: from now on these are asked for. If they cannot be read, the old
+        ones stay, and the log says why.
+
+        Mutates: who may ask. Valid until: the next call. Raises: nothing. GIL: held.
+        """
+        try:
+            found = self._reload()
+        except InputError as error:
+            _log.error("the keys stay as they were: %s", error)
+            return
+        if found is None:
+            _log.warning("there is no file of keys to read again")
+        else:
+            digests, tenants = len(found.digests), len(found.tenants)
+            _log.info("the keys were read again: %d, of %d tenants", digests, tenants)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -183,24 +209,19 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def _sweep(self) -> None:
-        """Close connections that begin a request and do not go on, which uvicorn would keep; and
-        those that have asked nothing for the longest, if there are too many."""
+        """Close the connections that have asked nothing for the longest, if there are too many."""
         while True:
-            await asyncio.sleep(_HANDSHAKE / 4)
+            await asyncio.sleep(_SWEEP)
             now, before = monotonic(), self._idle
             connections: list[Any] = list(self.server_state.connections)
             self._idle = {}
             for one in connections:
                 if one.cycle is None or one.cycle.response_complete:
-                    # uvicorn's own timer runs after a request, until a byte of the next comes.
-                    state = (one.cycle, one.timeout_keep_alive_task is None)
-                    known, since = before.get(one, (state, now))
-                    self._idle[one] = (state, since if known == state else now)
+                    known, since = before.get(one, (one.cycle, now))
+                    self._idle[one] = (one.cycle, since if known is one.cycle else now)
             oldest = sorted(self._idle, key=lambda one: self._idle[one][1])
-            surplus = set(oldest[: max(len(connections) - 2 * self._limits.connections, 0)])
-            for one, ((_, begun), since) in self._idle.items():
-                if one in surplus or (begun and now - since > _HANDSHAKE):
-                    one.transport.close()
+            for one in oldest[: max(len(connections) - 2 * self._limits.connections, 0)]:
+                one.transport.close()
 
 
 def _listening(address: Address) -> socket.socket:

@@ -17,6 +17,8 @@ from foresay.serve.stream import Piece, Stream, merged
 
 __all__ = ["Shield"]
 
+_OPTIONS = {"bucket": "--pad", "every": "--every", "tokens": "--coalesce"}
+
 
 @dataclass(frozen=True, slots=True)
 class Shield:
@@ -40,9 +42,14 @@ class Shield:
         for name, most in (("bucket", 1 << 16), ("every", 15.0), ("tokens", 4096)):
             value = getattr(self, name)
             if not 0 <= value <= most:
-                raise InputError(f"the shield's {name} is {value!r}; valid are 0 to {most}")
+                raise InputError(
+                    f"the shield's {name} is {value!r}; valid are 0 to {most} ({_OPTIONS[name]})"
+                )
         if self.every and self.tokens:
-            raise InputError("a shield waits for a time (every) or for tokens, and not for both")
+            raise InputError(
+                f"every is {self.every:g} and tokens is {self.tokens}, but a stream is written by "
+                "time or by tokens; give one of --every and --coalesce"
+            )
 
     def pad(self, body: bytes) -> bytes:
         """The events with a comment behind them that fills the bucket. Its letters are random, or

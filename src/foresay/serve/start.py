@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 
 from foresay.drafter import Drafter
 from foresay.drafters.lineup import Room
 from foresay.drafters.suffix import SuffixDrafter
 from foresay.engine.llm import LLM
+from foresay.errors import InputError
 from foresay.serve.app import Routes
 from foresay.serve.gate import LOCAL, Gate
 from foresay.serve.keys import OPERATOR, Keys
@@ -18,16 +24,22 @@ from foresay.serve.limits import Limits
 from foresay.serve.server import Address, Server, is_loopback
 from foresay.serve.shield import Shield
 
-__all__ = ["Settings", "make_server", "serve", "tenant_drafter", "tenant_room"]
+__all__ = ["Settings", "check_origin", "make_server", "serve", "tenant_drafter", "tenant_room"]
+
+_ORIGIN = re.compile(r"https?://[a-z0-9._-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?")
+_log = logging.getLogger("foresay.serve")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """All that a server is told.
 
-    name  by which clients call the model
+    name     by which clients call the model
+    reread   reads the keys again, when a signal asks for it; None: they stay as they are
+    origins  of web pages that may ask from a browser, '*' for any; none: only the server's own page
 
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    Mutates: nothing. Valid until: for ever. Raises: InputError for an origin that is none. GIL:
+    held.
     """
 
     name: str
@@ -35,6 +47,25 @@ class Settings:
     keys: Keys = field(default_factory=Keys)
     limits: Limits = field(default_factory=Limits)
     shield: Shield = field(default_factory=Shield)
+    reread: Callable[[], Keys] | None = None
+    origins: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for origin in self.origins:
+            check_origin(origin)
+
+
+def check_origin(origin: str) -> None:
+    """Refuse what no browser sends as the origin of a page.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    """
+    if origin != "*" and not _ORIGIN.fullmatch(origin):
+        raise InputError(
+            f"the origin {origin!r} (--cors-origin) is none; valid are '*', and a scheme and a "
+            "host in small letters without a path, as 'https://chat.example.org' or "
+            "'http://localhost:3000'"
+        )
 
 
 def tenant_room(tenants: int, tenant_bytes: int) -> Room:
@@ -71,11 +102,8 @@ def make_server(
     Mutates: nothing. Valid until: it has run. Raises: InputError for an address that cannot be had.
     GIL: held.
     """
-    keys, limits = settings.keys, settings.limits
-    if limits.tenant_answers is None and len({*keys.tenants} - {OPERATOR}) > 1:
-        # So that one tenant cannot fill the queue alone. The operator's key is there to watch.
-        whole = llm.engine.scheduler.max_running + limits.queue
-        limits = replace(limits, tenant_answers=max(whole // 2, 1))
+    keys = settings.keys
+    limits = _shared(settings.limits, keys, llm)
     routes = Routes(llm, drafter, keys, limits, settings.shield, settings.name)
     local = not keys and is_loopback(settings.address.host)
     gate = Gate(
@@ -85,7 +113,43 @@ def make_server(
         hosts=LOCAL | {settings.address.host} if local else None,
         refused=routes.metrics.refuse,
     )
-    return Server(routes, gate, limits, settings.address, ready)
+    app: ASGIApp = gate
+    if settings.origins:
+        app = CORSMiddleware(
+            gate,
+            allow_origins=settings.origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),  # clients of OpenAI's have many
+            allow_private_network=True,
+            expose_headers=("x-request-id", "retry-after"),
+        )
+
+    def reload() -> Keys | None:
+        if settings.reread is None:
+            return None
+        found = settings.reread()
+        gate.rekey(found)
+        routes.rekey(found)
+        routes.driver.limits = _shared(settings.limits, found, llm)
+        if len(found.tenants) > max(len(keys.tenants), 1):
+            _log.warning(
+                "there are %d tenants, and memory for the histories of the %d that there were at "
+                "the start: they share it until a restart",
+                len(found.tenants),
+                len(keys.tenants),
+            )
+        return found
+
+    return Server(routes, app, limits, settings.address, ready, reload)
+
+
+def _shared(limits: Limits, keys: Keys, llm: LLM) -> Limits:
+    """The limits where there are these tenants: none of them can fill the queue alone. The
+    operator's key is there to watch."""
+    if limits.tenant_answers is not None or len({*keys.tenants} - {OPERATOR}) < 2:
+        return limits
+    whole = llm.engine.scheduler.max_running + limits.queue
+    return replace(limits, tenant_answers=max(whole // 2, 1))
 
 
 def serve(

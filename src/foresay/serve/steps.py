@@ -5,7 +5,7 @@ right would tell what that one is reading.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,9 +73,11 @@ class Share:
 class Step:
     """One pass of the model.
 
-    start    seconds since the server began
-    seconds  by phase, of all tenants together
-    shares   of the tenants that took part
+    start        seconds since the server began
+    seconds      by phase, of all tenants together
+    shares       of the tenants that took part
+    gaps         seconds since the last tokens, of each answer that had some before
+    preemptions  of answers that are seen again
 
     Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
@@ -83,11 +85,21 @@ class Step:
     start: float
     seconds: Mapping[str, float]
     shares: Mapping[str | None, Share]
+    gaps: Sequence[float] = ()
+    preemptions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An answer that has ended. Seconds from the question on; `first` is None without a token.
+    """An answer that has ended. Seconds are from the question on.
+
+    shared       tokens of the prompt that were taken over and not computed
+    began        when it was first in a step; None if it never was
+    first        when its first token came; None without a token
+    last         when its last token came; None likewise
+    total        when it ended
+    longest      tokens of the longest answer to the same prompt, told by the one that ends last
+    preemptions  that no step has told
 
     Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
@@ -96,8 +108,15 @@ class Ended:
     reason: str
     prompt_tokens: int
     tokens: int
+    shared: int
+    began: float | None
     first: float | None
+    last: float | None
     total: float
+    n: int
+    max_tokens: int
+    longest: int | None
+    preemptions: int
 
 
 class Steps:

@@ -67,6 +67,14 @@ class Stream:
         self.cancelled = False
         self.held_back = False
         """Whether the pieces wait on purpose, and not for a slow reader."""
+        self.lost: str | None = None
+        """Why nobody reads any more, if so."""
+        self.asked = 0
+        """Tokens of all prompts."""
+        self.written = 0
+        """Tokens of all answers so far. The engine's thread counts them."""
+        self.ends: dict[int, list[int]] = {}
+        """Tokens of the answers that have ended, by prompt. The engine's thread lists them."""
 
     @property
     def ended(self) -> bool:

@@ -51,6 +51,11 @@ function hide(sentence) {
 
 const seen = []; // {at, tokens, drafted, accepted}: the sums, and when they were so
 
+const WHOSE = {
+  everybody: "This server has no keys: the numbers are of everybody's requests.",
+  tenant: "The numbers are of requests with your key, and with others of the same tenant.",
+};
+
 function draw(stats) {
   const { tokens, drafted, accepted, ...totals } = stats.totals;
   const now = performance.now() / 1000;
@@ -70,6 +75,7 @@ function draw(stats) {
   $("pace").textContent = totals.steps > 0 ? totals.tokens_per_step.toFixed(2) : "–";
   $("share").textContent = drafted > 0 ? percent(accepted / drafted) : "–";
   $("counts").textContent = `${accepted} of ${drafted}`;
+  $("whose").textContent = WHOSE[stats.requests_of];
   $("load").textContent = `${stats.running} running · ${stats.waiting} waiting`;
 }
 

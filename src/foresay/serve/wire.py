@@ -1,0 +1,281 @@
+"""HTTP as it comes over a connection: h11, and what it takes that must not be taken.
+
+Between clients and this server there may be a proxy. Where the two do not agree on where a request
+ends, the rest of one client's body becomes another one's request. So what could be read in two ways
+is refused, and the connection closed: nothing behind it is ever read as a request.
+
+The parser is h11, by name. It comes with uvicorn on every machine, while httptools would be taken
+where it happens to be installed; and it lets its buffer be looked at, so that a head is checked as
+it was sent. From 0.16 on it also refuses chunks that do not end as they must.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from typing import Any
+
+import h11
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from foresay.serve.answer import encoded, error_body
+from foresay.serve.limits import Limits, Refused
+
+__all__ = ["Wire"]
+
+_LINGER = 2.0  # seconds in which a client that still sends may read why it was refused
+_PART = 4096  # bytes that h11 gets at a time: what it holds is copied to be looked at
+_BARE = re.compile(rb"(?<!\r)\n")
+_DIGITS = re.compile(rb"[0-9]{1,20}")
+_log = logging.getLogger("foresay.serve")
+
+
+class _Strict(h11.Connection):
+    """h11's connection, which refuses a head or an end of chunks that others may read otherwise.
+    `refused` says why it did.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(h11.SERVER, limits.head + _PART)
+        self.refused: Refused | None = None
+        self._limits = limits
+        self._ahead = bytearray()
+        self._chunked = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether there are bytes that no event was made of."""
+        return bool(self._ahead or self.trailing_data[0])
+
+    def receive_data(self, data: bytes) -> None:
+        self._ahead += data
+
+    def next_event(self) -> Any:
+        while True:
+            event = self._next()
+            if event is not h11.NEED_DATA or not self._ahead:
+                return event
+            super().receive_data(bytes(self._ahead[:_PART]))
+            del self._ahead[:_PART]
+
+    def _next(self) -> Any:
+        held = b""
+        if self.their_state is h11.IDLE:
+            self._check_head(self.trailing_data[0])
+        elif self._chunked:
+            held = self.trailing_data[0]
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._chunked = any(name == b"transfer-encoding" for name, _ in event.headers)
+        elif isinstance(event, h11.EndOfMessage) and self._chunked:
+            taken = held[: len(held) - len(self.trailing_data[0])]
+            if list(event.headers) or not taken.endswith(b"\r\n"):
+                self._refuse(400, "the body's chunks do not end with 0 and an empty line")
+        return event
+
+    def _check_head(self, data: bytes) -> None:
+        """Look at what is known of a head: all of it, or as much as has come."""
+        end = data.find(b"\r\n\r\n")
+        head = data if end < 0 else data[:end]
+        if len(head) > self._limits.head:
+            self._refuse(
+                431,
+                f"the head of the request has more than {self._limits.head} bytes, the most this "
+                "server takes",
+            )
+        if _BARE.search(head):
+            self._refuse(400, "a line of the request's head ends without a carriage return")
+        if end < 0:
+            return
+        first, *lines = head.split(b"\r\n")
+        version = first.rpartition(b" ")[2]
+        if version.startswith(b"HTTP/") and version not in (b"HTTP/1.1", b"HTTP/1.0"):
+            self._refuse(505, f"the version is {_shown(version)}; valid are HTTP/1.1 and HTTP/1.0")
+        found: dict[bytes, list[bytes]] = {}
+        for line in lines:
+            if line[:1] in (b" ", b"\t"):
+                self._refuse(400, "a header goes on in the next line; one line is valid")
+            name, _, value = line.partition(b":")
+            found.setdefault(name.lower(), []).append(value.strip(b" \t"))
+        self._check_end(found, version)
+
+    def _check_end(self, found: dict[bytes, list[bytes]], version: bytes) -> None:
+        """Whether the headers tell in one way only where the body ends."""
+        lengths = found.get(b"content-length", [])
+        codings = found.get(b"transfer-encoding", [])
+        if lengths and codings:
+            self._refuse(
+                400, "there are Content-Length and Transfer-Encoding; one of them is valid"
+            )
+        if len(lengths) > 1:
+            self._refuse(400, f"there are {len(lengths)} Content-Length; one is valid")
+        if lengths and not _DIGITS.fullmatch(lengths[0]):
+            shown = _shown(lengths[0])
+            self._refuse(400, f"Content-Length is {shown}; valid are up to 20 digits")
+        if codings and (len(codings) > 1 or codings[0].lower() != b"chunked"):
+            shown = _shown(b", ".join(codings))
+            self._refuse(400, f"Transfer-Encoding is {shown}; 'chunked' alone is valid")
+        if codings and version != b"HTTP/1.1":
+            self._refuse(400, "there is Transfer-Encoding; HTTP/1.0 has none")
+
+    def _refuse(self, status: int, why: str) -> None:
+        self.refused = Refused(status, why, code="bad_http")
+        raise h11.RemoteProtocolError(why, error_status_hint=status)
+
+
+class Wire(H11Protocol):
+    """One connection. To be made by uvicorn, as `functools.partial(Wire, limits, refused)`.
+
+    limits   how long a head may be, and how long it may take to come
+    refused  told of every status with which a request is refused that no route has seen
+
+    A connection is closed on which a head does not come in time, on which anything but plain HTTP
+    comes, and on which an answer was given before the request's body had come. In the last two
+    cases the client can read the answer: the connection ends for it then, and goes away when it
+    ends its own side, or after 2 seconds.
+
+    Mutates: the server's state, as uvicorn's protocol does. Valid until: the connection is lost.
+    Raises: nothing. GIL: held.
+    """
+
+    conn: _Strict
+
+    def __init__(
+        self, limits: Limits, refused: Callable[[int], None], *values: Any, **names: Any
+    ) -> None:
+        super().__init__(*values, **names)
+        self.conn = _Strict(limits)
+        self.app = self._answered
+        self._limits = limits
+        self._refused = refused
+        self._head: asyncio.TimerHandle | None = None
+
+    @property
+    def unread(self) -> bool:
+        """Whether the client may still be sending what nobody will read."""
+        over = (h11.SEND_BODY, h11.ERROR)
+        return self.conn.refused is not None or self.conn.their_state in over
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin.
+
+        Mutates: the server's connections. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        gentle: Any = _Gentle(transport, self)
+        super().connection_made(gentle)
+        self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End.
+
+        Mutates: the server's connections. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        if self._head is not None:
+            self._head.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read.
+
+        Mutates: the connection. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        if not self.transport.is_closing():
+            super().data_received(data)
+            self._wait_for_head()
+
+    def on_response_complete(self) -> None:
+        """Go on with what came meanwhile.
+
+        Mutates: the connection. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        super().on_response_complete()
+        self._wait_for_head()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, or none that is read in one way only, and close.
+
+        Mutates: the connection. Valid until: final. Raises: nothing. GIL: held.
+        """
+        refused = self.conn.refused or Refused(
+            400, "this is no valid request of HTTP/1.1", code="bad_http"
+        )
+        self.conn.refused = refused
+        self._refused(refused.status)
+        _log.info("a connection is closed with status %d: %s", refused.status, refused)
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = encoded(error_body(refused))
+            headers = {
+                "content-type": "application/json",
+                "content-length": str(len(body)),
+                "connection": "close",
+            }
+            head = h11.Response(status_code=refused.status, headers=list(headers.items()))
+            for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True  # whoever waits for the body waits in vain
+            self.cycle.message_event.set()
+        self.transport.close()
+
+    async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application; an answer that does not wait for the body says that it is the last."""
+        cycle = self.cycle
+
+        async def told(message: Message) -> None:
+            if message["type"] == "http.response.start" and cycle.more_body:
+                headers = [*message.get("headers", ()), (b"connection", b"close")]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        app: Any = self.config.loaded_app
+        await app(scope, receive, told)
+
+    def _wait_for_head(self) -> None:
+        """Let a head that has begun, and the first of all, have so many seconds, however many
+        bytes of it come."""
+        waits = self.conn.their_state is h11.IDLE and (self.cycle is None or self.conn.begun)
+        if not waits and self._head is not None:
+            self._head.cancel()
+            self._head = None
+        elif waits and self._head is None:
+            self._head = self.loop.call_later(self._limits.head_seconds, self.transport.close)
+
+
+class _Gentle:
+    """A transport that is not closed in the face of a client that sends: the system would throw
+    away what the client has not read yet. What comes is thrown away instead, for a while.
+    """
+
+    def __init__(self, transport: asyncio.Transport, wire: Wire) -> None:
+        self._transport = transport
+        self._wire = wire
+        self._lingers = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        return self._lingers or self._transport.is_closing()
+
+    def write(self, data: bytes) -> None:
+        if not self._lingers:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        if self.is_closing():
+            return
+        if not self._wire.unread:
+            self._transport.close()
+            return
+        self._lingers = True
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._transport.resume_reading()
+        self._wire.loop.call_later(_LINGER, self._transport.abort)
+
+
+def _shown(value: bytes) -> str:
+    return ascii(value[:40].decode("latin-1"))

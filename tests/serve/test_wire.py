@@ -1,0 +1,346 @@
+"""Bytes on a connection that two servers could read in two ways, that are too many, or that do not
+come: a documented answer in the documented time, a closed connection, and no second request.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foresay.serve.keys import Keys
+from foresay.serve.limits import Limits
+from serve.running import Running, running, tiny_llm, wait_for
+from tiny import one_thread
+
+SECONDS = 0.4  # for a head, and for a body, in these tests
+SLACK = 4.0  # for a machine that does other things, too
+LINGERS = 2.0  # what docs/deploy.md says
+SMUGGLED = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
+JSON = b"Host: localhost\r\nContent-Type: application/json\r\n"
+BODY = b'{"prompt":"a"}'
+CHUNKS = b"e\r\n" + BODY + b"\r\n0\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Running]:
+    limits = Limits(head_seconds=SECONDS, body_seconds=SECONDS, body=4000)
+    with one_thread(), running(*tiny_llm(folder), limits=limits) as found:
+        yield found
+
+
+def connected(server: Running) -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])))
+    client.settimeout(5)
+    return client
+
+
+def to_the_end(client: socket.socket) -> bytes:
+    """All that comes until the server has ended the connection; a timeout if it does not."""
+    received = b""
+    while part := client.recv(1 << 16):
+        received += part
+    return received
+
+
+def told(server: Running, *parts: bytes, pause: float = 0.05) -> bytes:
+    """What comes in answer to these bytes, until the server has ended the connection."""
+    with connected(server) as client:
+        for at, part in enumerate(parts):
+            if at:
+                time.sleep(pause)
+            client.sendall(part)
+        return to_the_end(client)
+
+
+def post(*headers: bytes, body: bytes = BODY, path: bytes = b"/tokenize") -> bytes:
+    head = b"POST " + path + b" HTTP/1.1\r\n" + JSON
+    return head + b"".join(header + b"\r\n" for header in headers) + b"\r\n" + body
+
+
+def error_of(answer: bytes) -> dict[str, Any]:
+    error: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+    return error
+
+
+LENGTH, CHUNKED = b"Content-Length: 14", b"Transfer-Encoding: chunked"
+ODD: dict[str, bytes] = {
+    "length and chunked": post(b"Content-Length: 24", CHUNKED, body=CHUNKS),
+    "chunked and length": post(CHUNKED, b"Content-Length: 5", body=CHUNKS),
+    "length 0 and chunked": post(b"Content-Length: 0", CHUNKED, body=CHUNKS),
+    "two lengths": post(LENGTH, b"Content-Length: 3"),
+    "the same length twice": post(LENGTH, LENGTH),
+    "lengths in a list": post(b"Content-Length: 14, 14"),
+    "another list": post(b"Content-Length: 14,3"),
+    "a plus": post(b"Content-Length: +14"),
+    "a minus": post(b"Content-Length: -14"),
+    "hexadecimal": post(b"Content-Length: 0xe"),
+    "a space within": post(b"Content-Length: 1 4"),
+    "an underscore": post(b"Content-Length: 1_4"),
+    "no digits": post(b"Content-Length: "),
+    "too many digits": post(b"Content-Length: " + b"0" * 30 + b"14"),
+    "identity last": post(b"Transfer-Encoding: chunked, identity", body=CHUNKS),
+    "identity first": post(b"Transfer-Encoding: identity, chunked", body=CHUNKS),
+    "identity alone": post(b"Transfer-Encoding: identity", LENGTH),
+    "gzip": post(b"Transfer-Encoding: gzip, chunked", body=CHUNKS),
+    "chunked twice": post(CHUNKED, CHUNKED, body=CHUNKS),
+    "chunked in a list twice": post(b"Transfer-Encoding: chunked, chunked", body=CHUNKS),
+    "another word": post(b"Transfer-Encoding: xchunked", LENGTH),
+    "quoted": post(b'Transfer-Encoding: "chunked"', LENGTH),
+    "a vertical tab": post(b"Transfer-Encoding: \x0bchunked", LENGTH),
+    "a zero": post(b"Transfer-Encoding: chunked\x00", LENGTH),
+    "nothing": post(b"Transfer-Encoding:", LENGTH),
+    "a space before the colon": post(b"Content-Length : 14"),
+    "a space before another colon": post(b"Transfer-Encoding : chunked", LENGTH),
+    "a tab before the colon": post(b"Transfer-Encoding\t: chunked", LENGTH),
+    "no colon": post(b"Transfer-Encoding", LENGTH),
+    "a folded value": post(b"Transfer-Encoding:\r\n chunked", LENGTH),
+    "a folded other value": post(b"X-Any: a\r\n\tTransfer-Encoding: chunked", LENGTH),
+    "a folded first line": b"POST /tokenize HTTP/1.1\r\n " + JSON + LENGTH + b"\r\n\r\n" + BODY,
+    "bare LF": post(b"X-Any: a\nTransfer-Encoding: chunked", LENGTH),
+    "bare LF everywhere": post(LENGTH).replace(b"\r\n", b"\n"),
+    "bare LF at the end": post(LENGTH).replace(b"\r\n\r\n", b"\r\n\n"),
+    "bare CR": post(b"X-Any: a\rTransfer-Encoding: chunked", LENGTH),
+    "two CR": post(b"X-Any: a\r", LENGTH),
+    "two hosts": post(b"Host: other", LENGTH),
+    "no host": b"POST /tokenize HTTP/1.1\r\n" + LENGTH + b"\r\n\r\n" + BODY,
+    "two spaces": post(LENGTH).replace(b"POST ", b"POST  ", 1),
+    "a space in the path": post(LENGTH, path=b"/tok enize"),
+    "an empty line first": b"\r\n" + post(LENGTH),
+    "no version": b"GET /version\r\n\r\n",
+    "HTTP/1.0 in chunks": post(CHUNKED, body=CHUNKS).replace(b"HTTP/1.1", b"HTTP/1.0"),
+    "a chunk's size with a sign": post(CHUNKED, body=b"+e" + CHUNKS[1:]),
+    "a chunk's size in words": post(CHUNKED, body=b"0xe" + CHUNKS[1:]),
+    "a chunk's size with bare LF": post(CHUNKED, body=b"e\n" + CHUNKS[3:]),
+    "an extension with bare LF": post(CHUNKED, body=b"e;a\nb\r\n" + CHUNKS[3:]),
+    "a chunk that is too long": post(CHUNKED, body=b"d" + CHUNKS[1:]),
+    "a chunk that is too short": post(CHUNKED, body=b"f" + CHUNKS[1:]),
+    "a last chunk with bare LF": post(CHUNKED, body=CHUNKS[:-2] + b"\n"),
+    "a trailer": post(CHUNKED, body=CHUNKS[:-2] + b"Content-Length: 9\r\n\r\n"),
+    "a trailer with bare LF": post(CHUNKED, body=CHUNKS[:-2] + b"X: a\n\n"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_could_be_read_in_two_ways_is_refused(server: Running, name: str) -> None:
+    answer = told(server, ODD[name] + SMUGGLED)
+    assert answer.startswith(b"HTTP/1.1 400 "), answer
+    assert answer.count(b"HTTP/1.1 ") == 1 and b'"version"' not in answer
+    assert b"connection: close" in answer.lower()
+    error = error_of(answer)
+    assert error["code"] == "bad_http" and len(error["message"]) > 20
+    server.idle()
+
+
+@pytest.mark.parametrize("name", ["length and chunked", "bare LF", "a trailer with bare LF"])
+def test_also_when_it_comes_in_small_parts(server: Running, name: str) -> None:
+    whole = ODD[name] + SMUGGLED
+    answer = told(server, *(whole[at : at + 31] for at in range(0, len(whole), 31)), pause=0.005)
+    assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1 ") == 1
+
+
+def test_also_behind_a_good_request(server: Running) -> None:
+    """On the same connection, and in the same packet."""
+    for good in (SMUGGLED, post(LENGTH), post(CHUNKED, body=CHUNKS)):
+        answer = told(server, good + ODD["length and chunked"] + SMUGGLED)
+        assert answer.startswith(b"HTTP/1.1 200 ") and b"HTTP/1.1 400 " in answer
+        assert answer.count(b"HTTP/1.1 ") == 2
+
+
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [
+        (b"Content-Length: 14", BODY),
+        (b"content-LENGTH:\t014 ", BODY),
+        (b"Transfer-Encoding: chunked", CHUNKS),
+        (b"transfer-ENCODING:  ChUnKeD\t", CHUNKS),
+        (
+            b"Transfer-Encoding: chunked",
+            b"7;a=b\r\n" + BODY[:7] + b"\r\n07\r\n" + BODY[7:] + b"\r\n",
+        ),
+    ],
+)
+def test_what_is_read_in_one_way_is_answered(server: Running, header: bytes, body: bytes) -> None:
+    """So that the tests above are not of a server that refuses everything. What follows is the
+    client's next request, and is answered."""
+    if b"0\r\n\r\n" not in body and body != BODY:
+        body += b"0\r\n\r\n"
+    last = SMUGGLED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    for parts in ([post(header, body=body) + last], [post(header, body=b""), body, last]):
+        answer = told(server, *parts)
+        assert answer.count(b"HTTP/1.1 200 ") == 2, answer
+        assert b'"count":1' in answer and b'"version"' in answer
+
+
+def test_a_version_that_is_not_known(server: Running) -> None:
+    answer = told(server, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 505 ") and "HTTP/1.1" in error_of(answer)["message"]
+
+
+MOST = 64 << 10
+
+
+def head_of(size: int, kind: str) -> bytes:
+    """A head of so many bytes, its last empty line not counted."""
+    rest = b" HTTP/1.1\r\nHost: localhost\r\nConnection: close"
+    if kind == "line":
+        begin = b"GET /live?"
+        return begin + b"a" * (size - len(begin) - len(rest)) + rest + b"\r\n\r\n"
+    head = b"GET /live" + rest
+    if kind == "header":
+        return head + b"\r\nX-Any: " + b"a" * (size - len(head) - 9) + b"\r\n\r\n"
+    head += b"\r\nX-Any: 0123" * ((size - len(head)) // 13 - 1)
+    return head + b"\r\nX-Any: " + b"a" * (size - len(head) - 9) + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize("kind", ["line", "header", "headers"])
+@pytest.mark.parametrize("size", [MOST + 1, 70_000, 100_000, 5_000_000])
+def test_a_head_that_is_too_long(server: Running, kind: str, size: int) -> None:
+    head = head_of(size, kind)
+    assert len(head) == size + 4
+    answer = told(server, head + SMUGGLED)
+    assert answer.startswith(b"HTTP/1.1 431 "), answer[:100]
+    assert answer.count(b"HTTP/1.1 ") == 1 and "65536" in error_of(answer)["message"]
+
+
+@pytest.mark.parametrize("kind", ["line", "header", "headers"])
+def test_a_head_that_is_as_long_as_it_may_be(server: Running, kind: str) -> None:
+    answer = told(server, head_of(MOST, kind))
+    assert answer.startswith(b"HTTP/1.1 200 "), answer[:100]
+
+
+def test_a_head_without_an_end(server: Running) -> None:
+    """It is refused at the limit, not when it ends."""
+    answer = told(server, head_of(MOST, "header")[:-4] + b"a")
+    assert answer.startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b""],
+        [b"G"],
+        [b"POST /tokenize HTTP/1.1\r\nHost: local"],
+        [bytes([letter]) for letter in head_of(200, "headers")[:100]],
+        [SMUGGLED, b"GE", b"T /"],
+        [post(LENGTH) + b"GET /ver"],
+    ],
+)
+def test_a_head_that_does_not_come(server: Running, parts: list[bytes]) -> None:
+    """Byte by byte is no help: the time is that of the whole head."""
+    begin = time.monotonic()
+    with connected(server) as client:
+        received = b""
+        with suppress(OSError):  # it may be closed already, while more is sent
+            for part in parts:
+                client.sendall(part)
+                time.sleep(0.02)
+        with suppress(ConnectionResetError):
+            received = to_the_end(client)
+    assert SECONDS * 0.9 < time.monotonic() - begin < SECONDS + SLACK
+    assert received.count(b"HTTP/1.1 ") == (len(parts[0]) > 40 and b"\r\n\r\n" in parts[0])
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        post(LENGTH, body=b""),
+        post(LENGTH, body=BODY[:9]),
+        post(CHUNKED, body=b""),
+        post(CHUNKED, body=CHUNKS[:9]),
+        post(CHUNKED, body=CHUNKS[:-2]),
+    ],
+)
+def test_a_body_that_does_not_come(server: Running, sent: bytes) -> None:
+    begin = time.monotonic()
+    answer = told(server, sent)
+    assert answer.startswith(b"HTTP/1.1 408 ") and b"connection: close" in answer.lower()
+    assert SECONDS * 0.9 < time.monotonic() - begin < SECONDS + SLACK
+
+
+@pytest.mark.parametrize(
+    ("status", "sent"),
+    [
+        (413, post(b"Content-Length: 5000", body=b"")),
+        (413, post(b"Content-Length: 5000", body=b"{")),
+        (413, post(CHUNKED, body=b"1388\r\n" + b"a" * 4500)),
+        (415, post(LENGTH, body=b"").replace(b"/json", b"/text")),
+        (404, post(LENGTH, path=b"/nowhere", body=b"")),
+        (405, post(LENGTH, path=b"/live", body=b"")),
+        (403, post(LENGTH, body=b"").replace(b"localhost", b"elsewhere")),
+        (200, post(LENGTH, path=b"/live", body=b"").replace(b"POST", b"GET")),
+    ],
+)
+def test_an_answer_before_the_body_is_the_last(server: Running, status: int, sent: bytes) -> None:
+    """The rest could otherwise be read as a request, or hold the connection for ever."""
+    begin = time.monotonic()
+    answer = told(server, sent)
+    assert answer.startswith(b"HTTP/1.1 %d " % status), answer
+    assert b"connection: close" in answer.lower() and time.monotonic() - begin < SLACK
+    wait_for(lambda: len(server.server.server_state.connections) <= 1)
+
+
+def test_who_goes_on_sending_is_cut_off(server: Running) -> None:
+    """It has its answer, and some time to read it; nobody answers to the rest."""
+    begin = time.monotonic()
+    with connected(server) as client:
+        client.sendall(post(b"Content-Length: 5000", body=b""))
+        assert to_the_end(client).startswith(b"HTTP/1.1 413 ")
+        assert not cut_off(client)
+        wait_for(lambda: cut_off(client), LINGERS + SLACK)
+        assert time.monotonic() - begin > LINGERS * 0.9
+
+
+def cut_off(client: socket.socket) -> bool:
+    """Whether the server has closed its side for good: what is sent is sent back."""
+    try:
+        client.sendall(b"x")
+        time.sleep(0.05)
+        client.sendall(b"x")
+    except OSError:
+        return True
+    return False
+
+
+def test_who_leaves_after_it_was_refused_is_forgotten_at_once(server: Running) -> None:
+    assert told(server, ODD["length and chunked"]).startswith(b"HTTP/1.1 400 ")
+    wait_for(lambda: len(server.server.server_state.connections) <= 1, LINGERS / 2)
+
+
+def test_a_large_body_can_be_sent_to_a_server_that_refuses_it(server: Running) -> None:
+    """The client reads why, also if it sends all before it reads."""
+    with connected(server) as client:
+        client.sendall(post(b"Content-Length: 3000000", body=b"a" * 3_000_000))
+        assert to_the_end(client).startswith(b"HTTP/1.1 413 ")
+
+
+def test_without_a_key_the_body_is_not_waited_for(folder: Path) -> None:
+    keys = Keys.of([("a-good-key-of-one", "one")])
+    with one_thread(), running(*tiny_llm(folder), keys=keys) as server:
+        assert told(server, post(LENGTH, body=b"")).startswith(b"HTTP/1.1 401 ")
+        whole = told(server, post(LENGTH, b"Connection: close"))
+        assert whole.startswith(b"HTTP/1.1 401 ")
+        with connected(server) as client:  # a body that has come leaves the connection open
+            for _ in range(2):
+                client.sendall(post(LENGTH))
+                received = client.recv(1 << 16)
+                while b"\r\n\r\n" not in received or not received.endswith(b"}}"):
+                    received += client.recv(1 << 16)
+                assert b" 401 " in received and b"connection: close" not in received.lower()
+
+
+def test_what_is_no_http_is_counted(server: Running) -> None:
+    def count() -> float:
+        text = server.http.get("/metrics").text
+        name = 'foresay_refused_total{model_name="tiny",status="505"}'
+        return sum(float(x.split()[-1]) for x in text.splitlines() if x.startswith(name))
+
+    before = count()
+    told(server, b"GET / HTTP/9.9\r\n\r\n")
+    assert count() == before + 1

@@ -132,7 +132,7 @@ def drive(gate: Gate, fixed: float, per_token: float, chance: float, rows: int =
         nodes = 4 * rows if least is not None and chance >= least else 0
         won = sum(luck.random() < chance for _ in range(nodes))
         seconds = (fixed + per_token * (rows + nodes)) * luck.uniform(0.95, 1.05)
-        gate.observe(rows, nodes, rows + won, seconds, 1e-5)
+        gate.observe(rows, nodes, rows + won, seconds, 1e-5, least or 0.0)
         drafting.append(nodes > 0)
     return [sum(drafting[at : at + 64]) for at in range(0, 640, 64)]
 
@@ -159,6 +159,20 @@ def test_the_gate_opens_again_when_times_change() -> None:
     gate = Gate(least_chance=0.1, max_requests=0, measure=True)
     assert drive(gate, 0.0, 1e-3, 0.5)[-1] <= 4
     assert drive(gate, 0.02, 1e-6, 0.5)[-1] >= 60
+
+
+@pytest.mark.parametrize("rows", [4, 16])
+def test_sure_drafts_are_tried_at_once(rows: int) -> None:
+    gate = Gate(least_chance=0.1, max_requests=0, measure=True)
+    assert drive(gate, 0.004, 1e-3, 0.15, rows)[-1] <= 4  # guesses that do not pay
+    assert drive(gate, 0.004, 1e-3, 0.97, rows)[0] >= 60  # and then a text that is known
+
+
+def test_sure_drafts_that_do_not_pay_are_given_up() -> None:
+    gate = Gate(least_chance=0.1, max_requests=0, measure=True)
+    drive(gate, 0.0, 1e-3, 0.5)  # each token costs as much as any other
+    steps = drive(gate, 0.0, 1e-3, 0.9)
+    assert steps[0] <= 12 and sum(steps) <= 64  # of 640
 
 
 def test_a_gate_that_does_not_measure_knows_rows_and_chances_only() -> None:

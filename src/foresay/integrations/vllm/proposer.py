@@ -75,6 +75,7 @@ class SuffixProposer:
         self._ended = 0.0
         self._nodes = 0  # drafted in the last step
         self._draft_seconds = 0.0
+        self._least = 0.0  # the least chance of those
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """There is no model to load.
@@ -131,8 +132,8 @@ class SuffixProposer:
         texts = self._recognise(token_ids, rows)
         if whole and self._texts.unmoved and self._ended:  # nothing but these rows took the time
             seconds = begun - self._ended
-            tokens = len(rows.tokens)
-            self._gate.observe(len(rows), self._nodes, tokens, seconds, self._draft_seconds)
+            tokens, drafting = len(rows.tokens), self._draft_seconds
+            self._gate.observe(len(rows), self._nodes, tokens, seconds, drafting, self._least)
         for text in self._texts.keep(rows.after, texts):
             self._finish(text)
         drafts = self._draft(texts, rows)
@@ -209,4 +210,5 @@ class SuffixProposer:
         drafts = self._drafter.step(texts, verdicts, most, least=least)
         out = lists(drafts.tokens, drafts.offsets)
         self._nodes, self._draft_seconds = len(drafts.tokens), clock() - begun
+        self._least = least
         return out

@@ -3,10 +3,10 @@
 A drafted token is worth verifying if its chance to be kept is above what it costs, in tokens: the
 seconds that one more token adds to a step, times the tokens that are made per second. Both are
 measured here, apart for every size of batch, from the time between two steps; the time of drafting
-counts too. If drafting as a whole does not pay, nothing is drafted but for a trial now and then, and
-but for tokens that are nearly sure: text that is known can come at any time, and what guesses were
-worth before says nothing about it. Sure tokens have an account of their own, and pauses that grow
-as long as they do not pay either.
+counts too. If drafting as a whole does not pay, nothing is drafted but for a trial now and then,
+and but for tokens that are nearly sure: text that is known can come at any time, and what guesses
+were worth before says nothing about it. Sure tokens have an account of their own, and pauses that
+grow as long as they do not pay either.
 
 Ranks of a tensor-parallel group measure different times, and must draft the same. There nothing is
 measured: the number of requests and the chances, which are equal on all ranks, decide alone.

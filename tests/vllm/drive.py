@@ -6,8 +6,8 @@ plan: model, dtype, method ("none", "ngram", "suffix", "custom_class", "unmended
 (further keys of vLLM's speculative_config), blocks (of the key-value cache; null: as many as there
 is memory for), length (of the longest text), ranks (processes that share each layer), requests:
 [{"name", "prompt" (text or token ids), "tokens", "join" (the step), "abort" (the step, or null),
-"temperature", "top_p", "seed", "ignore_eos"}]. One process per plan: an engine does not leave its
-process clean.
+"temperature", "top_k", "top_p", "seed", "ignore_eos"}]. One process per plan: an engine does not
+leave its process clean.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ def run(plan: dict[str, Any]) -> dict[str, Any]:
             prompt = request["prompt"]
             params = VLLM.SamplingParams(
                 temperature=request.get("temperature", 0.0),
+                top_k=request.get("top_k", 0),
                 top_p=request.get("top_p", 1.0),
                 seed=request.get("seed"),
                 max_tokens=request["tokens"],

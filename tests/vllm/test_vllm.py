@@ -56,14 +56,17 @@ def requests(tokens: int, **more: Any) -> list[dict[str, Any]]:
 
 
 def sampled() -> list[dict[str, Any]]:
-    """Requests with a temperature and a seed, each of them twice, while the others run."""
+    """Requests with a temperature and a seed, each of them twice, while the others run. The first
+    have a top_k, and nothing is drafted when they begin.
+    """
     return [
         {
             "name": f"{name} seed {seed} {'again' if again else 'once'}",
             "prompt": PROMPTS[name],
             "tokens": 32,
-            "join": 8 + 24 * again + 4 * seed,
+            "join": 24 * again + 4 * seed,
             "temperature": 0.8,
+            "top_k": 0 if seed else 40,
             "top_p": 0.95 if seed else 1.0,
             "seed": seed,
             "ignore_eos": True,

@@ -1,10 +1,14 @@
 """What sampled requests need to be exact inside vLLM on processors.
 
-Two things, both put into vLLM's rejection sampler when a drafter of ours is made:
+Three things, put into vLLM's rejection sampler when a drafter of ours is made. The first two are
+faults that it has with any speculation; its functions are called and looked at first, and left
+alone where they do what they say.
 
 Where vLLM leaves the temperature, top_k and top_p of drafted tokens as they happened to lie in
-memory (its stand-in for a Triton kernel writes into a copy: vllm#55005), they are filled in. The
-function is called and looked at first, and left alone where it does what it says.
+memory (its stand-in for a Triton kernel writes into a copy: vllm#55005), they are filled in.
+
+Where it fails, and with it the server, when a request has a top_k and nothing was drafted for any
+request of the step, the function that cannot take no tokens is not called with none.
 
 vLLM accepts a drafted token by a coin, so that a request's seed gives one text only as long as the
 drafts are the same; ours depend on what others wrote. A request with a seed gets here, at each
@@ -51,6 +55,7 @@ def mend() -> None:
         return
     try:
         _mend_expansion(sampler)
+        _mend_steps_without_drafts(sampler)
         _mend_seeds(sampler)
     except Exception:
         log.exception(
@@ -67,6 +72,21 @@ def _mend_expansion(sampler: Any) -> None:
         "foresay: this vLLM does not fill in temperature, top_k and top_p of drafted tokens "
         "(vllm#55005); they are filled in for it"
     )
+
+
+def _mend_steps_without_drafts(sampler: Any) -> None:
+    import torch
+
+    theirs = sampler.apply_top_k_top_p
+    try:
+        theirs(torch.zeros(0, 8), torch.zeros(0, dtype=torch.int32), None)
+    except (RuntimeError, IndexError):
+        sampler.apply_top_k_top_p = lambda logits, k, p: (
+            theirs(logits, k, p) if len(logits) else logits
+        )
+        log.warning(
+            "foresay: this vLLM fails with top_k in steps without drafted tokens; it is mended"
+        )
 
 
 def _is_expanded(expand: Callable[..., Any]) -> bool:

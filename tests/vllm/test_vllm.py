@@ -143,7 +143,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     folder = tmp_path_factory.mktemp("vllm")
 
     @cache
-    def result(name: str) -> Result:
+    def outcome(name: str) -> Result | str:
+        """What came of it, or why nothing can come of it on this machine."""
         plan = PLANS[name] | {"model": MODEL}
         given, taken = folder / f"{name}.json", folder / f"{name} result.json"
         given.write_text(json.dumps(plan))
@@ -157,12 +158,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Runner:
             command, capture_output=True, text=True, timeout=400, check=False, env=environ
         )
         if plan["dtype"] == "bfloat16" and done.returncode == -signal.SIGILL and lacks_bfloat16():
-            pytest.skip("vLLM dies of an illegal instruction: the processor has no bfloat16")
+            return "vLLM dies of an illegal instruction: the processor has no bfloat16"
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
         found: Result = json.loads(taken.read_text())
         found["lines"] = [
             json.loads(line) for line in (steps.read_text() if steps.exists() else "").splitlines()
         ]
+        return found
+
+    def result(name: str) -> Result:
+        found = outcome(name)
+        if isinstance(found, str):
+            pytest.skip(found)
         return found
 
     return result

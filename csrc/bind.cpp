@@ -347,7 +347,7 @@ NB_MODULE(_core, m) {
     m.def("build_info", [] {
         foresay::Names info;
         info["compiler"] = __VERSION__;
-        info["sanitized"] = FORESAY_SANITIZE != 0;
+        info["sanitized"] = FORESAY_SANITIZERS;  // by what; empty: by nothing
         return info;
     });
 }

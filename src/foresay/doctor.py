@@ -74,7 +74,7 @@ def _core() -> tuple[str, bool]:
             False,
         )
     info = _core.build_info()
-    sanitized = ", with sanitizers" if info["sanitized"] else ""
+    sanitized = f", with sanitizers ({info['sanitized']})" if info["sanitized"] else ""
     return f"loads, built with compiler {info['compiler']}{sanitized}", True
 
 

@@ -148,7 +148,7 @@ def serve(
     check_names(drafter, policy)
     _log_to_stderr(as_json)
     who = _keys(api_key or [], keys)
-    with Lines(_log) as wait:
+    with Lines(_log_stage) as wait:
         wait("import", 0, None)
         from foresay.serve.limits import Limits
         from foresay.serve.server import Address, check_address, is_loopback
@@ -178,7 +178,7 @@ def serve(
     # Whichever thread runs a model gets helpers of its own for as long as it lives, and where there
     # are more of them than processors, none stays awake between two layers. A thread of the server
     # will run the model, so the one that tries it out must not stay.
-    with Lines(_log) as wait, ThreadPoolExecutor(1) as aside:
+    with Lines(_log_stage) as wait, ThreadPoolExecutor(1) as aside:
         loading = aside.submit(
             load,
             model,
@@ -237,8 +237,8 @@ def _ready(name: str, as_json: bool) -> Any:
     return say
 
 
-def _log(sentence: str, facts: dict[str, Any]) -> None:
-    logging.getLogger("foresay").info(sentence, extra={"facts": facts})
+def _log_stage(sentence: str, facts: dict[str, Any]) -> None:
+    _log.info(sentence, extra={"facts": facts})
 
 
 class _JsonLines(logging.Formatter):

@@ -27,11 +27,7 @@ endef
 export NEEDS
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help demo test test-slow lint types stub sanitize peers test-clients vllm test-vllm torch clean
-=======
-.PHONY: help demo test lint types stub sanitize tsan peers test-clients vllm test-vllm torch clean
->>>>>>> wt-core
+.PHONY: help demo test test-slow lint types stub sanitize tsan peers test-clients vllm test-vllm torch clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 18

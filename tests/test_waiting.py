@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,21 @@ def test_waiting_for_another_process_is_not_silent(tmp_path: Path) -> None:
     assert len(again) >= 3 and "s so far)" in again[1]
     assert "interrupted while waiting for another process" in done.said[-1]
     assert not any("Traceback" in line for line in done.said)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("command", ["demo", "generate"])
+def test_the_default_model_is_not_loaded_in_silence(command: str) -> None:
+    """By the clock: a stage that keeps the interpreter to itself would silence the others, too."""
+    asked = {"demo": ("demo",), "generate": ("generate", "Hello", "--max-tokens", 2)}
+    with child(*asked[command]) as done:
+        if command == "demo":
+            done.wait_for("warming up")
+            done.process.send_signal(signal.SIGINT)
+        assert done.end() == (130 if command == "demo" else 0)
+    times = [0.0, *(at for at, _ in done.lines)]
+    assert max(b - a for a, b in pairwise(times)) < BETWEEN, done.lines
+    assert done.cpu_at_first < FIRST and "reading the model" in stages(done.said)
 
 
 def test_a_stage_is_named_again_while_it_lasts() -> None:

@@ -129,9 +129,6 @@ class Bar:
         if kind is KeyboardInterrupt and self._stage:
             doing = STAGES.get(self._stage, self._stage)
             print(f"foresay: interrupted while {doing}", file=sys.stderr)
-                f"foresay: interrupted while {STAGES.get(self._stage, self._stage)}",
-                file=sys.stderr,
-            )
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
         if stage != self._stage:

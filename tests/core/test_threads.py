@@ -106,7 +106,7 @@ def test_threads_of_python_share_layers() -> None:
 # ---- the crew ------------------------------------------------------------------------------------
 
 
-def drafted(threads: int, requests: int = 80) -> list[object]:
+def drafted(threads: int, requests: int = 80) -> list[tuple[list[int], list[int]]]:
     """Every draft of some requests that step together, of several groups and a shared history."""
     rng, drafter = random.Random(5), SuffixDrafter(threads=threads)
     words = [[rng.randrange(50) for _ in range(5)] for _ in range(12)]
@@ -114,7 +114,7 @@ def drafted(threads: int, requests: int = 80) -> list[object]:
     def text() -> list[int]:
         return [token for word in rng.choices(words, k=8) for token in word]
 
-    seen: list[object] = []
+    seen: list[tuple[list[int], list[int]]] = []
     for _ in range(2):
         states = [drafter.begin(int32s(text()), group=str(i % 5)) for i in range(requests)]
         for _ in range(4):
@@ -128,7 +128,7 @@ def drafted(threads: int, requests: int = 80) -> list[object]:
 
 def test_a_crew_drafts_what_one_thread_does() -> None:
     alone = drafted(1)
-    assert any(tokens for tokens, _ in alone)  # type: ignore[misc]
+    assert any(tokens for tokens, _ in alone)
     for threads in (2, 4):
         assert drafted(threads) == alone
 

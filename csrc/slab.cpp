@@ -21,7 +21,7 @@ constexpr size_t kHugePage = size_t{2} << 20;
 size_t resident(size_t bytes, size_t written) noexcept {
     return bytes <= kLargest ? bytes : std::min(bytes, (written + kHugePage - 1) / kHugePage * kHugePage);
 }
-#if FORESAY_SANITIZE
+#ifdef FORESAY_SANITIZE
 
 // Each piece by itself, so that the address sanitizer sees where it ends.
 void* allocate(size_t bytes) { return ::operator new(bytes, std::align_val_t{64}); }

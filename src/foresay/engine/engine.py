@@ -104,7 +104,9 @@ class Engine:
             )
         self.target = target
         self._guesser = Guesser(drafter, target.vocabulary, with_sources=with_sources)
-        cost = measured_cost(target) if drafter is not None and policy == "adaptive" else None
+        make_policy(policy)  # what is none is refused before the long work
+        measured = drafter is not None and isinstance(policy, str) and policy == "adaptive"
+        cost = measured_cost(target) if measured else None
         self.policy = make_policy(policy if drafter is not None else "none", cost)
         pages = Pages(tokens // PAGE)
         self.scheduler = Scheduler(target.open, pages, max_running=max_running, max_rows=max_rows)

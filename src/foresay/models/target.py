@@ -302,6 +302,8 @@ def _depth(draft: Draft) -> int:
 
 
 def _dtype(name: str) -> torch.dtype:
+    if not isinstance(name, str):
+        raise InputError(f"dtype is {name!r}; valid are auto, {', '.join(_DTYPES)}")
     if name == "auto":
         fast = torch.ops.mkldnn._is_mkldnn_bf16_supported()
         return torch.bfloat16 if fast else torch.float32

@@ -123,7 +123,7 @@ def build_from(
         ("threads", threads, 1024),
     ):
         if type(value) is not int or not 1 <= value <= most:
-            raise InputError(f"{name} is {value!r}; it is a whole number from 1 to {most}")
+            raise InputError(f"{name} is {value!r}; it is from 1 to {most}")
     builder = FrozenBuilder(
         out,
         vocabulary=vocabulary,

@@ -321,5 +321,5 @@ def test_what_is_held_for_a_tenant() -> None:
     assert 0 < drafter.bytes_of("a") < running  # its history
     drafter.drop_tenant("a")
     drafter.finish(other)
-    with pytest.raises(TypeError):
+    with pytest.raises(InputError, match="tenant is 3"):
         drafter.bytes_of(3)  # type: ignore[arg-type]

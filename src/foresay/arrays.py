@@ -8,7 +8,9 @@ This module knows numpy only. Nothing in it mutates its arguments; all of it hol
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -21,6 +23,7 @@ Floats: TypeAlias = NDArray[np.float32]
 IntsLike: TypeAlias = Int32s | Sequence[int]
 FloatsLike: TypeAlias = Floats | Sequence[float]
 A = TypeVar("A", bound=NDArray[Any])
+T = TypeVar("T")
 
 MAX_TOKEN = 2**31 - 2
 """The largest token id; the core keeps the largest int32 for itself."""
@@ -260,6 +263,53 @@ def same(a: object, b: object, names: Sequence[str]) -> bool:
         if x_empty != y_empty or not (x_empty or np.array_equal(x, y)):
             return False
     return True
+
+
+def as_items(values: Iterable[T], name: str, what: str) -> list[T]:
+    """`values` as a list; `what` says what is needed. Raises: InputError for what is no list."""
+    if not isinstance(values, (str, bytes, bytearray, Mapping)):
+        try:
+            return list(values)
+        except TypeError:
+            pass
+    raise InputError(f"{name} are {values!r}; {what} is needed")
+
+
+def all_of(kind: type[T], values: Iterable[T], name: str) -> list[T]:
+    """`values` as a list of such things and nothing else. Raises: InputError."""
+    listed = as_items(values, name, f"a list of {kind.__name__}s")
+    for at, value in enumerate(listed):
+        if not isinstance(value, kind):
+            raise InputError(f"{name}[{at}] is {value!r}; a {kind.__name__} is needed")
+    return listed
+
+
+def as_path(value: object, name: str) -> str:
+    """A path as a text. Raises: InputError for what is none."""
+    path = value if isinstance(value, str) else None
+    if isinstance(value, PathLike):
+        path = os.fspath(value)
+    if not isinstance(path, str) or "\0" in path:
+        raise InputError(f"{name} is {value!r}; a path is needed, a str or a Path")
+    return path
+
+
+def check_flag(value: object, name: str) -> None:
+    """Refuse what is neither True nor False. Raises: InputError."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{name} is {value!r}; valid are True and False")
+
+
+def check_callable(value: object, name: str) -> None:
+    """Refuse what is neither None nor can be called. Raises: InputError."""
+    if value is not None and not callable(value):
+        raise InputError(f"{name} is {value!r}; valid are None and what can be called")
+
+
+def check_hash(value: object, name: str) -> None:
+    """Refuse what is neither None nor the 32 bytes of a SHA-256. Raises: InputError."""
+    if value is not None and not (isinstance(value, bytes) and len(value) == 32):
+        raise InputError(f"{name} is {value!r}; valid are None and the 32 bytes of a SHA-256")
 
 
 def short(array: NDArray[Any]) -> str:

@@ -163,6 +163,7 @@ class DraftBatch(Sequence[Draft]):
         """
         if isinstance(drafts, DraftBatch):
             return drafts
+        drafts = arrays.all_of(Draft, drafts, "drafts")
         # An empty draft has neither scores nor a lack of them.
         full = [d for d in drafts if len(d)]
         return cls._trusted(
@@ -333,6 +334,7 @@ class VerdictBatch(Sequence[Verdict]):
         """
         if isinstance(verdicts, VerdictBatch):
             return verdicts
+        verdicts = arrays.all_of(Verdict, verdicts, "verdicts")
         topk = arrays.joined_or_none([v.topk for v in verdicts], "topk")
         return cls._trusted(
             arrays.joined([v.tokens for v in verdicts]),

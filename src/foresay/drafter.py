@@ -17,11 +17,19 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from foresay.arrays import Int32s, IntsLike, as_tokens
+from foresay.arrays import Int32s, IntsLike, as_items, as_tokens
 from foresay.draft import Draft, Verdict, Wants
 from foresay.errors import InputError, StateError
 
-__all__ = ["MAX_BUDGET", "Drafter", "as_budgets", "as_prompt", "as_states", "check_lengths"]
+__all__ = [
+    "MAX_BUDGET",
+    "Drafter",
+    "as_budgets",
+    "as_prompt",
+    "as_states",
+    "check_drafter",
+    "check_lengths",
+]
 
 State = TypeVar("State")
 
@@ -110,11 +118,26 @@ def as_prompt(prompt: IntsLike) -> Int32s:
     return tokens
 
 
+def check_drafter(drafter: object) -> None:
+    """Refuse what has not a drafter's methods.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    """
+    methods = ("begin", "propose", "observe", "finish")
+    missing = [name for name in methods if not callable(getattr(drafter, name, None))]
+    if missing or not isinstance(getattr(drafter, "wants", None), Wants):
+        raise InputError(
+            f"the drafter is {drafter!r}, which has no {', '.join(missing) or 'wants'}; a Drafter "
+            "or a name is needed"
+        )
+
+
 def as_budgets(budgets: Sequence[int], num_states: int) -> list[int]:
     """One budget per state, each an int (of Python or numpy) from 0 to MAX_BUDGET.
 
     Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
     """
+    budgets = as_items(budgets, "budgets", "a list of whole numbers")
     check_lengths(num_states, len(budgets), "budgets")
     for at, budget in enumerate(budgets):
         whole = isinstance(budget, (int, np.integer)) and not isinstance(budget, bool)
@@ -143,6 +166,7 @@ def as_states(states: Sequence[State], kind: type[State], owner: object) -> list
     was finished, InputError for a state that is there twice. GIL: held.
     """
     seen: set[int] = set()
+    states = as_items(states, "states", "a list of states")
     for at, state in enumerate(states):
         found: Any = state
         if not isinstance(state, kind):

@@ -8,7 +8,15 @@ from os import PathLike
 from typing import TypeAlias
 
 from foresay._core import FrozenBuilder
-from foresay.arrays import Int32s, IntsLike, as_tokens
+from foresay.arrays import (
+    Int32s,
+    IntsLike,
+    as_items,
+    as_path,
+    as_tokens,
+    check_callable,
+    check_hash,
+)
 from foresay.corpus.sources import Documents
 from foresay.corpus.tokenizer import UNBOUND
 from foresay.errors import InputError
@@ -47,6 +55,10 @@ def build(
     TraceError naming a file and where in it, InputError, OSError, and what `progress` raises.
     GIL: released while the index is built, held while files are parsed and for `progress`.
     """
+    paths = [
+        as_path(path, "a file to read") for path in as_items(paths, "paths", "a list of paths")
+    ]
+    out = as_path(out, "out")
     for path in paths:
         if os.path.exists(out) and os.path.exists(path) and os.path.samefile(path, out):
             raise InputError(f"'{out}' is one of the files to read; choose another output")
@@ -91,6 +103,12 @@ def build_from(
     OSError, and what `documents` or `progress` raise. GIL: released while the index is built, held
     for `documents` and `progress`.
     """
+    out = as_path(out, "out")
+    check_hash(tokenizer_hash, "tokenizer_hash")
+    check_callable(progress, "progress")
+    given: object = documents
+    if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
+        raise InputError(f"documents are {documents!r}; lists or arrays of token ids are needed")
     if os.path.exists(out) and not os.path.isfile(out):
         raise InputError(f"'{out}' exists and is not a regular file; choose another output")
     if os.path.islink(out):
@@ -104,10 +122,10 @@ def build_from(
         ("memory_bytes", memory_bytes, 1 << 50),
         ("threads", threads, 1024),
     ):
-        if not 1 <= value <= most:
-            raise InputError(f"{name} is {value}; it is from 1 to {most}")
+        if type(value) is not int or not 1 <= value <= most:
+            raise InputError(f"{name} is {value!r}; it is from 1 to {most}")
     builder = FrozenBuilder(
-        os.fspath(out),
+        out,
         vocabulary=vocabulary,
         tokenizer_hash=UNBOUND if tokenizer_hash is None else tokenizer_hash,
         max_context=max_context,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from os import PathLike
 from typing import Any
 
 from foresay._core import FrozenIndex
+from foresay.arrays import as_path, check_flag, check_hash
 from foresay.corpus.tokenizer import UNBOUND
 from foresay.errors import TokenizerMismatch
 
@@ -24,10 +24,13 @@ def open_corpus(
     Mutates: nothing. Valid until: nobody refers to it any more, also after the file was replaced or
     deleted; but nobody may truncate or write the file in place while it is open. Raises:
     CorpusError if it is missing, damaged, foreign or of another version; TokenizerMismatch if a
-    hash is given and the file has another or none. GIL: released.
+    hash is given and the file has another or none; InputError for what is no path, hash or flag.
+    GIL: released.
     """
+    check_hash(tokenizer_hash, "tokenizer_hash")
+    check_flag(verify, "verify")
     try:
-        index = FrozenIndex.open(os.fspath(path), tokenizer_hash)
+        index = FrozenIndex.open(as_path(path, "the corpus file"), tokenizer_hash)
     except TokenizerMismatch:
         if inspect(path)["tokenizer_hash"] is not None:
             raise

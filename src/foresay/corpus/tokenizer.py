@@ -6,6 +6,8 @@ import hashlib
 from os import PathLike
 from pathlib import Path
 
+from foresay.arrays import as_path
+
 __all__ = ["UNBOUND", "tokenizer_hash_of"]
 
 UNBOUND = bytes(32)
@@ -15,7 +17,11 @@ UNBOUND = bytes(32)
 def tokenizer_hash_of(tokenizer: str | PathLike[str] | bytes) -> bytes:
     """The SHA-256 of a tokenizer file (such as tokenizer.json), given by its path or its content.
 
-    Mutates: nothing. Valid until: the file changes. Raises: OSError. GIL: held.
+    Mutates: nothing. Valid until: the file changes. Raises: OSError, InputError for what is
+    neither. GIL: held.
     """
-    content = tokenizer if isinstance(tokenizer, bytes) else Path(tokenizer).read_bytes()
+    if isinstance(tokenizer, bytes):
+        content = tokenizer
+    else:
+        content = Path(as_path(tokenizer, "the tokenizer file")).read_bytes()
     return hashlib.sha256(content).digest()

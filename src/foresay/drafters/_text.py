@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from foresay._core import Request
-from foresay.arrays import Int32s, IntsLike
+from foresay.arrays import Int32s, IntsLike, as_items
 from foresay.draft import DraftBatch, Verdict, VerdictBatch, Wants
 from foresay.drafter import as_prompt
 from foresay.errors import InputError, StateError
@@ -34,7 +34,19 @@ def _as_state(state: object) -> Request:
 
 
 def _as_list(states: Sequence[Request]) -> list[Request]:
-    return states if type(states) is list else list(states)
+    return states if type(states) is list else as_items(states, "states", "a list of states")
+
+
+def _no_numbers(budgets: object, least: object) -> InputError:
+    return InputError(
+        f"budgets are {budgets!r} and least is {least!r}; a list of whole numbers and a chance are "
+        "needed"
+    )
+
+
+def _check_name(name: str, value: object, *, needed: bool = False) -> None:
+    if not (isinstance(value, str) or (value is None and not needed)):
+        raise InputError(f"{name} is {value!r}; it is a str{'' if needed else ' or None'}")
 
 
 class TextDrafter:
@@ -58,9 +70,8 @@ class TextDrafter:
         Raises: TokenTypeError, InputError for an empty prompt, a token out of range, or more tokens
         than a request may have; nothing has changed then. GIL: released.
         """
-        for name, value in (("group", group), ("tenant", tenant)):
-            if not (value is None or isinstance(value, str)):
-                raise InputError(f"{name} is {value!r}; it is a str or None")
+        _check_name("group", group)
+        _check_name("tenant", tenant)
         return self._core.begin(as_prompt(prompt), group, tenant)
 
     def propose(
@@ -72,7 +83,11 @@ class TextDrafter:
         Mutates: nothing the caller can see. Valid until: for ever. Raises: StateError, InputError
         for a budget outside 0 … 4096, a chance outside 0 … 1 or lengths that differ. GIL: released.
         """
-        tokens, parents, offsets, scores = self._core.propose(_as_list(states), budgets, least)
+        listed = _as_list(states)
+        try:
+            tokens, parents, offsets, scores = self._core.propose(listed, budgets, least)
+        except TypeError as error:
+            raise _no_numbers(budgets, least) from error
         return DraftBatch._trusted(tokens, parents, offsets, scores if self._scored else None)
 
     def observe(self, states: Sequence[Request], verdicts: Sequence[Verdict], /) -> None:
@@ -99,10 +114,13 @@ class TextDrafter:
         Mutates: the states, their groups, the calibration. Valid until: for ever. Raises:
         StateError, InputError as both of them; nothing has changed then. GIL: released.
         """
-        batch = VerdictBatch.of(verdicts)
-        tokens, parents, offsets, scores = self._core.step(
-            _as_list(states), batch.tokens, batch.offsets, budgets, least
-        )
+        batch, listed = VerdictBatch.of(verdicts), _as_list(states)
+        try:
+            tokens, parents, offsets, scores = self._core.step(
+                listed, batch.tokens, batch.offsets, budgets, least
+            )
+        except TypeError as error:
+            raise _no_numbers(budgets, least) from error
         return DraftBatch._trusted(tokens, parents, offsets, scores if self._scored else None)
 
     def finish(self, state: Request, /) -> None:
@@ -117,16 +135,19 @@ class TextDrafter:
         """Forget a group's text at once; members that still run go on without it.
 
         Mutates: the groups. Valid until: the next `begin` with this group starts it afresh.
-        Raises: UnknownGroup. GIL: released.
+        Raises: UnknownGroup, InputError for what is no name. GIL: released.
         """
+        _check_name("group", group, needed=True)
+        _check_name("tenant", tenant)
         self._core.drop_group(group, tenant)
 
     def drop_tenant(self, tenant: str) -> None:
         """Forget all shared text of a tenant at once: its history and its groups.
 
-        Mutates: the shared store. Valid until: the tenant's next `begin`. Raises: nothing, also for
-        a tenant that has no text. GIL: released.
+        Mutates: the shared store. Valid until: the tenant's next `begin`. Raises: InputError
+        for what is no name; nothing for a tenant that has no text. GIL: released.
         """
+        _check_name("tenant", tenant, needed=True)
         self._core.drop_tenant(tenant)
 
     def sources(self, state: Request, /) -> list[tuple[str, ...]]:
@@ -156,8 +177,9 @@ class TextDrafter:
         """Bytes that are held for one tenant: its history, its groups, its running requests; 0 for
         one that is not known.
 
-        Mutates: nothing. Valid until: the next call. Raises: TypeError. GIL: released.
+        Mutates: nothing. Valid until: the next call. Raises: InputError. GIL: released.
         """
+        _check_name("tenant", tenant)
         return self._core.bytes_of(tenant)
 
     def tokens_held(self) -> int:

@@ -6,7 +6,7 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from foresay import _core
-from foresay.arrays import IntsLike
+from foresay.arrays import IntsLike, check_flag
 from foresay.corpus import open_corpus
 from foresay.drafters._text import TextDrafter, default_threads
 from foresay.errors import InputError
@@ -36,6 +36,11 @@ class CorpusDrafter(TextDrafter):
     ) -> None:
         if not corpora:
             raise InputError("0 corpus files were given; at least 1 is needed")
+        check_flag(chain, "chain")
+        if type(max_tokens) is not int or not 1 <= max_tokens <= 1 << 30:
+            raise InputError(
+                f"max_tokens is {max_tokens!r}; it is a whole number from 1 to {1 << 30}"
+            )
         core = _core.TextDrafter(
             [open_corpus(path, tokenizer_hash=tokenizer_hash, verify=verify) for path in corpora],
             own=False,

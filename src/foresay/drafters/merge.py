@@ -27,7 +27,14 @@ import numpy as np
 
 from foresay.arrays import Int32s, IntsLike
 from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
-from foresay.drafter import Drafter, as_budgets, as_prompt, as_states, check_lengths
+from foresay.drafter import (
+    Drafter,
+    as_budgets,
+    as_prompt,
+    as_states,
+    check_drafter,
+    check_lengths,
+)
 from foresay.errors import InputError, StateError, UnknownGroup
 
 __all__ = ["MergeDrafter", "MergeState"]
@@ -72,8 +79,10 @@ class MergeDrafter:
     def __init__(self, *drafters: Drafter[Any], prior: float = 0.5) -> None:
         if not drafters:
             raise InputError("MergeDrafter() got no drafter; give it one or more")
-        if not 0 <= prior <= 1:
-            raise InputError(f"prior is {prior}; it is a chance, from 0 to 1")
+        for drafter in drafters:
+            check_drafter(drafter)
+        if not isinstance(prior, (int, float)) or not 0 <= prior <= 1:
+            raise InputError(f"prior is {prior!r}; it is a chance, from 0 to 1")
         self.drafters = drafters
         self.wants = Wants(
             topk=max(d.wants.topk for d in drafters), hidden=any(d.wants.hidden for d in drafters)
@@ -128,8 +137,8 @@ class MergeDrafter:
         finished. GIL: as the drafters.
         """
         states = as_states(states, MergeState, self)
-        check_lengths(len(states), len(verdicts), "verdicts")
         items = list(VerdictBatch.of(verdicts))
+        check_lengths(len(states), len(items), "verdicts")
         for at, (state, verdict) in enumerate(zip(states, items, strict=True)):
             _check_fit(at, verdict, len(state.last.draft) if state.last else 0)
         batches = [

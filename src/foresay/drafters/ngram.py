@@ -50,11 +50,13 @@ class NgramDrafter:
     def __init__(
         self, min_n: int = 1, max_n: int = 3, occurrence: Literal["latest", "first"] = "latest"
     ) -> None:
-        if not 1 <= min_n <= max_n:
+        whole = type(min_n) is int and type(max_n) is int
+        if not whole or not 1 <= min_n <= max_n:
             raise InputError(
-                f"min_n is {min_n} and max_n is {max_n}; sizes need 1 <= min_n <= max_n"
+                f"min_n is {min_n!r} and max_n is {max_n!r}; whole numbers are needed, and "
+                "1 <= min_n <= max_n"
             )
-        if occurrence not in ("latest", "first"):
+        if not isinstance(occurrence, str) or occurrence not in ("latest", "first"):
             raise InputError(f"occurrence is {occurrence!r}; it is 'latest' or 'first'")
         self._min_n = min_n
         self._max_n = max_n

@@ -13,6 +13,7 @@ from os import PathLike
 from typing import Literal
 
 from foresay import _core
+from foresay.arrays import as_items, check_flag, check_hash
 from foresay.corpus import open_corpus
 from foresay.drafters._text import TextDrafter, default_threads
 from foresay.errors import InputError
@@ -122,10 +123,20 @@ class SuffixDrafter(TextDrafter):
                 raise InputError(
                     f"{name} is {value!r}; it is a whole number from {least} to {most}"
                 )
-        if not (rule in ("blend", "sam") or isinstance(rule, SamRule)):
+        flags = (("own", own), ("history", history), ("chain", chain), ("verify", verify))
+        for name, flag in flags:
+            check_flag(flag, name)
+        check_hash(tokenizer_hash, "tokenizer_hash")
+        if not isinstance(rule, SamRule) and not (
+            isinstance(rule, str) and rule in ("blend", "sam")
+        ):
             raise InputError(f"rule is {rule!r}; it is 'blend', 'sam', or a SamRule")
         given = [] if corpus is None else corpus
-        paths = [given] if isinstance(given, (str, PathLike)) else list(given)
+        paths = (
+            [given]
+            if isinstance(given, (str, PathLike))
+            else as_items(given, "corpus", "a path, or a list of them")
+        )
         sam = SamRule() if rule == "sam" else None if isinstance(rule, str) else rule
         core = _core.TextDrafter(
             [open_corpus(path, tokenizer_hash=tokenizer_hash, verify=verify) for path in paths],

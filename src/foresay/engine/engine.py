@@ -107,7 +107,8 @@ class Engine:
             )
         self.target = target
         self._guesser = Guesser(drafter, target.vocabulary, with_sources=with_sources)
-        timed = drafter is not None and policy == "adaptive"
+        make_policy(policy)  # what is none is refused before the long work
+        timed = drafter is not None and isinstance(policy, str) and policy == "adaptive"
         cost = measured_cost(target, progress) if timed else None
         self.policy = make_policy(policy if drafter is not None else "none", cost)
         pages = Pages(tokens // PAGE)

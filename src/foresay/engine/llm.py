@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from foresay.arrays import Int32s, as_tokens
-from foresay.drafter import Drafter
+from foresay.arrays import Int32s, as_tokens, check_callable, check_flag
+from foresay.drafter import Drafter, check_drafter
 from foresay.drafters.lineup import make_drafter
 from foresay.engine.budget import Policy, make_policy
 from foresay.engine.engine import Engine
@@ -136,6 +136,9 @@ class LLM:
         with_sources: bool = False,
         progress: Progress | None = None,
     ) -> None:
+        check_flag(deterministic, "deterministic")
+        check_flag(with_sources, "with_sources")
+        check_callable(progress, "progress")
         guesser = drafter_of(drafter)  # before the long work, not after it
         make_policy(policy)
         report = progress or silent
@@ -171,6 +174,7 @@ class LLM:
         Mutates: nothing. Valid until: for ever; the two must not be used by two threads at once.
         Raises: InputError. GIL: held.
         """
+        check_flag(with_sources, "with_sources")
         other = object.__new__(LLM)
         other.tokenizer, other.target, other._limits = self.tokenizer, self.target, self._limits
         other._groups = count()
@@ -204,6 +208,7 @@ class LLM:
         Mutates: the drafter learns. Valid until: for ever. Raises: InputError for a prompt that
         cannot be answered; nothing was answered then. GIL: released by torch and the core.
         """
+        check_callable(progress, "progress")
         answers = self._asked(prompts, params, chat, together=True)
         for chunk in self._streamed(answers):
             if progress is not None:
@@ -244,6 +249,7 @@ class LLM:
         together: bool = False,
     ) -> list[_Answer]:
         """All requests, or none."""
+        check_flag(chat, "chat")
         listed = _as_list(prompts)
         each = _one_each(params, len(listed))
         answers: list[_Answer] = []
@@ -335,9 +341,12 @@ def drafter_of(drafter: str | Drafter[Any] | None) -> Drafter[Any] | None:
     Mutates: nothing. Valid until: for ever. Raises: InputError for a name that does not exist. GIL:
     held.
     """
-    if drafter in (None, "none"):
+    if drafter is None or (isinstance(drafter, str) and drafter == "none"):
         return None
-    return make_drafter(drafter, share="all") if isinstance(drafter, str) else drafter
+    if isinstance(drafter, str):
+        return make_drafter(drafter, share="all")
+    check_drafter(drafter)
+    return drafter
 
 
 def _are_messages(prompt: object) -> bool:
@@ -361,6 +370,8 @@ def _as_list(prompts: Any) -> list[Any]:
 def _one_each(params: Params, prompts: int) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [SamplingParams() if params is None else params] * prompts
+    if not isinstance(params, Sequence):
+        raise InputError(f"params are {params!r}; SamplingParams, or one for each prompt is needed")
     each = list(params)
     if len(each) != prompts or not all(isinstance(p, SamplingParams) for p in each):
         raise InputError(f"there are {prompts} prompts and {len(each)} params; one each is needed")

@@ -338,6 +338,8 @@ def _dtype(name: str) -> torch.dtype:
     faster than float32 where few tokens are written, by what is not read from memory, and about as
     fast where a prompt is read; on other levels that was not measured.
     """
+    if not isinstance(name, str):
+        raise InputError(f"dtype is {name!r}; valid are auto, {', '.join(_DTYPES)}")
     if name == "auto":
         fast = _torch_multiplies_bfloat16() or cpu_level() == "neon"
         return torch.bfloat16 if fast else torch.float32

@@ -65,9 +65,9 @@ class SamplingParams:
             raise InputError(
                 f"temperature is {self.temperature!r}; valid are 0 (greedy) and numbers from 0.001"
             )
+        _check_number("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0:
             raise InputError("top_p is 0, which leaves no token; valid are numbers above 0 to 1")
-        _check_number("top_p", self.top_p, 0.0, 1.0)
         _check_number("min_p", self.min_p, 0.0, 1.0)
         _check_number("repetition_penalty", self.repetition_penalty, 1e-6, 1e6)
         _check_number("presence_penalty", self.presence_penalty, -1e6, 1e6)

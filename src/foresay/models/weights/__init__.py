@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 import re
 import shutil
 import zipfile
@@ -18,6 +17,7 @@ from os import PathLike
 from pathlib import Path
 from types import ModuleType
 
+from foresay.arrays import as_path
 from foresay.errors import InputError, ModelError
 from foresay.models.progress import Progress, silent
 from foresay.models.weights.cache import FORMAT, cache_folder, place
@@ -78,7 +78,7 @@ def find(
     revision of what has none. GIL: held between reads; other processes that want the same model
     wait.
     """
-    text, report = os.fspath(name), progress or silent
+    text, report = as_path(name, "the model"), progress or silent
     path = Path(text).expanduser()
     hub = re.fullmatch(r"[\w.-]+/[\w.-]+", text) is not None and isinstance(name, str)
     local = path.exists() or not (hub or text in ALIASES)

@@ -27,7 +27,7 @@ endef
 export NEEDS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types stub sanitize peers test-clients vllm test-vllm torch clean
+.PHONY: help demo test test-slow lint types stub sanitize tsan peers test-clients vllm test-vllm torch clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 18
@@ -36,7 +36,10 @@ demo: $(VENV)/.core $(VENV)/.engine  ## install, fetch the default model, answer
 	@$(BIN)/foresay demo
 
 test: lint types  ## install what the tests need, then lint, type-check and test
-	@$(PY) -m pytest
+	@$(PY) -m pytest -m "not slow" --durations=25
+
+test-slow: $(VENV)/.core $(VENV)/.dev  ## the tests that take long, which CI runs too
+	@$(PY) -m pytest -m slow --durations=25
 
 lint: $(VENV)/.core $(VENV)/.dev
 	@$(BIN)/ruff check .
@@ -50,11 +53,18 @@ stub: $(VENV)/.core $(VENV)/.dev  ## write src/foresay/_core.pyi again, after a 
 
 # Python itself is not built with the sanitizers, so their runtime has to be loaded before it, and
 # -S keeps the normal (editable) core from being found first.
-sanitize: $(VENV)/.dev build/sanitize/.stamp  ## test the core under the address and undefined-behaviour sanitizers
-	@LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
-	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 FORESAY_SANITIZE=1 \
-	PYTHONPATH="build/sanitize:$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
-	$(PY) -S -m pytest tests/core
+SANITIZED = PYTHONPATH="build/$@:$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" $(PY) -S -m pytest
+RUNTIME   = "$$(g++ -print-file-name=$(1)) $$(g++ -print-file-name=libstdc++.so)"
+
+sanitize: $(VENV)/.dev build/sanitize/.stamp  ## test the core, on every level, under the address and undefined-behaviour sanitizers
+	@LD_PRELOAD=$(call RUNTIME,libasan.so) FORESAY_SANITIZE=1 \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	$(SANITIZED) tests/core
+
+tsan: $(VENV)/.dev build/tsan/.stamp  ## test the core's threads under the thread sanitizer
+	@LD_PRELOAD=$(call RUNTIME,libtsan.so) FORESAY_SANITIZE=1 \
+	TSAN_OPTIONS=suppressions=tests/core/tsan.txt:halt_on_error=1:history_size=4 \
+	$(SANITIZED) tests/core/test_threads.py
 
 # The peers live in a venv of their own, so that nothing of ours can depend on them.
 peers: .venv-peers/.foresay  ## build the venv in which foresay is measured against its peers (see benchmarks/)
@@ -133,8 +143,10 @@ $(VENV)/.torch: $(VENV)/.tools
 	@$(PIP) torch==2.13.0
 	@touch $@
 
-build/sanitize/.stamp: $(VENV)/.tools pyproject.toml CMakeLists.txt $(CORE) $(SOURCES)
-	@echo "building the core with sanitizers"
-	@$(PIP) --no-build-isolation --no-deps --upgrade --target build/sanitize \
-	  --config-settings=build-dir=build/sanitize-cmake --config-settings=cmake.build-type=RelWithDebInfo --config-settings=cmake.define.SANITIZE=ON .
+build/sanitize/.stamp: SANITIZERS := address,undefined
+build/tsan/.stamp: SANITIZERS := thread
+build/%/.stamp: $(VENV)/.tools pyproject.toml CMakeLists.txt $(CORE) $(SOURCES)
+	@echo "building the core with sanitizers ($(SANITIZERS))"
+	@$(PIP) --no-build-isolation --no-deps --upgrade --target build/$* --config-settings=build-dir=build/$*-cmake \
+	  --config-settings=cmake.build-type=RelWithDebInfo "--config-settings=cmake.define.SANITIZERS=$(SANITIZERS)" .
 	@touch $@

@@ -7,40 +7,19 @@
 #include <string>
 
 #include "errors.hpp"
-#include "machine.hpp"
+#include "levels.hpp"
 #include "slab.hpp"
 #include "team.hpp"
 
 namespace foresay {
 namespace {
 
-using attention::Block, attention::Kernel, attention::Row;
+using attention::Block;
 using attention::kMostLanes, attention::kSegment;
 
 constexpr uint32_t kMaxRows = 1u << 24, kMaxHeads = 1u << 16;
 constexpr size_t kStoredRows = 16, kManyRows = 128;  // rows that one thread stores at a time; rows and heads that are worth a team
 constexpr uint64_t kTeamWork = 400'000, kThreadWork = 20'000'000;  // multiplications below which one thread is as fast
-
-const std::vector<const Kernel*>& kernels() {
-    static const std::vector<const Kernel*> found = [] {
-        std::vector<const Kernel*> all;
-        if (attention::kTiles.name && has_tiles()) all.push_back(&attention::kTiles);
-        if (attention::kV4.name && has_v4()) all.push_back(&attention::kV4);
-        if (attention::kV3.name && has_v3()) all.push_back(&attention::kV3);
-        all.push_back(&attention::kPlain);
-        return all;
-    }();
-    return found;
-}
-
-const Kernel* kernel_of(std::string_view level) {
-    std::string names;
-    for (const Kernel* kernel : kernels()) {
-        if (level.empty() || level == kernel->name) return kernel;
-        names += names.empty() ? kernel->name : std::string(", ") + kernel->name;
-    }
-    throw InputError("level \"" + std::string(level) + "\" cannot be run here; valid are " + names);
-}
 
 std::string shape_of(const Numbers& array) {
     std::string out = "[";
@@ -59,17 +38,11 @@ void check_array(const char* name, const Numbers& array, size_t heads, size_t ro
 
 }  // namespace
 
-std::vector<const char*> attention_levels() {
-    std::vector<const char*> names;
-    for (const Kernel* kernel : kernels()) names.push_back(kernel->name);
-    return names;
-}
-
 // ---- the step ------------------------------------------------------------------------------------------------------
 
 AttentionStep::AttentionStep(std::vector<std::shared_ptr<Kv>> kvs, std::vector<int32_t> offsets, std::span<const int32_t> parents,
                              std::string_view level)
-    : kvs_(std::move(kvs)), offsets_(std::move(offsets)), kernel_(kernel_of(level)) {
+    : kvs_(std::move(kvs)), offsets_(std::move(offsets)), kernel_(&level_of(level).attention) {
     if (kvs_.empty()) throw InputError("there are 0 kvs; a step has 1 at least");
     if (offsets_.size() != kvs_.size() + 1)
         throw InputError("offsets has " + std::to_string(offsets_.size()) + " values; " + std::to_string(kvs_.size() + 1) + " are needed");

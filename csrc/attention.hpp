@@ -34,13 +34,10 @@ struct AttentionInput {
     uint32_t threads = 1;
 };
 
-/// The names of the kernels that this machine can run, the best first.
-std::vector<const char*> attention_levels();
-
 class AttentionStep {
 public:
     /// Request i has the rows offsets[i] up to offsets[i + 1]; parents count within a request's rows, -1 is the text's last
-    /// token. `level` is one of attention_levels(), or empty: the best. Throws InputError, CapacityError, std::bad_alloc.
+    /// token. `level` is the name of one of levels(), or empty: the one in use. Throws InputError, CapacityError, std::bad_alloc.
     AttentionStep(std::vector<std::shared_ptr<Kv>> kvs, std::vector<int32_t> offsets, std::span<const int32_t> parents, std::string_view level);
 
     Dtype dtype() const noexcept { return kvs_[0]->dtype(); }

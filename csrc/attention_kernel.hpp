@@ -1,4 +1,4 @@
-// What the kernels of all levels are given. The kernels are csrc/attention_*.cpp, one file compiled for each level.
+// What the attention of all levels is given. The kernels are csrc/attention_loops.hpp, compiled for each level.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,6 @@ struct Block {
     uint32_t first_segment, end_segment;
     /// Null: the block is finished at once. Else each segment's results stay here, until `finish` is called.
     float* partials;
-
 };
 
 FORESAY_INLINE uint32_t lanes_of(const Block& block) noexcept { return block.row_count * block.group; }
@@ -49,13 +48,9 @@ FORESAY_INLINE size_t scratch_of(uint32_t lanes, uint32_t key_dim, uint32_t colu
 }
 
 struct Kernel {
-    const char* name;
     /// [0] float32, [1] bfloat16. `scratch` is aligned to 64 bytes.
     void (*attend[2])(const Block&, float* scratch) noexcept;
     void (*finish[2])(const Block&, float* scratch) noexcept;
 };
-
-// Of the levels that were not compiled the name is null.
-extern const Kernel kPlain, kV3, kV4, kTiles;
 
 }  // namespace foresay::attention

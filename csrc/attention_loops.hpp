@@ -1,7 +1,4 @@
-// The loops of attention, for one level: the file that includes this is compiled for it and has defined
-//   FORESAY_WIDTH  as csrc/vectors.hpp says
-//   FORESAY_TILES  whether there are matrix tiles of bfloat16
-//   FORESAY_KERNEL, FORESAY_KERNEL_NAME
+// The loops of attention, for one level; see csrc/level.hpp.
 //
 // The bits of a lane depend on its query and on the keys and values it sees, in text order, and on nothing else:
 // - a score is one chain of sums over the key's numbers;
@@ -9,11 +6,9 @@
 //   has 16 parts, by text position modulo 16, each one chain; its mixed values are one chain for each column, in which
 //   tiles, where there are any, take the place of 32 tokens at a time, counted from the beginning of the text;
 // - segments are joined one after the other.
-// However lanes are grouped, all of this is done with the same operations: fused multiplication and addition is asked for
-// by name, and the compiler may not contract others (-ffp-contract=off). What a lane does not see is never added to it.
-//
-// Everything is in an unnamed namespace and nothing of the standard library is used: the linker would be free to take this
-// file's copy of an inline function for the rest of the program, which must run on lesser machines.
+// However lanes are grouped, all of this is done with the same operations. What a lane does not see is never added to it.
+#pragma once
+
 #include "attention_kernel.hpp"
 
 #include "vectors.hpp"
@@ -292,8 +287,9 @@ constexpr uint32_t kMixBlock = 32;  // tokens that tiles mix together
 /// Weights of whole blocks as sums of two bfloat16, which are off by 2^-16 of them at most: the upper half of a weight as it
 /// is, and what is missing, rounded. The first ones of a segment stand before all of the second ones.
 FORESAY_INLINE void halve(const float* weights, uint32_t first, uint32_t end, uint16_t* halves) {
-    __m512i upper;  // of each word of two vectors the upper half
-    for (uint32_t i = 0; i < 16; ++i) reinterpret_cast<Words&>(upper)[i] = (4 * i + 1) | (4 * i + 3) << 16;
+    Words order;  // of each word of two vectors the upper half
+    for (uint32_t i = 0; i < 16; ++i) order[i] = (4 * i + 1) | (4 * i + 3) << 16;
+    const __m512i upper = reinterpret_cast<__m512i>(order);
     for (uint32_t at = first; at < end; at += kMixBlock) {
         Words high[2], low[2];
         for (uint32_t i = 0; i < 2; ++i) {
@@ -618,8 +614,7 @@ void finish(const Block& b, float* scratch) noexcept {
     }
 }
 
+constexpr Kernel kKernel = {{attend<Float>, attend<Bfloat>}, {finish<Float>, finish<Bfloat>}};
+
 }  // namespace
-
-const Kernel FORESAY_KERNEL = {FORESAY_KERNEL_NAME, {attend<Float>, attend<Bfloat>}, {finish<Float>, finish<Bfloat>}};
-
 }  // namespace foresay::attention

@@ -18,6 +18,7 @@
 #include "automaton.hpp"
 #include "bind.hpp"
 #include "frozen_build.hpp"
+#include "levels.hpp"
 
 using namespace nanobind::literals;
 
@@ -317,6 +318,18 @@ void bind_frozen_builder(nb::module_& m) {
         .def_prop_ro("documents", &FrozenBuilder::documents);
 }
 
+void bind_levels(nb::module_& m) {
+    m.def("cpu_levels", [] {
+        std::vector<std::string> names;
+        for (const Kernels* level : levels()) names.emplace_back(level->name);
+        return names;
+    }, "The levels of processors that this machine can run, the best first.");
+    m.def("cpu_level", [] { return std::string(level_of().name); },
+          "The level in use: the best, or what FORESAY_CPU names. InputError if that cannot be run here.");
+    m.def("better_cpu_levels", &better_levels,
+          "The levels of this kind of processor that are better than the one in use, the best first, and why each is not used.");
+}
+
 }  // namespace
 }  // namespace foresay
 
@@ -330,10 +343,11 @@ NB_MODULE(_core, m) {
     foresay::bind_sampling(m);
     foresay::bind_attention(m);
     foresay::bind_linear(m);
+    foresay::bind_levels(m);
     m.def("build_info", [] {
         foresay::Names info;
         info["compiler"] = __VERSION__;
-        info["sanitized"] = FORESAY_SANITIZE != 0;
+        info["sanitized"] = FORESAY_SANITIZERS;  // by what; empty: by nothing
         return info;
     });
 }

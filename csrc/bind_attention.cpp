@@ -110,10 +110,6 @@ void bind_step(nb::module_& m) {
 void bind_attention(nb::module_& m) {
     bind_kv(m);
     bind_step(m);
-    m.def("attention_levels", [] {
-        const auto names = attention_levels();
-        return std::vector<std::string>(names.begin(), names.end());
-    }, "The kernels that this machine can run, the best first.");
 }
 
 }  // namespace foresay

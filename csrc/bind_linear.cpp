@@ -61,7 +61,8 @@ struct Rows {
 
 void bind_class(nb::module_& m) {
     nb::class_<Linear>(m, "Linear", "x @ weight.T + bias of bfloat16; see csrc/linear.hpp. Threads may share it.")
-        .def("__init__", [](Linear* self, nb::handle weight, nb::handle bias) {
+        .def("__init__", [](Linear* self, nb::handle weight, nb::handle bias, const std::string& level) {
+            const Kernels& kernels = level_of(level);
             const Borrowed weights("weight", weight, false);
             check_dtype("weight", weights);
             if (weights.dimensions != 2) throw InputError("weight has the shape " + shape_of(weights) + "; valid are 2 dimensions");
@@ -78,8 +79,8 @@ void bind_class(nb::module_& m) {
             const auto* const more = biases ? static_cast<const uint16_t*>(biases->data) : nullptr;
             const int64_t bias_stride = biases ? biases->strides[0] : 0;
             const nb::gil_scoped_release released;
-            new (self) Linear(numbers, outs, ins, out_stride, in_stride, more, bias_stride);
-        }, "weight"_a, "bias"_a.none() = nb::none(), "weight [outs, ins] and bias [outs], of torch or numpy (bits as uint16). Copies both.")
+            new (self) Linear(numbers, outs, ins, out_stride, in_stride, more, bias_stride, kernels);
+        }, "weight"_a, "bias"_a.none() = nb::none(), "level"_a = "", "weight [outs, ins] and bias [outs], of torch or numpy (bits as uint16). Copies both.")
         .def_prop_ro("in_features", &Linear::ins)
         .def_prop_ro("out_features", &Linear::outs)
         .def_prop_ro("bytes", &Linear::bytes)
@@ -142,7 +143,8 @@ void bind_block(nb::module_& m) {
 void bind_linear(nb::module_& m) {
     bind_class(m);
     bind_block(m);
-    m.def("rms_norm", [](nb::handle x, nb::handle weight, float eps, nb::handle out) {
+    m.def("rms_norm", [](nb::handle x, nb::handle weight, float eps, nb::handle out, const std::string& level) {
+        const Kernels& kernels = level_of(level);
         const Borrowed given("x", x, false), weights("weight", weight, false), written("out", out, true);
         check_dtype("weight", weights);
         if (weights.dimensions != 1 || weights.shape[0] < 1 || (weights.shape[0] > 1 && weights.strides[0] != 1))
@@ -156,12 +158,8 @@ void bind_linear(nb::module_& m) {
             throw InputError("out lies where x does; give another");
         const auto* const scales = static_cast<const uint16_t*>(weights.data);
         const nb::gil_scoped_release released;
-        rms_norm(rows.data, rows.step, rows.count, width, scales, eps, results.data);
-    }, "x"_a, "weight"_a, "eps"_a, "out"_a, "x [..., rows, width] into out, contiguous; bfloat16 or its bits as uint16. See csrc/norm.hpp.");
-    m.def("linear_level", []() -> std::optional<std::string> {
-        if (const char* name = linear_level()) return name;
-        return std::nullopt;
-    }, "The kernel of Linear on this machine, or None.");
+        rms_norm(kernels.layer, rows.data, rows.step, rows.count, width, scales, eps, results.data);
+    }, "x"_a, "weight"_a, "eps"_a, "out"_a, "level"_a = "", "x [..., rows, width] into out, contiguous; bfloat16 or its bits as uint16. See csrc/norm.hpp.");
 }
 
 }  // namespace foresay

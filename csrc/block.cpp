@@ -4,9 +4,7 @@
 #include <atomic>
 #include <string>
 
-#include "bfloat.hpp"
 #include "errors.hpp"
-#include "levels.hpp"
 #include "norm.hpp"
 #include "slab.hpp"
 #include "team.hpp"
@@ -29,19 +27,6 @@ void by_rows(uint32_t threads, size_t rows, const Work& work) {
         auto& [work, rows, next] = *static_cast<Call*>(data);
         for (size_t first; (first = next.fetch_add(kShare)) < rows;) work(first, std::min(rows, first + kShare));
     }, &call);
-}
-
-/// Turns the heads of one row by its position: each number with its partner in the other half.
-FORESAY_EACH_LEVEL void turn(uint16_t* x, size_t heads, size_t width, const uint16_t* cos, const uint16_t* sin) noexcept {
-    const size_t half = width / 2;
-    for (uint16_t* const end = x + heads * width; x < end; x += width)
-        for (size_t i = 0; i < half; ++i) {
-            const float low = wide(x[i]), high = wide(x[i + half]);
-            const uint16_t kept = narrow(low * wide(cos[i])), crossed = narrow(-high * wide(sin[i]));
-            const uint16_t kept_high = narrow(high * wide(cos[i + half])), crossed_high = narrow(low * wide(sin[i + half]));
-            x[i] = narrow(wide(kept) + wide(crossed));
-            x[i + half] = narrow(wide(kept_high) + wide(crossed_high));
-        }
 }
 
 void check_size(const char* name, size_t given, size_t wanted) {
@@ -70,6 +55,7 @@ Block::Block(Parts parts, size_t head) : parts_(std::move(parts)), head_(head) {
 
 void Block::forward(AttentionStep& step, const Place& place, uint16_t* x, size_t rows) const {
     const auto& [query, key, value, out, gate, up, down, before_attention, before_mlp, of_queries, of_keys] = parts_;
+    const layer::Kernel& kernel = query->level().layer;
     const size_t queries = query->outs(), keys = key->outs(), inner = gate->outs(), heads = queries / head_, key_heads = keys / head_;
     uint16_t* const normed = slab::scratch<Block, uint16_t>(rows * (width() + std::max(2 * queries + 2 * keys, inner)));
     uint16_t* const q = normed + rows * width();
@@ -77,7 +63,7 @@ void Block::forward(AttentionStep& step, const Place& place, uint16_t* x, size_t
     const auto norm_rows = [&](const Norm& norm) {
         by_rows(place.threads, rows, [&](size_t first, size_t end) {
             const size_t at = first * width();
-            rms_norm(x + at, static_cast<int64_t>(width()), end - first, width(), norm.weight.data(), norm.eps, normed + at);
+            rms_norm(kernel, x + at, static_cast<int64_t>(width()), end - first, width(), norm.weight.data(), norm.eps, normed + at);
         });
     };
 
@@ -86,8 +72,8 @@ void Block::forward(AttentionStep& step, const Place& place, uint16_t* x, size_t
     multiply(projected, normed, static_cast<int64_t>(width()), rows, place.threads);
     by_rows(place.threads, rows, [&](size_t first, size_t end) {
         const auto place_heads = [&](uint16_t* row, size_t count, const Norm& norm, size_t at) {
-            if (!norm.weight.empty()) rms_norm(row, static_cast<int64_t>(head_), count, head_, norm.weight.data(), norm.eps, row);
-            turn(row, count, head_, place.cos + at * head_, place.sin + at * head_);
+            if (!norm.weight.empty()) rms_norm(kernel, row, static_cast<int64_t>(head_), count, head_, norm.weight.data(), norm.eps, row);
+            kernel.turn(row, count, head_, place.cos + at * head_, place.sin + at * head_);
         };
         for (size_t row = first; row < end; ++row) {
             place_heads(q + row * queries, heads, of_queries, row);

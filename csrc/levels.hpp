@@ -1,15 +1,25 @@
-// The package is built for any x86-64; the loops that gain from wider vectors are compiled for three levels of it, and the
-// loader takes the widest that the machine has. (glibc's loader; and the sanitizers are not ready when it does so.)
+// Levels of processors: plain, neon, avx2, avx512, amx. One of them is used, the best that the machine has, or the one that
+// the environment variable FORESAY_CPU names. Everything that is compiled for several levels asks here.
 #pragma once
 
-#include <cstdlib>  // which says whether there is glibc
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__) && !FORESAY_SANITIZE
-#define FORESAY_LEVELS 1
-#define FORESAY_LEVEL(name) __attribute__((target(name)))
-#define FORESAY_EACH_LEVEL __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define FORESAY_LEVELS 0
-#define FORESAY_LEVEL(name)
-#define FORESAY_EACH_LEVEL
-#endif
+#include "kernels.hpp"
+
+namespace foresay {
+
+/// What this machine can run, the best first; plain is the last. Any thread may ask.
+const std::vector<const Kernels*>& levels();
+
+/// The level of that name; without a name the one in use, which is decided when it is first asked for. Throws InputError for
+/// a name, or a value of FORESAY_CPU, that is not among levels().
+const Kernels& level_of(std::string_view name = {});
+
+/// The levels of this kind of processor that are better than the one in use, the best first, and why each is not used.
+/// Throws as level_of() does.
+std::vector<std::pair<std::string, std::string>> better_levels();
+
+}  // namespace foresay

@@ -6,14 +6,12 @@
 #include <string>
 
 #include "errors.hpp"
-#include "linear_kernel.hpp"
-#include "machine.hpp"
 #include "team.hpp"
 
 namespace foresay {
 namespace {
 
-using linear::Job, linear::Stored, linear::kDepth, linear::kPanel, linear::kTile, linear::kTiles;
+using linear::Job, linear::Stored, linear::kDepth, linear::kPanel, linear::kTile;
 
 constexpr size_t kMost = size_t{1} << 24;  // inputs, outputs
 constexpr size_t kMostProducts = 4;
@@ -21,6 +19,7 @@ constexpr size_t kShares = 4;              // that a thread takes, if all are eq
 constexpr size_t kTeamWork = 64 << 10, kThreadWork = 4 << 20;  // numbers of weights, as often as read, below which one thread is as fast
 
 struct Call {
+    const linear::Kernel& kernel;
     Job jobs[kMostProducts];
     size_t ends[kMostProducts];  // the panels of all jobs stand in one row; a job's end is here
     size_t count, share;
@@ -32,7 +31,7 @@ struct Call {
             const size_t end = std::min(panels, first + share);
             for (size_t job = 0, begin = 0; job < count; begin = ends[job++])
                 if (const size_t low = std::max(first, begin), high = std::min(end, ends[job]); low < high)
-                    kTiles.multiply(jobs[job], low - begin, high - begin);
+                    kernel.multiply(jobs[job], low - begin, high - begin);
         }
     }
 };
@@ -45,6 +44,9 @@ void check(std::span<const Product> products, uint32_t threads) {
         throw InputError("there are " + std::to_string(products.size()) + " products; valid are 1 to " + std::to_string(kMostProducts));
     const Linear& first = products[0].layer;
     for (const auto& [layer, out, up, added] : products) {
+        for (const Linear* const other : {&layer, up})
+            if (other && &other->level() != &first.level())
+                throw InputError("a layer is laid out for " + std::string(other->level().name) + ", another for " + first.level().name + "; all are of one level");
         if (layer.ins() != first.ins()) throw InputError("a layer has the shape " + shape_of(layer) + "; its inputs are those of " + shape_of(first));
         if (up && (up->ins() != layer.ins() || up->outs() != layer.outs()))
             throw InputError("up has the shape " + shape_of(*up) + "; its layer has " + shape_of(layer));
@@ -53,14 +55,9 @@ void check(std::span<const Product> products, uint32_t threads) {
 
 }  // namespace
 
-const char* linear_level() {
-    static const bool there = kTiles.name && has_tiles();
-    return there ? kTiles.name : nullptr;
-}
-
-Linear::Linear(const uint16_t* weight, size_t outs, size_t ins, int64_t out_stride, int64_t in_stride, const uint16_t* bias, int64_t bias_stride)
-    : ins_(ins), outs_(outs), depth_((ins + kDepth - 1) / kDepth), panels_((outs + kPanel - 1) / kPanel) {
-    if (!linear_level()) throw InputError("this machine has no matrix tiles of bfloat16; linear_level() says whether it has");
+Linear::Linear(const uint16_t* weight, size_t outs, size_t ins, int64_t out_stride, int64_t in_stride, const uint16_t* bias, int64_t bias_stride,
+               const Kernels& level)
+    : level_(&level), ins_(ins), outs_(outs), depth_((ins + kDepth - 1) / kDepth), panels_((outs + kPanel - 1) / kPanel) {
     if (outs == 0 || outs > kMost || ins == 0 || ins > kMost)
         throw InputError("weight has the shape [" + std::to_string(outs) + ", " + std::to_string(ins) + "]; both are from 1 to " + std::to_string(kMost));
     weight_ = slab::make<uint16_t>(panels_ * depth_ * 2 * kTile);
@@ -85,7 +82,14 @@ void multiply(std::span<const Product> products, const uint16_t* x, int64_t step
     check(products, threads);
     if (rows == 0) return;
     const size_t ins = products[0].layer.ins_, depth = products[0].layer.depth_;
-    if (const size_t whole = depth * kDepth; whole != ins) {  // what stands behind a row may be no number, and 0 times that is none
+    const size_t whole = depth * kDepth;
+    const linear::Kernel& kernel = products[0].layer.level().linear;
+    const float* packed = nullptr;
+    if (kernel.pack) {
+        float* const space = slab::scratch<Linear, float>(rows * whole);
+        kernel.pack(x, step, rows, ins, depth, space);
+        packed = space;
+    } else if (whole != ins) {  // what stands behind a row may be no number, and 0 times that is none
         uint16_t* const filled = slab::scratch<Linear, uint16_t>(rows * whole);
         for (size_t row = 0; row < rows; ++row) {
             std::memcpy(filled + row * whole, x + static_cast<int64_t>(row) * step, ins * sizeof(uint16_t));
@@ -93,15 +97,15 @@ void multiply(std::span<const Product> products, const uint16_t* x, int64_t step
         }
         x = filled, step = static_cast<int64_t>(whole);
     }
-    Call call{};
+    Call call{kernel, {}, {}, 0, 0};
     size_t panels = 0, read = 0;
     const auto stored = [](const Linear* layer) { return layer ? Stored{layer->weight_.get(), layer->bias_.get()} : Stored{}; };
     for (const Product& p : products) {
-        call.jobs[call.count] = {stored(&p.layer), stored(p.up), p.added, x, p.out, step, rows, depth, p.layer.outs_};
+        call.jobs[call.count] = {stored(&p.layer), stored(p.up), p.added, x, packed, p.out, step, rows, depth, p.layer.outs_};
         panels += p.layer.panels_, read += p.layer.panels_ * (p.up ? 2 : 1);
         call.ends[call.count++] = panels;
     }
-    const size_t work = read * depth * 2 * kTile * ((rows + 15) / 16);
+    const size_t work = read * depth * 2 * kTile * ((rows + kernel.rows - 1) / kernel.rows);
     if (work < (team_found() ? kTeamWork : kThreadWork)) threads = 1;
     call.share = threads == 1 ? panels : (panels + kShares * threads - 1) / (kShares * threads);
     on_team(threads, [](void* data) { static_cast<Call*>(data)->run(); }, &call);

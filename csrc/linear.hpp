@@ -1,19 +1,18 @@
 // Linear layers of bfloat16 whose bits can be relied on.
 //
 // The bits of a row's result depend on that row, the weight and the bias, and on nothing else: not on other rows, on how
-// many there are, or on threads, nor on what else is made at once. Numbers too small to be normal count as 0.
+// many there are, or on threads, nor on what else is made at once. (On amx they are others than on the other levels, and numbers too small to be normal count
+// as 0 there; silu may round differently on plain.)
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "levels.hpp"
 #include "slab.hpp"
 
 namespace foresay {
-
-/// The name of the kernel that this machine can run, or null.
-const char* linear_level();
 
 struct Product;
 
@@ -21,15 +20,18 @@ struct Product;
 class Linear {
 public:
     /// Copies both. The weight is [outs, ins]; strides count numbers. `bias` has `outs` numbers, or is null. Throws
-    /// InputError, also where the machine has no kernel, and std::bad_alloc.
-    Linear(const uint16_t* weight, size_t outs, size_t ins, int64_t out_stride, int64_t in_stride, const uint16_t* bias, int64_t bias_stride);
+    /// InputError and std::bad_alloc.
+    Linear(const uint16_t* weight, size_t outs, size_t ins, int64_t out_stride, int64_t in_stride, const uint16_t* bias, int64_t bias_stride,
+           const Kernels& level);
 
+    const Kernels& level() const noexcept { return *level_; }
     size_t ins() const noexcept { return ins_; }
     size_t outs() const noexcept { return outs_; }
     size_t bytes() const noexcept { return weight_.get_deleter().count * sizeof(uint16_t) + bias_.get_deleter().count * sizeof(float); }
 
 private:
     friend void multiply(std::span<const Product>, const uint16_t*, int64_t, size_t, uint32_t);
+    const Kernels* level_;
     size_t ins_, outs_, depth_, panels_;
     slab::Array<uint16_t> weight_;
     slab::Array<float> bias_;
@@ -44,7 +46,7 @@ struct Product {
 };
 
 /// x is [rows, ins], with `step` numbers from row to row; all layers have the same inputs. Throws InputError for 0 or more
-/// than 256 threads, or layers that do not fit, and std::bad_alloc; before that nothing is written.
+/// than 256 threads, or layers that do not fit or are of several levels, and std::bad_alloc; before that nothing is written.
 void multiply(std::span<const Product> products, const uint16_t* x, int64_t step, size_t rows, uint32_t threads);
 
 }  // namespace foresay

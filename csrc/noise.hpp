@@ -8,16 +8,10 @@
 #include <span>
 #include <vector>
 
+#include "levels.hpp"
 #include "row_status.hpp"
 
 namespace foresay {
-
-/// Whose noise: all of the generator's key and counter but the token id.
-struct NoiseKey {
-    uint64_t seed;
-    uint32_t position;
-    uint32_t stream;
-};
 
 /// In (0, 1), both ends excluded.
 double uniform(const NoiseKey& key, uint32_t token);
@@ -48,6 +42,6 @@ struct Choices {
 /// Chooses from each row that is reached; of equals, the lowest token. Logits are judged after the division, which is in
 /// float32: NaN and +inf spoil a row, -inf is a token that cannot be chosen. Requests run in parallel.
 /// Throws InputError for sizes, offsets or gates that do not fit, and for a temperature that is negative or not finite.
-Choices choose(const LogitRows& rows, uint32_t threads);
+Choices choose(const LogitRows& rows, uint32_t threads, const Kernels& level);
 
 }  // namespace foresay

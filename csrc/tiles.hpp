@@ -1,5 +1,5 @@
 // Matrix tiles. Only for files that are compiled for them; in an unnamed namespace, for the reason that
-// csrc/attention_loops.hpp gives.
+// csrc/level.hpp gives.
 #pragma once
 
 #include <cstddef>

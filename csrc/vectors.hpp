@@ -1,7 +1,8 @@
 // Vectors of one level, for a file that is compiled for it and has defined
 //   FORESAY_WIDTH  floats of a vector: 16, 8 or 4
+//   FORESAY_FUSED  whether it multiplies and adds at once, with one rounding
 //
-// In an unnamed namespace and without the standard library, for the reason that csrc/attention_loops.hpp gives.
+// In an unnamed namespace and without the standard library, for the reason that csrc/level.hpp gives.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +10,8 @@
 
 #if FORESAY_WIDTH > 4
 #include <immintrin.h>
+#elif FORESAY_FUSED
+#include <arm_neon.h>
 #endif
 
 #include "inline.hpp"
@@ -37,6 +40,24 @@ FORESAY_INLINE Vec multiply_add(Vec a, Vec b, Vec c) {
     return _mm512_fmadd_ps(a, b, c);
 #elif FORESAY_WIDTH == 8
     return _mm256_fmadd_ps(a, b, c);
+#elif FORESAY_FUSED
+    return reinterpret_cast<Vec>(vfmaq_f32(reinterpret_cast<float32x4_t>(c), reinterpret_cast<float32x4_t>(a), reinterpret_cast<float32x4_t>(b)));
+#else
+    return a * b + c;
+#endif
+}
+/// a times the number of that place among four, plus c. NEON takes it out of a vector that is there already.
+template <int kPlace>
+FORESAY_INLINE Vec multiply_add(Vec a, const float* four, Vec c) {
+#if FORESAY_FUSED && FORESAY_WIDTH == 4
+    return reinterpret_cast<Vec>(vfmaq_laneq_f32(reinterpret_cast<float32x4_t>(c), reinterpret_cast<float32x4_t>(a), vld1q_f32(four), kPlace));
+#else
+    return multiply_add(a, all(four[kPlace]), c);
+#endif
+}
+FORESAY_INLINE double multiply_add(double a, double b, double c) {
+#if FORESAY_FUSED
+    return __builtin_fma(a, b, c);
 #else
     return a * b + c;
 #endif

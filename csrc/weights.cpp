@@ -2,134 +2,20 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cmath>
 #include <string>
 
 #include "errors.hpp"
-#include "levels.hpp"
 #include "parallel.hpp"
 
 namespace foresay {
 namespace {
 
-constexpr size_t kLanes = 32;   // values that are looked at together; lane i of a sum has every kLanes-th value from i on
 constexpr size_t kBlock = 512;  // tokens that a draw looks at together
 
-/// The sum of the lanes, in halves: a fixed order.
-inline double folded(double* lanes) {
-    for (size_t half = kLanes / 2; half > 0; half /= 2)
-        for (size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-    return lanes[0];
-}
-
-/// e^x for x <= 0; 0 where that is below about the smallest normal number. Without branches or tables, so that the loops
-/// around it become vectors, which those around std::exp do not.
-///
-/// With k = x / ln 2 to the nearest whole number, e^x = 2^k e^r, and |r| <= ln 2 / 2. Adding kRound leaves k in the low
-/// bits. ln 2 is in two parts, the first short enough that k times it is exact. The polynomial goes through e^r at
-/// Chebyshev's points, so that it is off by 0.15 units in the last place at most; roundings are the rest of the error.
-inline double exponential(double x) {
-    constexpr double kRound = 0x1.8p52, kLog2E = 0x1.71547652b82fep0, kLn2High = 0x1.62e42feep-1, kLn2Low = 0x1.a39ef35793c76p-33;
-    constexpr double kLeast = -708.39;  // here 2^k e^r is still normal, as adding to the exponent's bits needs it to be
-    const double shifted = x * kLog2E + kRound, k = shifted - kRound;
-    const double r = (x - k * kLn2High) - k * kLn2Low;
-    double p = 2.510038549551032e-08;
-    p = p * r + 2.7620088445409746e-07;
-    p = p * r + 2.7557268459997064e-06;
-    p = p * r + 2.4801521295954376e-05;
-    p = p * r + 0.00019841269863053618;
-    p = p * r + 0.0013888888917213717;
-    p = p * r + 0.008333333333330062;
-    p = p * r + 0.04166666666662413;
-    p = p * r + 0.16666666666666669;
-    p = p * r + 0.5000000000000001;
-    const double near_one = 1 + (r + r * r * p);
-    const double power = std::bit_cast<double>(std::bit_cast<uint64_t>(near_one) + (std::bit_cast<uint64_t>(shifted) << 52));
-    return x < kLeast ? 0 : power;
-}
-
-/// NaN if there is one.
-FORESAY_EACH_LEVEL float highest(const float* row, size_t width) {
-    float lanes[kLanes];
-    std::fill_n(lanes, kLanes, -INFINITY);
-    int nan = 0;
-    size_t first = 0;
-    for (; first + kLanes <= width; first += kLanes)
-        for (size_t i = 0; i < kLanes; ++i) {
-            const float value = row[first + i];
-            lanes[i] = value > lanes[i] ? value : lanes[i];
-            nan |= value != value;
-        }
-    for (size_t i = 0; first + i < width; ++i) {
-        lanes[i] = std::max(lanes[i], row[first + i]);
-        nan |= row[first + i] != row[first + i];
-    }
-    return nan ? NAN : *std::max_element(lanes, lanes + kLanes);
-}
-
-/// Writes the weights of a row that is a law; returns their sum.
-FORESAY_EACH_LEVEL double exponentials(const float* row, size_t width, float temperature, double top, double* weights) {
-    double lanes[kLanes] = {};
-    size_t first = 0;
-    for (; first + kLanes <= width; first += kLanes)
-        for (size_t i = 0; i < kLanes; ++i) {
-            const double weight = exponential(double{row[first + i] / temperature} - top);
-            weights[first + i] = weight;
-            lanes[i] += weight;
-        }
-    for (size_t i = 0; first + i < width; ++i) lanes[i] += weights[first + i] = exponential(double{row[first + i] / temperature} - top);
-    return folded(lanes);
-}
-
-FORESAY_EACH_LEVEL void sum_row(const float* row, size_t width, double& sum, float& least) {
-    double lanes[kLanes] = {};
-    float lows[kLanes];
-    std::fill_n(lows, kLanes, INFINITY);
-    size_t first = 0;
-    for (; first + kLanes <= width; first += kLanes)
-        for (size_t i = 0; i < kLanes; ++i) {
-            const float value = row[first + i];
-            lanes[i] += value;
-            lows[i] = value < lows[i] ? value : lows[i];
-        }
-    for (size_t i = 0; first + i < width; ++i) lanes[i] += row[first + i], lows[i] = std::min(lows[i], row[first + i]);
-    sum = folded(lanes), least = *std::min_element(lows, lows + kLanes);
-}
-
-FORESAY_EACH_LEVEL bool some_left(const double* weights, const float* probs, size_t width, double factor) {
-    int some = 0;
-    for (size_t i = 0; i < width; ++i) some |= weights[i] - probs[i] * factor > 0;
-    return some != 0;
-}
-
-/// Returns the sum of what is left.
-FORESAY_EACH_LEVEL double subtract_all(double* weights, const float* probs, size_t width, double factor) {
-    double lanes[kLanes] = {};
-    size_t first = 0;
-    for (; first + kLanes <= width; first += kLanes)
-        for (size_t i = 0; i < kLanes; ++i) {
-            const double rest = weights[first + i] - probs[first + i] * factor, left = rest > 0 ? rest : 0;
-            weights[first + i] = left;
-            lanes[i] += left;
-        }
-    for (size_t i = 0; first + i < width; ++i)
-        lanes[i] += weights[first + i] = std::max(0.0, weights[first + i] - probs[first + i] * factor);
-    return folded(lanes);
-}
-
-FORESAY_EACH_LEVEL double sum_of(const double* weights, size_t width) {
-    double lanes[kLanes] = {};
-    size_t first = 0;
-    for (; first + kLanes <= width; first += kLanes)
-        for (size_t i = 0; i < kLanes; ++i) lanes[i] += weights[first + i];
-    for (size_t i = 0; first + i < width; ++i) lanes[i] += weights[first + i];
-    return folded(lanes);
-}
-
-RowStatus::Value weigh_row(const float* row, size_t width, float temperature, double* weights, double& total) {
+RowStatus::Value weigh_row(const weights::Kernel& kernel, const float* row, size_t width, float temperature, double* weights, double& total) {
     const bool greedy = temperature == 0;
-    const float top = highest(row, width), scaled = greedy ? top : top / temperature;  // a division keeps the order
+    const float top = kernel.highest(row, width), scaled = greedy ? top : top / temperature;  // a division keeps the order
     if (!std::isfinite(scaled)) {
         std::fill_n(weights, width, 1.0), total = static_cast<double>(width);
         return std::isnan(scaled) ? RowStatus::kNan : scaled > 0 ? RowStatus::kInfinite : RowStatus::kEmpty;
@@ -137,26 +23,26 @@ RowStatus::Value weigh_row(const float* row, size_t width, float temperature, do
     if (greedy)
         std::fill_n(weights, width, 0.0), *(weights + (std::find(row, row + width, top) - row)) = total = 1;
     else
-        total = exponentials(row, width, temperature, scaled, weights);
+        total = kernel.exponentials(row, width, temperature, scaled, weights);
     return RowStatus::kGood;
 }
 
 /// In place and in one pass: tokens are looked at alone only up to the first block that leaves something.
-double subtract_row(double* weights, const float* probs, size_t width, double total, double factor) {
+double subtract_row(const weights::Kernel& kernel, double* weights, const float* probs, size_t width, double total, double factor) {
     for (size_t first = 0; first < width; first += kBlock) {
-        if (!some_left(weights + first, probs + first, std::min(kBlock, width - first), factor)) continue;
+        if (!kernel.some_left(weights + first, probs + first, std::min(kBlock, width - first), factor)) continue;
         std::fill_n(weights, first, 0.0);
-        return subtract_all(weights + first, probs + first, width - first, factor);
+        return kernel.subtract(weights + first, probs + first, width - first, factor);
     }
     return total;
 }
 
 /// The running sum is one of blocks, and within the block that decides one of tokens.
-int64_t draw_row(const double* weights, size_t width, double coin, size_t row) {
+int64_t draw_row(const weights::Kernel& kernel, const double* weights, size_t width, double coin, size_t row) {
     std::vector<double> blocks;
     double total = 0;
     for (size_t first = 0; first < width; first += kBlock)
-        total += blocks.emplace_back(sum_of(weights + first, std::min(kBlock, width - first)));
+        total += blocks.emplace_back(kernel.total(weights + first, std::min(kBlock, width - first)));
     if (!(total > 0) || std::isinf(total))
         throw InputError("the weights of row " + std::to_string(row) + " sum to " + std::to_string(total) +
                          "; a draw needs a positive finite number");
@@ -220,7 +106,7 @@ auto* row_of(const Rows& rows, int64_t row) { return rows.values + static_cast<s
 }  // namespace
 
 Weighed weigh(const FloatRows& scores, std::span<const int64_t> rows, std::span<const float> temperatures,
-              const WeightRows& weights, std::span<const int64_t> walks, uint32_t threads) {
+              const WeightRows& weights, std::span<const int64_t> walks, uint32_t threads, const Kernels& level) {
     check_widths(scores.width, weights.width);
     check_size("rows", rows.size(), walks.size());
     check_size("temperatures", temperatures.size(), walks.size());
@@ -231,20 +117,21 @@ Weighed weigh(const FloatRows& scores, std::span<const int64_t> rows, std::span<
             throw InputError("temperature " + std::to_string(temperature) + " is not valid; it is 0 or more, and finite");
     Weighed out{std::vector<double>(walks.size()), std::vector<uint8_t>(walks.size())};
     for_each(walks.size(), threads, [&](size_t i) {
-        out.statuses[i] = weigh_row(row_of(scores, rows[i]), scores.width, temperatures[i], row_of(weights, walks[i]), out.totals[i]);
+        out.statuses[i] = weigh_row(level.weights, row_of(scores, rows[i]), scores.width, temperatures[i], row_of(weights, walks[i]), out.totals[i]);
     });
     return out;
 }
 
-Sums sums(const FloatRows& probs, std::span<const int64_t> rows, uint32_t threads) {
+Sums sums(const FloatRows& probs, std::span<const int64_t> rows, uint32_t threads, const Kernels& level) {
     check_rows("rows", rows, probs.count);
     Sums out{std::vector<double>(rows.size()), std::vector<float>(rows.size())};
-    for_each(rows.size(), threads, [&](size_t i) { sum_row(row_of(probs, rows[i]), probs.width, out.sums[i], out.least[i]); });
+    for_each(rows.size(), threads, [&](size_t i) { level.weights.sum(row_of(probs, rows[i]), probs.width, out.sums[i], out.least[i]); });
     return out;
 }
 
 std::vector<double> subtract(const WeightRows& weights, std::span<const int64_t> walks, std::span<const double> totals,
-                             const FloatRows& probs, std::span<const int64_t> rows, std::span<const double> sums, uint32_t threads) {
+                             const FloatRows& probs, std::span<const int64_t> rows, std::span<const double> sums, uint32_t threads,
+                             const Kernels& level) {
     check_widths(probs.width, weights.width);
     check_size("totals", totals.size(), walks.size());
     check_size("rows", rows.size(), walks.size());
@@ -256,19 +143,19 @@ std::vector<double> subtract(const WeightRows& weights, std::span<const int64_t>
             throw InputError("sum " + std::to_string(sum) + " is not that of a law; valid are positive finite numbers");
     std::vector<double> out(walks.size());
     for_each(walks.size(), threads, [&](size_t i) {
-        out[i] = subtract_row(row_of(weights, walks[i]), row_of(probs, rows[i]), weights.width, totals[i], totals[i] / sums[i]);
+        out[i] = subtract_row(level.weights, row_of(weights, walks[i]), row_of(probs, rows[i]), weights.width, totals[i], totals[i] / sums[i]);
     });
     return out;
 }
 
-std::vector<int64_t> draw(const WeightRows& weights, std::span<const double> coins, uint32_t threads) {
+std::vector<int64_t> draw(const WeightRows& weights, std::span<const double> coins, uint32_t threads, const Kernels& level) {
     check_size("coins", coins.size(), weights.count);
     check_widths(weights.width, weights.width);
     for (const double coin : coins)
         if (!(coin >= 0 && coin < 1)) throw InputError("coin " + std::to_string(coin) + " is not valid; it is 0 or more, and below 1");
     std::vector<int64_t> out(coins.size());
     for_each(coins.size(), threads, [&](size_t i) {
-        out[i] = draw_row(row_of(weights, static_cast<int64_t>(i)), weights.width, coins[i], i);
+        out[i] = draw_row(level.weights, row_of(weights, static_cast<int64_t>(i)), weights.width, coins[i], i);
     });
     return out;
 }

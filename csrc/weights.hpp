@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "levels.hpp"
 #include "row_status.hpp"
 
 namespace foresay {
@@ -39,22 +40,22 @@ struct Weighed {
 /// highest token. Scores are judged after the division, NaN before +inf; where they are no law, all weights are 1.
 /// The exponential is right to 2 units in the last place, and 0 below the smallest normal number.
 Weighed weigh(const FloatRows& scores, std::span<const int64_t> rows, std::span<const float> temperatures,
-              const WeightRows& weights, std::span<const int64_t> walks, uint32_t threads);
+              const WeightRows& weights, std::span<const int64_t> walks, uint32_t threads, const Kernels& level);
 
 struct Sums {
     std::vector<double> sums;
     std::vector<float> least;  // +inf if there is none but NaN, which makes the sum NaN
 };
 
-Sums sums(const FloatRows& probs, std::span<const int64_t> rows, uint32_t threads);
+Sums sums(const FloatRows& probs, std::span<const int64_t> rows, uint32_t threads, const Kernels& level);
 
 /// Leaves max(0, weight - prob * (total / sum)) of `walks`, whose weights had these totals, less `rows` of the probs, which
 /// have these sums. Where nothing would be left, all stays as it is. Returns the new totals.
 std::vector<double> subtract(const WeightRows& weights, std::span<const int64_t> walks, std::span<const double> totals,
-                             const FloatRows& probs, std::span<const int64_t> rows, std::span<const double> sums, uint32_t threads);
+                             const FloatRows& probs, std::span<const int64_t> rows, std::span<const double> sums, uint32_t threads, const Kernels& level);
 
 /// Of each row the first token at which the running sum of the weights exceeds coin * total; never one of weight 0.
 /// Throws InputError for coins outside [0, 1), and for weights that do not sum to a positive finite number.
-std::vector<int64_t> draw(const WeightRows& weights, std::span<const double> coins, uint32_t threads);
+std::vector<int64_t> draw(const WeightRows& weights, std::span<const double> coins, uint32_t threads, const Kernels& level);
 
 }  // namespace foresay

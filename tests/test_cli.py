@@ -196,3 +196,27 @@ def test_outputs_never_replace_inputs(tmp_path: Path) -> None:
         capture_output=True,
     )
     assert link.is_symlink() and (tmp_path / "real.foresay").is_file()
+
+
+def test_doctor_says_which_level_of_processor_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FORESAY_CPU", raising=False)
+    cpu = json.loads(ok("doctor", "--json"))["cpu"]
+    assert cpu["level"] == cpu["levels"][0] and cpu["levels"][-1] == "plain"
+    assert f"cpu       {cpu['level']}, the best that this machine can run" in ok("doctor")
+    monkeypatch.setenv("FORESAY_CPU", "plain")
+    forced = json.loads(ok("doctor", "--json"))["cpu"]
+    assert forced["level"] == "plain" and forced["levels"] == cpu["levels"]
+    reasons = {better["level"]: better["why"] for better in forced["better"]}
+    for level in cpu["levels"][:-1]:
+        assert reasons[level] == "plain is forced by FORESAY_CPU"
+        assert f"{level} would be faster, but {reasons[level]}" in ok("doctor")
+
+
+def test_doctor_says_that_a_level_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORESAY_CPU", "abacus")
+    done = run("doctor")
+    assert done.returncode == 1 and done.stderr == ""
+    assert 'FORESAY_CPU is "abacus", a level that cannot be run here; valid are ' in done.stdout
+    assert ok("--version").strip() and "Examples" in ok("doctor", "--help")
+    report = json.loads(run("doctor", "--json").stdout)
+    assert report["ok"] is False and report["cpu"]["level"] is None

@@ -58,6 +58,7 @@ OTHERS = {"up": set[str]()}  # Prometheus' own
 VLLM_OPTIONS = {
     *("--speculative-config", "--tensor-parallel-size", "--pipeline-parallel-size"),
     *("--distributed-executor-backend", "--nnodes", "--node-rank", "--master-addr", "--headless"),
+    "--version",
 }
 FOREIGN_OPTIONS = {"--no-deps", "--head", "--address"}  # of pip and ray
 

@@ -41,7 +41,7 @@ def generate(model: Path, *arguments: object, **how: Any) -> Done:
 
 def good(model: Path, *arguments: object, **how: Any) -> str:
     done = generate(model, *arguments, **how)
-    assert done.status == 0 and done.err == "", done
+    assert done.status == 0 and done.complaints == "", done
     return done.out
 
 
@@ -170,7 +170,7 @@ def test_a_request_that_fails_does_not_take_the_others_along(
     monkeypatch.setattr(foresay.engine.engine.Engine, "step", failing)  # type: ignore[attr-defined]
     done = generate(model, "one", "two", "three")
     assert done.status == 1
-    assert done.err == "foresay: prompt 2: the logits are no law\n"
+    assert done.complaints == "foresay: prompt 2: the logits are no law\n"
     assert "[1] one" in done.out and "[3] three" in done.out and "[2]" not in done.out
     done = generate(model, "one", "two", "three", "--json")
     assert [value.get("error") for value in objects(done.out)] == [
@@ -182,8 +182,8 @@ def test_a_request_that_fails_does_not_take_the_others_along(
 
 def refused(done: Done, sentence: str) -> None:
     assert done.status == 1 and done.out == "", done
-    assert done.err.startswith("foresay: ") and done.err.count("\n") == 1, done.err
-    assert sentence in done.err
+    assert done.complaints.startswith("foresay: ") and done.complaints.count("\n") == 1, done.err
+    assert sentence in done.complaints
 
 
 @pytest.mark.parametrize(

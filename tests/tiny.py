@@ -6,6 +6,7 @@ And the command line without a process for each call: importing torch takes long
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -76,6 +77,12 @@ class Done:
     status: int
     out: str
     err: str
+
+    @property
+    def complaints(self) -> str:
+        """What was said on stderr but for what is done: lines `foresay [1.2 s]: …` and events."""
+        lines = self.err.splitlines(keepends=True)
+        return "".join(line for line in lines if not re.match(r'foresay \[\d|\{"event"', line))
 
 
 class _Terminal(io.TextIOWrapper):

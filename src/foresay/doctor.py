@@ -35,20 +35,29 @@ _ENGINE = ("torch", "transformers", "safetensors", "tokenizers")
 
 
 def examine() -> dict[str, Any]:
-    """Look at this installation; `ok` is False if the core does not load.
+    """Look at this installation; `ok` is False if the core does not load, or is told to use a
+    level of processor that is not there.
 
     Mutates: nothing. Valid until: something is installed. Raises: nothing. GIL: held.
     """
     core, ok = _core()
+    cpu = (
+        _cpu()
+        if ok
+        else {"level": None, "levels": [], "better": [], "said": "none, without the core"}
+    )
+    ok = ok and cpu["level"] is not None
     return {
         "foresay": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "core": core,
         "ok": ok,
-        "drafting": "in the native core" if ok else "by NgramDrafter alone, without the core",
+        "cpu": cpu,
+        "drafting": "in the native core"
+        if core.startswith("loads")
+        else "by NgramDrafter alone, without the core",
         "models": _models(),
-        "attention": " ".join(_attention()) if ok else "none, without the core",
         "libraries": [
             {"name": name, "version": _version(name), "use": use, "get": f"pip install '{extra}'"}
             for name, use, extra in _LIBRARIES
@@ -65,7 +74,7 @@ def _core() -> tuple[str, bool]:
             False,
         )
     info = _core.build_info()
-    sanitized = ", with sanitizers" if info["sanitized"] else ""
+    sanitized = f", with sanitizers ({info['sanitized']})" if info["sanitized"] else ""
     return f"loads, built with compiler {info['compiler']}{sanitized}", True
 
 
@@ -76,10 +85,21 @@ def _models() -> str:
     return "any causal LM of transformers that passes the canaries, on the CPU"
 
 
-def _attention() -> list[str]:
+def _cpu() -> dict[str, Any]:
+    """The level of processor that the core uses, those that the machine offers, and the better ones
+    with the reasons why they are not used; `said` is all of it in words."""
     from foresay import _core
+    from foresay.errors import InputError
 
-    return _core.attention_levels()
+    levels = _core.cpu_levels()
+    try:
+        level, better = _core.cpu_level(), _core.better_cpu_levels()
+    except InputError as error:
+        return {"level": None, "levels": levels, "better": [], "said": str(error)}
+    said = [level if level in levels[1:] else f"{level}, the best that this machine can run"]
+    said += [f"{name} would be faster, but {why}" for name, why in better]
+    reasons = [{"level": name, "why": why} for name, why in better]
+    return {"level": level, "levels": levels, "better": reasons, "said": "; ".join(said)}
 
 
 def _version(name: str) -> str | None:

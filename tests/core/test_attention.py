@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from core.attention_twin import Numbers, Rule, attend, doubles, path_to, shortened
 from foresay import _core
 
-LEVELS = _core.attention_levels()
+LEVELS = _core.cpu_levels()
 DTYPES = ("float32", "bfloat16")
 Shape = tuple[int, int, int, int]  # query heads, key heads, key_dim, value_dim
 SHAPES: list[Shape] = [

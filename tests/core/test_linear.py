@@ -1,4 +1,5 @@
-"""Linear layers of the core: against products in float64, and that a row's bits are its own."""
+"""Linear layers of the core, on every level that the machine offers: against products in float64,
+and that a row's bits are its own."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from foresay import _core
 from foresay.errors import InputError
 
 Bits = NDArray[np.uint16]
-tiles = pytest.mark.skipif(_core.linear_level() is None, reason="no matrix tiles here")
+on_each_level = pytest.mark.parametrize("level", _core.cpu_levels())
 
 
 def bits(rng: np.random.Generator, *shape: int) -> Bits:
@@ -31,17 +32,19 @@ def product(layer: _core.Linear, x: Bits, threads: int = 1) -> Bits:
     return out
 
 
-@tiles
+@on_each_level
 @pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 31, 32, 33, 49, 64, 65, 100, 200])
 @pytest.mark.parametrize(
     ("ins", "outs"),
     [(1, 1), (2, 33), (31, 16), (32, 32), (33, 7), (100, 50), (576, 192), (700, 96)],
 )
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_equals_the_exact_product(ins: int, outs: int, rows: int, with_bias: bool) -> None:
+def test_equals_the_exact_product(
+    ins: int, outs: int, rows: int, with_bias: bool, level: str
+) -> None:
     rng = np.random.default_rng(ins + rows)
     weight, bias, x = bits(rng, outs, ins), bits(rng, outs), bits(rng, rows, ins)
-    layer = _core.Linear(weight, bias if with_bias else None)
+    layer = _core.Linear(weight, bias if with_bias else None, level)
     assert (layer.in_features, layer.out_features) == (ins, outs)
     assert layer.bytes >= 2 * ins * outs
     wanted = wide(x) @ wide(weight).T + with_bias * wide(bias)
@@ -59,12 +62,12 @@ def telling(rng: np.random.Generator, rows: int, ins: int) -> Bits:
     return x
 
 
-@tiles
+@on_each_level
 @pytest.mark.parametrize(("ins", "outs"), [(96, 80), (70, 33), (576, 192)])
-def test_the_bits_of_a_row_are_its_own(ins: int, outs: int) -> None:
+def test_the_bits_of_a_row_are_its_own(ins: int, outs: int, level: str) -> None:
     rng = np.random.default_rng(3)
     half = bits(rng, outs, ins // 2)
-    layer = _core.Linear(np.concatenate([half, half], axis=1), bits(rng, outs))
+    layer = _core.Linear(np.concatenate([half, half], axis=1), bits(rng, outs), level)
     x = telling(rng, 130, ins)
     alone = np.concatenate([product(layer, x[i : i + 1]) for i in range(130)])
     for rows in range(1, 131):
@@ -78,20 +81,22 @@ def test_the_bits_of_a_row_are_its_own(ins: int, outs: int) -> None:
         assert np.array_equal(product(layer, others, 2)[first], alone[first])
 
 
-@tiles
-def test_many_rows_at_once() -> None:
+@on_each_level
+def test_many_rows_at_once(level: str) -> None:
     rng = np.random.default_rng(4)
-    layer = _core.Linear(bits(rng, 48, 2048))  # so deep that rows are taken in several blocks
+    layer = _core.Linear(
+        bits(rng, 48, 2048), None, level
+    )  # so deep that rows are taken in several blocks
     x = bits(rng, 450, 2048)
     alone = np.concatenate([product(layer, x[i : i + 1]) for i in range(450)])
     assert np.array_equal(product(layer, x, 2), alone)
 
 
-@tiles
-def test_rows_may_lie_at_equal_distances() -> None:
+@on_each_level
+def test_rows_may_lie_at_equal_distances(level: str) -> None:
     rng = np.random.default_rng(5)
     weight = bits(rng, 24, 64)
-    layer, x = _core.Linear(weight), bits(rng, 2, 3, 2, 64)
+    layer, x = _core.Linear(weight, None, level), bits(rng, 2, 3, 2, 64)
     wanted = product(layer, x)
     assert np.array_equal(product(layer, np.concatenate([x, x], axis=-1)[..., :64]), wanted)
     assert np.array_equal(product(layer, x[0, ::-1, 0]), wanted[0, ::-1, 0])
@@ -100,13 +105,13 @@ def test_rows_may_lie_at_equal_distances() -> None:
     )
     assert np.array_equal(product(layer, x[0, 0, 0]), wanted[0, 0, 0])
     assert product(layer, x[:, :0]).shape == (2, 0, 2, 24)
-    transposed = _core.Linear(np.ascontiguousarray(weight.T).T)
+    transposed = _core.Linear(np.ascontiguousarray(weight.T).T, None, level)
     assert np.array_equal(product(transposed, x), wanted)
 
 
-@tiles
-def test_infinities_and_what_is_no_number() -> None:
-    layer = _core.Linear(shortened(np.eye(33, dtype=np.float32)))
+@on_each_level
+def test_infinities_and_what_is_no_number(level: str) -> None:
+    layer = _core.Linear(shortened(np.eye(33, dtype=np.float32)), None, level)
     x = np.zeros((2, 33), np.uint16)
     x[0, 32] = 0x7F80
     assert np.all(np.isnan(wide(product(layer, x)[0, :32])))
@@ -114,7 +119,6 @@ def test_infinities_and_what_is_no_number() -> None:
     assert not product(layer, x)[1].any()
 
 
-@tiles
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -140,7 +144,6 @@ def test_wrong_arrays_are_refused(change: dict[str, Any], said: str) -> None:
     assert np.all(out == 9)
 
 
-@tiles
 def test_out_is_not_x() -> None:
     layer, memory = _core.Linear(np.ones((8, 8), np.uint16)), np.zeros((6, 8), np.uint16)
     layer.multiply(memory[:3], memory[3:])
@@ -153,7 +156,6 @@ def test_out_is_not_x() -> None:
         layer.multiply(memory[:3], read_only)
 
 
-@tiles
 @pytest.mark.parametrize(
     ("weight", "bias", "said"),
     [
@@ -170,13 +172,11 @@ def test_wrong_weights_are_refused(weight: Any, bias: Any, said: str) -> None:
         _core.Linear(weight, bias)
 
 
-@pytest.mark.skipif(_core.linear_level() is not None, reason="there are matrix tiles")
-def test_without_tiles_it_says_so() -> None:
-    with pytest.raises(InputError, match="this machine has no matrix tiles"):
-        _core.Linear(np.ones((2, 2), np.uint16))
+def test_a_level_that_is_not_there() -> None:
+    with pytest.raises(InputError, match=r'^level "fast" cannot be run here; valid are .*plain$'):
+        _core.Linear(np.ones((2, 2), np.uint16), None, "fast")
 
 
-@tiles
 @pytest.mark.skipif("FORESAY_SANITIZE" in os.environ, reason="torch under the sanitizers")
 def test_tensors_of_torch() -> None:
     torch = pytest.importorskip("torch")

@@ -47,6 +47,15 @@ KNOWN = (  # Random123's known answers: counter, key, words
     ),
 )
 
+LEVEL = ""  # of the processor
+
+
+@pytest.fixture(scope="module", params=_core.cpu_levels(), autouse=True)
+def on_each_level(request: pytest.FixtureRequest) -> None:
+    """Every test runs on every level that the machine offers."""
+    global LEVEL
+    LEVEL = request.param
+
 
 def choose(
     logits: Floats,
@@ -72,6 +81,7 @@ def choose(
         gates=int32s([-1] * rows if gates is None else gates),
         tokens=int32s([-1] * rows if tokens is None else tokens),
         threads=threads,
+        level=LEVEL,
     )
 
 

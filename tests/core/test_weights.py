@@ -20,6 +20,15 @@ GOOD, NAN, INFINITE, EMPTY = 0, 2, 3, 4
 WIDTHS = (1, 2, 31, 32, 33, 511, 512, 513, 1500)
 TINY = np.finfo(np.float64).tiny
 
+LEVEL = ""  # of the processor
+
+
+@pytest.fixture(scope="module", params=_core.cpu_levels(), autouse=True)
+def on_each_level(request: pytest.FixtureRequest) -> None:
+    """Every test runs on every level that the machine offers."""
+    global LEVEL
+    LEVEL = request.param
+
 
 def longs(values: Sequence[int] | range) -> NDArray[np.int64]:
     return np.array(values, np.int64)
@@ -35,6 +44,7 @@ def weigh(scores: Floats, temperature: float | Sequence[float] = 1.0, threads: i
         weights=weights,
         walks=all_rows,
         threads=threads,
+        level=LEVEL,
     )
     return weights, totals, statuses.tolist()
 
@@ -51,6 +61,7 @@ def subtract(
         rows=everything,
         sums=sums,
         threads=threads,
+        level=LEVEL,
     )
 
 
@@ -155,6 +166,7 @@ def test_only_the_walks_that_are_named_are_written() -> None:
         weights=weights,
         walks=longs([3, 0]),
         threads=2,
+        level=LEVEL,
     )
     expected = weigh(scores)
     assert (weights[[3, 0]] == expected[0][[5, 2]]).all() and (weights[1:3] == -7).all()
@@ -167,20 +179,22 @@ def test_only_the_walks_that_are_named_are_written() -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_sums_are_the_naive_ones(width: int) -> None:
     probs = np.abs(normal(width, 5, width))
-    sums, least = _core.sums(probs, rows=longs([3, 3, 0]), threads=2)
+    sums, least = _core.sums(probs, rows=longs([3, 3, 0]), threads=2, level=LEVEL)
     np.testing.assert_allclose(sums, probs[[3, 3, 0]].sum(axis=1, dtype=np.float64), rtol=1e-14)
     assert (least == probs[[3, 3, 0]].min(axis=1)).all()
     for place in {0, width // 2, width - 1}:
         for value in (np.nan, np.inf, -np.inf, -1e-45):
             bad = np.tile(probs[0], (2, 1))
             bad[0, place] = value
-            sums, least = _core.sums(bad, rows=longs([0, 1]), threads=1)
+            sums, least = _core.sums(bad, rows=longs([0, 1]), threads=1, level=LEVEL)
             right = (sums < np.inf) & (least >= 0)
             assert right.tolist() == [False, True], (place, value)
 
 
 def test_the_least_floats_are_counted() -> None:
-    sums, least = _core.sums(np.full((1, 100), 1e-45, np.float32), rows=longs([0]), threads=1)
+    sums, least = _core.sums(
+        np.full((1, 100), 1e-45, np.float32), rows=longs([0]), threads=1, level=LEVEL
+    )
     assert sums[0] == 100 * 2.0**-149 and least[0] == np.float32(1e-45)
 
 
@@ -208,7 +222,7 @@ def test_what_is_left_of_laws() -> None:
     scores = normal(1, 4, 3000, scale=2)
     probs = np.exp(normal(2, 4, 3000, scale=2))
     weights, totals, _ = weigh(scores)
-    sums, _ = _core.sums(probs, rows=longs(range(4)), threads=1)
+    sums, _ = _core.sums(probs, rows=longs(range(4)), threads=1, level=LEVEL)
     before = weights.copy()
     new = subtract(weights, probs, totals, sums)
     rest = np.maximum(before - probs * (totals / sums)[:, None], 0)
@@ -237,6 +251,7 @@ def test_walks_and_rows_of_a_subtraction() -> None:
         rows=longs([3, 1]),
         sums=np.ones(2),
         threads=2,
+        level=LEVEL,
     )
     expected = np.full((3, 8), 5.0)
     expected[2, 6] = expected[0, 2] = 2
@@ -260,14 +275,14 @@ def test_draws_are_the_naive_ones(width: int) -> None:
         for row, coin, total in zip(weights, coins, totals, strict=True)
     ]
     for threads in (1, 2, 7):
-        drawn = _core.draw(weights, coins, threads=threads)
+        drawn = _core.draw(weights, coins, threads=threads, level=LEVEL)
         assert drawn.tolist() == expected
     assert (weights[np.arange(200), drawn] > 0).all()
 
 
 def test_a_goal_on_an_edge_belongs_to_the_next_token() -> None:
     weights = np.tile([0.0, 1, 0, 1, 2, 0], (4, 1))
-    drawn = _core.draw(weights, np.array([0, 0.25, 0.5, 0.75]), threads=1)
+    drawn = _core.draw(weights, np.array([0, 0.25, 0.5, 0.75]), threads=1, level=LEVEL)
     assert drawn.tolist() == [1, 3, 4, 4]
 
 
@@ -279,7 +294,7 @@ def test_roundings_never_draw_what_has_no_weight() -> None:
         weights[:150, 512:] = 0  # nothing in the last blocks
         weights[:, 0] = scale
         coins = np.where(np.arange(300) % 2, 1 - 2.0**-53, rng.random(300))
-        drawn = _core.draw(weights, coins, threads=2)
+        drawn = _core.draw(weights, coins, threads=2, level=LEVEL)
         assert (weights[np.arange(300), drawn] > 0).all()
         sums = np.cumsum(weights, axis=1)
         near = sums[np.arange(300), drawn] / sums[:, -1]
@@ -291,7 +306,7 @@ def test_no_draw_without_a_sum(value: float) -> None:
     weights = np.ones((2, 40))
     weights[1] = value
     with pytest.raises(InputError, match=r"^the weights of row 1 sum to -?(0.0+|inf|nan); a draw"):
-        _core.draw(weights, np.full(2, 0.5), threads=1)
+        _core.draw(weights, np.full(2, 0.5), threads=1, level=LEVEL)
 
 
 # ---- all -----------------------------------------------------------------------------------------
@@ -305,9 +320,11 @@ def test_threads_and_neighbours_change_nothing() -> None:
     def run(rows: slice, threads: int) -> list[list[object]]:
         weights, totals, statuses = weigh(scores[rows], temperatures[rows], threads)
         count = len(totals)
-        sums, least = _core.sums(probs[rows], rows=longs(range(count)), threads=threads)
+        sums, least = _core.sums(
+            probs[rows], rows=longs(range(count)), threads=threads, level=LEVEL
+        )
         new = subtract(weights, probs[rows], totals, sums, threads)
-        drawn = _core.draw(weights, coins[rows], threads=threads)
+        drawn = _core.draw(weights, coins[rows], threads=threads, level=LEVEL)
         columns = (weights, totals, statuses, sums, least, new, drawn)
         return [list(row) for row in zip(*(np.asarray(c).tolist() for c in columns), strict=True)]
 
@@ -319,9 +336,12 @@ def test_threads_and_neighbours_change_nothing() -> None:
 def test_no_rows_are_no_results() -> None:
     none, some = np.empty((0, 5), np.float32), np.ones((2, 5), np.float32)
     assert [len(part) for part in weigh(none)] == [0, 0, 0]
-    assert [len(part) for part in _core.sums(some, rows=longs([]), threads=1)] == [0, 0]
+    assert [len(part) for part in _core.sums(some, rows=longs([]), threads=1, level=LEVEL)] == [
+        0,
+        0,
+    ]
     assert len(subtract(np.empty((0, 5)), some, np.empty(0), np.empty(0))) == 0
-    assert len(_core.draw(np.empty((0, 5)), np.empty(0), threads=1)) == 0
+    assert len(_core.draw(np.empty((0, 5)), np.empty(0), threads=1, level=LEVEL)) == 0
 
 
 def arguments() -> dict[str, dict[str, object]]:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from foresay.bench.demo import Comparison, Demo, DemoPrompt, built_in_prompts, run_demo
+from foresay.bench.demo import Comparison, Demo, DemoPrompt, built_in_prompts, compare, write_corpus
 from foresay.cli.sources import SOURCES, Span, marked, spans
-from foresay.engine.llm import Result
+from foresay.drafters.suffix import SuffixDrafter
+from foresay.engine.llm import LLM, Result
 from foresay.engine.request import Stats
 from foresay.errors import InputError, LogitsError
 from foresay.sampling.params import SamplingParams
@@ -51,25 +52,27 @@ class Scripted:
         return answers
 
 
-def compared(plain: list[list[Result]], fast: list[list[Result]]) -> tuple[Demo, list[int]]:
+def compared(plain: list[list[Result]], fast: list[list[Result]]) -> Demo:
     prompts = [
         DemoPrompt(f"p{i}", f"text {i}", SamplingParams(max_tokens=8, n=len(answers)))
         for i, answers in enumerate(plain)
     ]
-    told: list[int] = []
+    told: list[tuple[str, int, int | None]] = []
     first: Any = Scripted(plain)
     second: Any = Scripted(fast)
-    demo = run_demo(first, second, prompts, told.append)
+    demo = Demo(list(compare(first, second, prompts, lambda *stage: told.append(stage))))
     for llm in (first, second):
         assert llm.asked[1:] == [prompt.text for prompt in prompts]
-    assert sum(told) == 2 * 8 * sum(map(len, plain))  # early ends included
-    return demo, told
+    total = 2 * 8 * sum(map(len, plain))
+    assert [stage for stage, _, _ in told[:2]] == ["warm", "answer"]
+    assert told[-1] == ("answer", total, total)  # early ends included
+    return demo
 
 
 def test_identical_texts_are_found_identical() -> None:
     group = [result([1, 2, 3, 4]), result([5, 6])]
     fast = [result([1, 2, 3, 4], ["own", "own", "", ""]), result([5, 6], ["group", ""])]
-    demo, _ = compared([group, [result([7])]], [fast, [result([7])]])
+    demo = compared([group, [result([7])]], [fast, [result([7])]])
     assert demo.total.identical and demo.total.prompt is None
     assert demo.total.fast.tokens == 7 and demo.total.fast.steps == 4
     assert demo.comparisons[0].tokens_per_step == 2.0
@@ -92,14 +95,14 @@ def test_identical_texts_are_found_identical() -> None:
 def test_every_difference_is_found(other: Result, token: int) -> None:
     same = result([9])
     for pair in ([other], [result([1, 2, 3])]), ([result([1, 2, 3])], [other]):
-        demo, _ = compared([[same, *pair[0]]], [[same, *pair[1]]])
+        demo = compared([[same, *pair[0]]], [[same, *pair[1]]])
         assert demo.comparisons[0].differences == [(1, token)]
         assert not demo.total.identical
 
 
 def test_nothing_written_is_no_division_by_zero() -> None:
     failed = [result([], error=LogitsError("no law"))]
-    demo, _ = compared([failed], [failed])
+    demo = compared([failed], [failed])
     assert demo.total.speedup == 1.0 and not demo.total.identical
 
 
@@ -161,7 +164,7 @@ def tiny_demo(model: Path, *arguments: object) -> Done:
 
 def test_the_demonstration_with_a_tiny_model(tiny: Path) -> None:
     done = tiny_demo(tiny, "--max-tokens", 6)
-    assert done.status == 0 and done.err == "", done
+    assert done.status == 0 and done.complaints == "", done
     assert "texts are identical, token by token" in done.out.splitlines()[-1]
     assert "own text" in done.out and "speed-up" in done.out and "NO" not in done.out.split()
 
@@ -176,9 +179,24 @@ def test_a_difference_fails_the_demonstration(tiny: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.model
+def test_the_default_model_in_the_demonstration(tmp_path: Path) -> None:
+    """The shortest of its prompts; reading the others takes longer than all the rest."""
+    prompts = sorted(built_in_prompts(12), key=lambda prompt: len(prompt.text))[:3]
+    assert [prompt.name for prompt in prompts[:2]] == ["question again", "question"]
+    write_corpus(tmp_path / "recorded.foresay")
+    plain = LLM(drafter=None, dtype="float32", memory=1 << 28)
+    drafter = SuffixDrafter(corpus=tmp_path / "recorded.foresay")
+    fast = plain.beside(drafter, "fixed", with_sources=True)
+    demo = Demo(list(compare(plain, fast, prompts)))
+    assert demo.total.identical and demo.total.tokens_per_step > 1
+    assert set(demo.sources) & {"own", "history", "corpus", "group"}
+
+
+@pytest.mark.slow
+@pytest.mark.model
 def test_the_demonstration() -> None:
     done = call("demo", "--max-tokens", 24, "--json")  # guesses need some text to come from
-    assert done.status == 0 and done.err == "", done
+    assert done.status == 0 and done.complaints == "", done
     values = json.loads(done.out)
     assert values["identical"] is True
     assert values["answers"] == 11 and 150 < values["tokens"] <= 264

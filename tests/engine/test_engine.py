@@ -295,6 +295,26 @@ def test_texts_that_end_an_answer(target: Target) -> None:
             assert request.token_ids == free[: whole.index(stop) + size]
 
 
+def test_no_text_ends_an_answer_before_min_tokens(target: Target) -> None:
+    (prompt,) = prompts(1, seed=21)
+    params = SamplingParams(temperature=1.0, max_tokens=40)
+    free = plain(logits_of(target), prompt, params, 7)
+    whole = letters(free)
+    for begin, size, least in ((0, 1, 20), (5, 3, 7), (5, 3, 8), (11, 2, 13), (30, 4, 40)):
+        stop = whole[begin : begin + size]
+        asked = replace(params, stop=stop, min_tokens=least)
+        at = whole.find(stop, max(least - size + 1, 0))
+        for drafter in (None, Scripted({tuple(prompt): free}, wrong=0.2)):
+            engine = Engine(target, drafter, policy="fixed" if drafter else "none")
+            text = AnswerText(letters, [stop], least)
+            request = engine.add(prompt, asked, seed=7, text=text)
+            engine.run()
+            assert request.finish_reason == ("stop" if at >= 0 else "length")
+            assert request.token_ids == (free[: at + size] if at >= 0 else free)
+            assert len(request.token_ids) > least or at < 0
+            assert text.text == (whole[:at] if at >= 0 else whole)
+
+
 def test_logprobs_do_not_depend_on_drafts(target: Target) -> None:
     (prompt,) = prompts(1, seed=22)
     params = SamplingParams(temperature=0.8, max_tokens=20, logprobs=3)

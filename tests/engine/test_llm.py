@@ -87,6 +87,21 @@ def test_the_stream_is_the_text(llm: LLM) -> None:
     assert [ends[key].finish_reason for key in order] == [r.finish_reason for r in whole]
 
 
+def test_no_text_ends_an_answer_before_min_tokens(llm: LLM) -> None:
+    free = llm.generate(PROMPTS[0], replace(GREEDY, max_tokens=40, ignore_eos=True))[0]
+    texts = [llm.tokenizer.decode(free.token_ids[:size]) for size in range(41)]
+    stop = texts[5][-1]
+    for drafter in ("suffix", None):
+        for least in (0, 6, 20):
+            params = replace(GREEDY, max_tokens=40, ignore_eos=True, stop=stop, min_tokens=least)
+            answer = llm.beside(drafter).generate(PROMPTS[0], params)[0]
+            ends = [n for n in range(least + 1, 41) if stop in texts[n][len(texts[n - 1]) :]]
+            assert len(answer.token_ids) == (ends[0] if ends else 40)
+            assert answer.text == (texts[ends[0]][: -len(stop)] if ends else texts[40])
+            streamed = list(llm.beside(drafter).stream(PROMPTS[0], params))
+            assert "".join(chunk.text for chunk in streamed) == answer.text
+
+
 def test_who_stops_listening_ends_the_answers(llm: LLM) -> None:
     stream = llm.stream(PROMPTS, replace(GREEDY, max_tokens=200))
     next(stream)
@@ -164,24 +179,33 @@ QUESTIONS = [
 ]
 
 
-@pytest.mark.model
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_the_default_model_says_the_same(dtype: Any) -> None:
+def _says_the_same(dtype: Any, questions: list[str], asked: list[SamplingParams]) -> None:
     llm = LLM(drafter=None, dtype=dtype, memory=1 << 30)
-    params = [
-        replace(GREEDY, max_tokens=48),
-        SamplingParams(temperature=0.8, seed=1, n=3, max_tokens=32),
-    ]
-    for asked in params:
-        expected = llm.generate(QUESTIONS, asked, chat=True)
+    for params in asked:
+        expected = llm.generate(questions, params, chat=True)
         assert all(result.text.strip() for result in expected)
         if dtype == "bfloat16" and not llm.target.exact:
             continue  # this machine does not promise it, and says so
         for drafter, policy in (("suffix", "adaptive"), ("suffix", "fixed"), ("ngram", "fixed")):
-            found = llm.beside(drafter, policy).generate(QUESTIONS, asked, chat=True)
+            found = llm.beside(drafter, policy).generate(questions, params, chat=True)
             assert [r.token_ids for r in found] == [r.token_ids for r in expected]
             if policy == "fixed":
                 assert sum(r.stats.accepted for r in found) > 0
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_default_model_says_the_same(dtype: Any) -> None:
+    sampled = SamplingParams(temperature=0.8, seed=1, n=2, max_tokens=16)
+    _says_the_same(dtype, QUESTIONS[2:3], [replace(GREEDY, max_tokens=32), sampled])
+
+
+@pytest.mark.model
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_default_model_says_the_same_at_length(dtype: Any) -> None:
+    sampled = SamplingParams(temperature=0.8, seed=1, n=3, max_tokens=32)
+    _says_the_same(dtype, QUESTIONS, [replace(GREEDY, max_tokens=48), sampled])
 
 
 @pytest.mark.model

@@ -121,6 +121,27 @@ def test_asking_changes_no_answer(dtype: torch.dtype) -> None:
     assert answers[0] == answers[1] == answers[2]
 
 
+def test_who_asks_for_more_changes_nothing_for_others() -> None:
+    """Where many tokens are equally likely it is the smaller ids that are told, also of prompts."""
+    model = zoo.make("llama")
+    with torch.no_grad():
+        head = model.lm_head.weight
+        head.copy_(head[torch.arange(zoo.VOCABULARY) % 5])
+    target = Target.of(model)
+    told = []
+    for most in (None, 3, 20, 100):
+        engine = Engine(target, SuffixDrafter(), policy="fixed")
+        mine = engine.add(texts()[0], replace(SHORT, logprobs=3), seed=0, prompt_logprobs=3)
+        engine.add(texts()[4], replace(SHORT, logprobs=most), seed=0, prompt_logprobs=most)
+        engine.run()
+        told.append((mine.logprobs, mine.prompt_logprobs))
+        for said in (*mine.logprobs, *(mine.prompt_logprobs or [])[1:]):
+            assert said is not None
+            tops = list(said.top)
+            assert tops == [tops[0] % 5, tops[0] % 5 + 5, tops[0] % 5 + 10]
+    assert all(each == told[0] for each in told)
+
+
 def test_a_preempted_one_is_not_noted_twice(target: Target, model: PreTrainedModel) -> None:
     memory = 5 * PAGE * target.bytes_per_token
     engine = Engine(target, memory=memory, max_rows=20)

@@ -27,9 +27,16 @@ def test_the_text_comes_whole(text: str) -> None:
     assert answer.text == taken == text
 
 
-@given(text=st.text("abc€", max_size=40), stops=st.lists(st.text("abc€", min_size=1, max_size=4)))
-def test_the_first_stop_to_be_complete_ends_the_text(text: str, stops: list[str]) -> None:
-    answer, taken = AnswerText(decode, stops), ""
+@given(
+    text=st.text("abc€", max_size=40),
+    stops=st.lists(st.text("abc€", min_size=1, max_size=4)),
+    least=st.one_of(st.just(0), st.integers(0, 60)),
+)
+def test_the_first_stop_to_be_complete_ends_the_text(
+    text: str, stops: list[str], least: int
+) -> None:
+    """The first that is not complete within the first `least` tokens."""
+    answer, taken = AnswerText(decode, stops, least), ""
     used = 0
     for token in text.encode():
         used += 1
@@ -40,7 +47,9 @@ def test_the_first_stop_to_be_complete_ends_the_text(text: str, stops: list[str]
             break
     answer.finish()
     taken += answer.take(ended=True)
-    ends = [(at + len(s), at) for s in stops if (at := text.find(s)) >= 0]
+    free = len(decode(text.encode()[:least]).rstrip("\ufffd"))
+    places = ((s, text.find(s, max(free - len(s) + 1, 0))) for s in stops)
+    ends = [(at + len(s), at) for s, at in places if at >= 0]
     assert taken == answer.text == (text[: min(ends)[1]] if ends else text)
     if ends:
         assert used == len(text[: min(ends)[0]].encode())

@@ -126,6 +126,21 @@ def test_stop_strings(tmp_path: Path) -> None:
     ours = model.generate(**inputs, **asked, stopping_criteria=criteria, custom_generate=generate)
     assert torch.equal(plain, ours)
 
+    # In a config, with the tokenizer that everybody gives beside it, and given as keywords.
+    texts = config(stop_strings=stops, **asked)
+    for given in ({"generation_config": texts}, {**asked, "stop_strings": stops}):
+        named = {**inputs, **given, "tokenizer": tokenizer}
+        assert torch.equal(plain, model.generate(**named, custom_generate=generate))
+        few = {**named, "min_new_tokens": 50}  # which transformers does not mind either
+        assert torch.equal(model.generate(**few), model.generate(**few, custom_generate=generate))
+        with pytest.raises(ValueError, match="must pass the model's tokenizer"):
+            model.generate(**inputs, **given, custom_generate=generate)
+    alone = {"input_ids": inputs["input_ids"][:1], "tokenizer": tokenizer}
+    with pytest.raises(InputError, match="StopStringCriteria is among the stopping criteria"):
+        model.generate(**alone, generation_config=texts, custom_generate=assisted)
+    free = model.generate(**inputs, **asked, tokenizer=tokenizer, custom_generate=generate)
+    assert torch.equal(free, model.generate(**inputs, **asked))
+
 
 def test_samples_follow_the_seed_and_torch(model: Any) -> None:
     inputs = padded(20, 9)
@@ -478,10 +493,10 @@ def test_the_default_model() -> None:
     folder = weights.find(weights.DEFAULT_MODEL)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, padding_side="left")
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    asked = ["Count from one to twenty.", "Say hello three times.", "Name a colour."]
+    asked = ["Count from one to twenty.", "Name a colour."]
     chats = [[{"role": "user", "content": text}] for text in asked]
     inputs = tokenizer.apply_chat_template(
         chats, add_generation_prompt=True, return_tensors="pt", padding=True, return_dict=True
     )
-    plain, ours = both(model, **inputs, max_new_tokens=48)
+    plain, ours = both(model, **inputs, max_new_tokens=20)
     assert torch.equal(plain, ours)

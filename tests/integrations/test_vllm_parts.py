@@ -132,7 +132,7 @@ def drive(gate: Gate, fixed: float, per_token: float, chance: float, rows: int =
         nodes = 4 * rows if least is not None and chance >= least else 0
         won = sum(luck.random() < chance for _ in range(nodes))
         seconds = (fixed + per_token * (rows + nodes)) * luck.uniform(0.95, 1.05)
-        gate.observe(rows, nodes, rows + won, seconds, 1e-5)
+        gate.observe(rows, nodes, rows + won, seconds, 1e-5, least or 0.0)
         drafting.append(nodes > 0)
     return [sum(drafting[at : at + 64]) for at in range(0, 640, 64)]
 
@@ -159,6 +159,20 @@ def test_the_gate_opens_again_when_times_change() -> None:
     gate = Gate(least_chance=0.1, max_requests=0, measure=True)
     assert drive(gate, 0.0, 1e-3, 0.5)[-1] <= 4
     assert drive(gate, 0.02, 1e-6, 0.5)[-1] >= 60
+
+
+@pytest.mark.parametrize("rows", [4, 16])
+def test_sure_drafts_are_tried_at_once(rows: int) -> None:
+    gate = Gate(least_chance=0.1, max_requests=0, measure=True)
+    assert drive(gate, 0.004, 1e-3, 0.15, rows)[-1] <= 4  # guesses that do not pay
+    assert drive(gate, 0.004, 1e-3, 0.97, rows)[0] >= 60  # and then a text that is known
+
+
+def test_sure_drafts_that_do_not_pay_are_given_up() -> None:
+    gate = Gate(least_chance=0.1, max_requests=0, measure=True)
+    drive(gate, 0.0, 1e-3, 0.5)  # each token costs as much as any other
+    steps = drive(gate, 0.0, 1e-3, 0.9)
+    assert steps[0] <= 12 and sum(steps) <= 64  # of 640
 
 
 def test_a_gate_that_does_not_measure_knows_rows_and_chances_only() -> None:
@@ -191,8 +205,14 @@ def test_settings_come_from_variables_and_a_file(tmp_path: Path) -> None:
     [
         ({"FORESAY_VLLM_MAXROWS": "1"}, "FORESAY_VLLM_MAXROWS is set; those that exist are"),
         ({"FORESAY_VLLM_GRACE": "many"}, "FORESAY_VLLM_GRACE is 'many'; it is a whole number"),
-        ({"FORESAY_VLLM_GRACE": "-1"}, "grace is -1; it is a whole number from 0 to 4096"),
-        ({"FORESAY_VLLM_LEAST_CHANCE": "nan"}, "least_chance is nan; it is a number from 0 to 1"),
+        (
+            {"FORESAY_VLLM_GRACE": "-1"},
+            "FORESAY_VLLM_GRACE is -1; it is a whole number from 0 to 4096",
+        ),
+        (
+            {"FORESAY_VLLM_LEAST_CHANCE": "nan"},
+            "FORESAY_VLLM_LEAST_CHANCE is nan; it is a number from 0 to 1",
+        ),
         ({"FORESAY_VLLM_SUFFIX": "maybe"}, "FORESAY_VLLM_SUFFIX is 'maybe'; it is one of 1, true"),
         ({"FORESAY_CONFIG": "nowhere.json"}, "nowhere.json, which cannot be read as JSON"),
     ],
@@ -208,9 +228,18 @@ def test_bad_settings_are_refused_with_a_sentence(given: dict[str, str], says: s
         ("[1]", 'it must hold an object, with an object "vllm" in it'),
         ('{"vllm": 3}', 'it must hold an object, with an object "vllm" in it'),
         ('{"vllm": {"rows": 3}}', "has 'rows'; it may have suffix"),
-        ('{"vllm": {"grace": true}}', "grace is True; it is a whole number"),
-        ('{"vllm": {"history": 1}}', "history is 1; it is true or false"),
-        ('{"vllm": {"corpus": 1}}', "corpus is 1; it is a string"),
+        (
+            '{"vllm": {"grace": true}}',
+            "grace in .*foresay.json, which FORESAY_CONFIG names, is True; it is a whole number",
+        ),
+        (
+            '{"vllm": {"history": 1}}',
+            "history in .*foresay.json, which FORESAY_CONFIG names, is 1; it is true or false",
+        ),
+        (
+            '{"vllm": {"corpus": 1}}',
+            "corpus in .*foresay.json, which FORESAY_CONFIG names, is 1; it is a string",
+        ),
     ],
 )
 def test_bad_files_are_refused_with_a_sentence(tmp_path: Path, content: str, says: str) -> None:

@@ -321,5 +321,7 @@ def test_steps_file_and_log(
 
 def test_a_bad_setting_is_heard_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORESAY_VLLM_LEAST_CHANCE", "2")
-    with pytest.raises(InputError, match=r"least_chance is 2\.0; it is a number from 0 to 1"):
+    with pytest.raises(
+        InputError, match=r"FORESAY_VLLM_LEAST_CHANCE is 2\.0; it is a number from 0 to 1"
+    ):
         SuffixProposer(config())

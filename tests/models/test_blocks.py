@@ -17,9 +17,6 @@ from foresay.models.blocks import CoreBlock
 from foresay.models.target import Target
 from models import zoo
 
-pytestmark = pytest.mark.skipif(
-    _core.linear_level() is None, reason="the core multiplies only where there are matrix tiles"
-)
 FUSED = ("llama", "mistral", "qwen2", "qwen3")
 
 

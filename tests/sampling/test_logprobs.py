@@ -12,7 +12,7 @@ from foresay.sampling import Ask, SamplingParams
 from foresay.sampling.batched.match import match
 from foresay.sampling.batched.rejection import rejection
 from foresay.sampling.law import probabilities, scores
-from foresay.sampling.logprobs import logprobs_of
+from foresay.sampling.logprobs import likeliest, logprobs_of
 from foresay.sampling.reference import path_to
 
 V = 30
@@ -74,6 +74,33 @@ def test_teacher_forced(rule: object, params: SamplingParams) -> None:
         np.testing.assert_array_equal(got.top_tokens, np.argsort(-raw, axis=1)[:, :3])
         np.testing.assert_allclose(got.top_raw, -np.sort(-raw, axis=1)[:, :3], atol=2e-5)
     assert committed > 45, "the drafts must be accepted at times"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_equal_ones_come_by_their_id(dtype: torch.dtype) -> None:
+    """Whatever else is asked: a smaller top is the beginning of a larger one."""
+    draw = torch.Generator().manual_seed(3)
+    raw = torch.randint(-4, 4, (60, 500), generator=draw).to(dtype).double()
+    raw[0], raw[1, 7:] = 0.0, -torch.inf
+    wanted = np.lexsort((np.broadcast_to(np.arange(500), (60, 500)), -raw.numpy()))
+    for top in (0, 1, 2, 5, 20, 100, 499, 500):
+        tokens, values = likeliest(raw, top)
+        np.testing.assert_array_equal(tokens.numpy(), wanted[:, :top])
+        np.testing.assert_array_equal(
+            values.numpy(), np.take_along_axis(raw.numpy(), wanted, 1)[:, :top]
+        )
+
+
+def test_a_neighbour_that_asks_for_more_changes_nothing() -> None:
+    draw = torch.Generator().manual_seed(4)
+    logits = torch.randint(0, 6, (2, 300), generator=draw).float()
+    asks = [Ask(SamplingParams(temperature=0), 0, [1])] * 2
+    drafts = [Draft.empty()] * 2
+    verified = match(drafts, logits, asks)
+    few = logprobs_of(verified, drafts, logits, asks, top=2)
+    for top in (3, 9, 40, 300):
+        more = logprobs_of(verified, drafts, logits, asks, top=top)
+        np.testing.assert_array_equal(few.top_tokens, more.top_tokens[:, :2])
 
 
 def test_a_top_larger_than_the_vocabulary() -> None:

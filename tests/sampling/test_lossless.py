@@ -17,6 +17,7 @@ from foresay.sampling import Stream, noise, reference
 from foresay.sampling.batched import law
 from foresay.sampling.batched import match as match_module
 from foresay.sampling.batched import rejection as rejection_module
+from foresay.sampling.batched.match import Kernel
 from foresay.sampling.kit import exact, sampled, schemes, scripts
 from foresay.sampling.kit.prove import batched_match
 from foresay.sampling.kit.schemes import RIGHT
@@ -92,6 +93,7 @@ def foresay(*arguments: str | Path, without: tuple[str, ...] = ()) -> tuple[int,
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow  # its layers have tests of their own, of every right and every wrong rule
 def test_the_quick_proof() -> None:
     status, out, err = foresay("--quick", "--json")
     assert (status, err) == (0, "")
@@ -100,6 +102,16 @@ def test_the_quick_proof() -> None:
     layers = [check["layer"] for check in report["checks"]]
     assert {"exact", "scripts", "law", "wrong"} == set(layers)
     assert layers.count("wrong") >= 30 and layers.count("exact") == len(RIGHT)
+
+
+@pytest.mark.parametrize("name", sampled.SUBJECTS)
+def test_the_laws_of_the_batched_code(name: str) -> None:
+    assert sampled.test(sampled.SUBJECTS[name], 0.03, family=len(sampled.SUBJECTS)).equal
+
+
+@pytest.mark.parametrize("name", sampled.WRONG_SUBJECTS)
+def test_wrong_laws_are_found(name: str) -> None:
+    assert not sampled.test(sampled.WRONG_SUBJECTS[name], 0.02).equal
 
 
 @pytest.fixture(scope="module")
@@ -317,11 +329,23 @@ def test_a_broken_batched_residual_is_found_by_statistics(monkeypatch: pytest.Mo
 def test_a_broken_batched_choice_is_found_by_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     right = match_module._choose
 
-    def shifted(given: Any, rows: Any, asks: Any, kernel: Any, threads: int) -> Any:
-        return right(given, rows, replace(asks, positions=asks.positions * 0), kernel, threads)
+    def shifted(given: Any, rows: Any, asks: Any, *others: Any) -> Any:
+        return right(given, rows, replace(asks, positions=asks.positions * 0), *others)
 
     monkeypatch.setattr(match_module, "_choose", shifted)
     assert scripts.run(batched_match("core"), 20, enough=1).differences
+
+
+@pytest.mark.parametrize("kernel", ["core", "torch"])
+def test_a_walk_that_accepts_some_tokens_always_is_found_by_scripts(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with the core, which leaves out the rows behind such a token."""
+    right = match_module._agrees
+    monkeypatch.setattr(
+        match_module, "_agrees", lambda rows, chosen: right(rows, chosen) | (rows.token % 7 == 3)
+    )
+    assert scripts.run(batched_match(kernel), 20, enough=1).differences
 
 
 def test_a_law_that_forgets_the_path_is_found_by_scripts(monkeypatch: pytest.MonkeyPatch) -> None:

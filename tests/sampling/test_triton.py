@@ -101,8 +101,9 @@ def test_misuse_is_refused(kernels: ModuleType) -> None:
 
 
 @pytest.mark.skipif(not TOO_LATE, reason="all ran here")
-def test_in_a_process_of_its_own() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", __file__]
+@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_in_a_process_of_its_own(which: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-m", which, __file__]
     done = subprocess.run(
         command,
         env={**os.environ, "TRITON_INTERPRET": "1"},
@@ -115,9 +116,12 @@ def test_in_a_process_of_its_own() -> None:
 
 # The interpreter is slow, so only some of the table, and none with a large vocabulary.
 SMALL = [case for case in table() if packed(case).shape[1] <= 60]
+SOME = [
+    pytest.param(c, marks=[pytest.mark.slow] if at % 3 else []) for at, c in enumerate(SMALL[::5])
+]
 
 
-@pytest.mark.parametrize("case", SMALL[::5], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", SOME, ids=lambda case: case.name)
 def test_rule_match_through_the_kernel(kernels: ModuleType, case: VerifyCase) -> None:
     with np.errstate(all="ignore"):
         verified = match(case.drafts, packed(case).to(DEVICE), case.asks, kernel="triton")

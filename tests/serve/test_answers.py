@@ -32,6 +32,7 @@ def expected(plain: LLM, prompt: Any, chat: bool = False, **params: Any) -> list
         {**SAMPLED, "top_k": 20, "top_p": 0.9, "min_p": 0.01, "stop": ["e", "zz"], "n": 2},
         {**SAMPLED, "presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.2},
         {**SAMPLED, "min_tokens": 10, "ignore_eos": True},
+        {**SAMPLED, "min_tokens": 10, "stop": list("aeio ,.tns")},
     ],
 )
 def test_the_texts_are_those_of_generate(

@@ -2,11 +2,12 @@
 
     python drive.py PLAN.json RESULT.json
 
-plan: model, dtype, method ("none", "ngram", "suffix", "custom_class"), blocks (of the key-value
-cache; null: as many as there is memory for), length (of the longest text), ranks (processes that
-share each layer), requests: [{"name", "prompt" (text or token ids), "tokens", "join" (the step),
-"abort" (the step, or null), "temperature", "seed", "ignore_eos"}]. One process per plan: an engine
-does not leave its process clean.
+plan: model, dtype, method ("none", "ngram", "suffix", "custom_class", "unmended"), speculation
+(further keys of vLLM's speculative_config), blocks (of the key-value cache; null: as many as there
+is memory for), length (of the longest text), ranks (processes that share each layer), requests:
+[{"name", "prompt" (text or token ids), "tokens", "join" (the step), "abort" (the step, or null),
+"temperature", "top_k", "top_p", "seed", "ignore_eos"}]. One process per plan: an engine does not
+leave its process clean.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ SPECULATION: dict[str, dict[str, Any] | None] = {
         "method": "custom_class",
         "model": "foresay.integrations.vllm.SuffixProposer",
     },
+    "unmended": {"method": "custom_class", "model": "unmended.Unmended"},
 }
 NODES = 6
 
@@ -44,7 +46,7 @@ NODES = 6
 def engine_of(plan: dict[str, Any]) -> Any:
     speculation, ranks = SPECULATION[plan["method"]], plan.get("ranks", 1)
     if speculation is not None:
-        speculation = speculation | {"num_speculative_tokens": NODES}
+        speculation = speculation | {"num_speculative_tokens": NODES} | plan.get("speculation", {})
     return VLLM.LLM(
         plan["model"],
         dtype=plan["dtype"],
@@ -74,6 +76,8 @@ def run(plan: dict[str, Any]) -> dict[str, Any]:
             prompt = request["prompt"]
             params = VLLM.SamplingParams(
                 temperature=request.get("temperature", 0.0),
+                top_k=request.get("top_k", 0),
+                top_p=request.get("top_p", 1.0),
                 seed=request.get("seed"),
                 max_tokens=request["tokens"],
                 logprobs=2,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foresay.corpus import build
+from foresay.models.progress import Progress, silent
 from foresay.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ __all__ = [
     "DemoPrompt",
     "Run",
     "built_in_prompts",
-    "run_demo",
+    "compare",
     "write_corpus",
 ]
 
@@ -165,40 +166,48 @@ def write_corpus(path: Path) -> None:
         build([trace], path, field="output")
 
 
-def run_demo(
-    plain: LLM,
-    fast: LLM,
-    prompts: Sequence[DemoPrompt],
-    progress: Callable[[int], None] | None = None,
-) -> Demo:
-    """Answer every prompt with both, one after the other, so that a noisy machine disturbs both.
+def compare(
+    plain: LLM, fast: LLM, prompts: Sequence[DemoPrompt], progress: Progress = silent
+) -> Iterator[Comparison]:
+    """Answer every prompt with both, one after the other, so that a noisy machine disturbs both;
+    each comparison as soon as it is made.
 
-    progress  told of tokens: progress(how many more); in all 2 * n * max_tokens of every prompt
+    progress  told of "warm", then of "answer": tokens of 2 * n * max_tokens of every prompt
 
     Mutates: both; their drafters learn. Valid until: for ever. Raises: InputError for a prompt that
     cannot be answered. GIL: released by torch and the core.
     """
+    progress("warm", 0, None)
     for llm in (plain, fast):  # first calls of a library are slow, and are nobody's speed
         llm.generate(*_WARM_UP, chat=llm.tokenizer.chats)
-    comparisons = []
+    done, total = 0, 2 * sum(prompt.params.n * prompt.params.max_tokens for prompt in prompts)
+    progress("answer", done, total)
+
+    def timed(llm: LLM, prompt: DemoPrompt) -> Run:
+        nonlocal done
+        most = done + prompt.params.n * prompt.params.max_tokens
+
+        def advance(tokens: int) -> None:
+            nonlocal done
+            done += tokens
+            progress("answer", done, total)
+
+        began = time.perf_counter()
+        results = llm.generate(
+            prompt.text, prompt.params, chat=llm.tokenizer.chats, progress=advance
+        )
+        run = Run(results, time.perf_counter() - began)
+        advance(most - done)  # answers may have ended early
+        return run
+
     for number, prompt in enumerate(prompts):
         # Who comes second finds the processor's caches warm: that is not always the same one.
         if number % 2:
-            fast_run = _timed(fast, prompt, progress)
-            comparisons.append(Comparison(prompt, _timed(plain, prompt, progress), fast_run))
+            fast_run = timed(fast, prompt)
+            yield Comparison(prompt, timed(plain, prompt), fast_run)
         else:
-            plain_run = _timed(plain, prompt, progress)
-            comparisons.append(Comparison(prompt, plain_run, _timed(fast, prompt, progress)))
-    return Demo(comparisons)
-
-
-def _timed(llm: LLM, prompt: DemoPrompt, progress: Callable[[int], None] | None) -> Run:
-    began = time.perf_counter()
-    results = llm.generate(prompt.text, prompt.params, chat=llm.tokenizer.chats, progress=progress)
-    run = Run(results, time.perf_counter() - began)
-    if progress is not None:  # answers may have ended early
-        progress(prompt.params.n * prompt.params.max_tokens - run.tokens)
-    return run
+            plain_run = timed(plain, prompt)
+            yield Comparison(prompt, plain_run, timed(fast, prompt))
 
 
 def _together(runs: list[Run]) -> Run:

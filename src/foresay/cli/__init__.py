@@ -1,16 +1,18 @@
 """The command line: parse, call, print. Nothing is computed here.
 
-root      the application, and what happens when a command fails
-show      progress, fields, tables
-model     what commands that run a model have in common
-sources   where tokens were drafted from, in colours or brackets
-demo      foresay demo
-generate  foresay generate
-serve     foresay serve
-replay    foresay replay
-corpus    foresay corpus build, inspect, verify
-lossless  foresay lossless
-doctor    foresay doctor
+root        the application, and what happens when a command fails
+show        progress, fields, tables
+waiting     what is said while somebody waits
+interrupts  what an interrupt does not break off
+model       what commands that run a model have in common
+sources     where tokens were drafted from, in colours or brackets
+demo        foresay demo
+generate    foresay generate
+serve       foresay serve
+replay      foresay replay
+corpus      foresay corpus build, inspect, verify
+lossless    foresay lossless
+doctor      foresay doctor
 """
 
 from foresay.cli import corpus, demo, doctor, generate, lossless, replay, serve

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from foresay.cli.interrupts import Interrupts
 from foresay.cli.model import DEFAULT_MODEL, Dtype, DtypeOption, Model, load, require_engine
 from foresay.cli.root import AsJson, app
-from foresay.cli.show import counted, print_heading, print_table, progress, tolerate_encoding
+from foresay.cli.show import print_heading, print_table, tolerate_encoding
+from foresay.cli.waiting import Waiting, waiting
 
 if TYPE_CHECKING:
     from foresay.bench.demo import Comparison, Demo
     from foresay.engine.llm import LLM
+    from foresay.models.progress import Progress
 
 
 @app.command()
@@ -31,70 +35,98 @@ def demo(
     by where the guess was from, or stand in brackets where there are no colours. Fails if a single
     token differs.
 
+    What takes time is said on stderr: beside a bar on a terminal, otherwise in lines, with --json
+    as objects that have event, message, seconds, done and total. Each answer is printed when it is
+    done (with --json as the event "answered"), and an interrupt prints the table of those.
+
     \b
     Examples:
       foresay demo
       foresay demo --max-tokens 128
       foresay demo --model ./my-model --json
     """
-    from foresay.bench.demo import built_in_prompts, run_demo, write_corpus
+    from foresay.bench.demo import Demo, built_in_prompts, compare, write_corpus
 
     tolerate_encoding()
     prompts = built_in_prompts(max_tokens)
     require_engine("demo")
-    plain = load(model, dtype, drafter=None, policy="none")
+    if not as_json:
+        texts = sum(prompt.params.n for prompt in prompts)
+        print(
+            f"{model} answers {len(prompts)} prompts with {texts} texts of at most {max_tokens} "
+            "tokens:\neach one plainly, and again with guesses that it only has to check.",
+            flush=True,
+        )
+    done: list[Comparison] = []
+    interrupted = False
     with TemporaryDirectory() as folder:
-        corpus = None
-        if model == DEFAULT_MODEL:  # other models may count their tokens otherwise
-            corpus = Path(folder) / "recorded.foresay"
-            write_corpus(corpus)
-        with counted("measuring the machine"):
-            fast = _with_speculation(plain, corpus)
-        total = 2 * sum(prompt.params.n * prompt.params.max_tokens for prompt in prompts)
-        with progress("answering", total) as advance:
-            result = run_demo(plain, fast, prompts, advance)
+        try:
+            with waiting(as_json) as wait, Interrupts() as interrupts:
+                plain = load(model, dtype, wait, drafter=None, policy="none")
+                corpus = None
+                if model == DEFAULT_MODEL:  # other models may count their tokens otherwise
+                    corpus = Path(folder) / "recorded.foresay"
+                    write_corpus(corpus)
+                fast = _with_speculation(plain, corpus, wait)
+                for comparison in compare(plain, fast, prompts, wait):
+                    with interrupts.held(), wait.aside():
+                        done.append(comparison)
+                        _print_answers(comparison, plain, as_json, wait)
+        except KeyboardInterrupt:
+            interrupted = True
+    result = Demo(done)
     if as_json:
-        _print_json(result, model, max_tokens)
-    else:
-        _print_text(result, model, max_tokens, plain)
+        _print_json(result, model, max_tokens, interrupted)
+    elif done:
+        _print_table(result)
+    if interrupted:
+        raise typer.Exit(130)
     if not result.total.identical:
         raise typer.Exit(1)
 
 
-def _with_speculation(plain: LLM, corpus: Path | None) -> LLM:
+def _with_speculation(plain: LLM, corpus: Path | None, progress: Progress) -> LLM:
     from foresay.drafters.suffix import SuffixDrafter
 
-    return plain.beside(SuffixDrafter(corpus=corpus), "adaptive", with_sources=True)
+    drafter = SuffixDrafter(corpus=corpus)
+    return plain.beside(drafter, "adaptive", with_sources=True, progress=progress)
 
 
-def _print_json(result: Demo, model: str, max_tokens: int) -> None:
-    total = result.total.as_dict()
-    prompts = [
-        {"name": c.prompt.name, **c.as_dict(), "texts": [r.text for r in c.fast.results]}
-        for c in result.comparisons
-        if c.prompt is not None
-    ]
+def _as_dict(comparison: Comparison) -> dict[str, Any]:
+    name = None if comparison.prompt is None else comparison.prompt.name
+    texts = [answer.text for answer in comparison.fast.results]
+    return {"name": name, **comparison.as_dict(), "texts": texts}
+
+
+def _print_json(result: Demo, model: str, max_tokens: int, interrupted: bool) -> None:
+    values: dict[str, Any] = {"model": model, "max_tokens": max_tokens}
+    if result.comparisons:
+        values |= result.total.as_dict()
     sources = {name or "model": count for name, count in result.sources.items()}
-    values = {"model": model, "max_tokens": max_tokens, **total}
-    print(json.dumps(values | {"sources": sources, "prompts": prompts}))
+    prompts = [_as_dict(comparison) for comparison in result.comparisons]
+    values |= {"sources": sources, "prompts": prompts}
+    print(json.dumps(values | {"interrupted": True} if interrupted else values))
 
 
-def _print_text(result: Demo, model: str, max_tokens: int, llm: LLM) -> None:
-    from foresay.cli.sources import print_legend, print_marked, spans
+def _print_answers(comparison: Comparison, llm: LLM, as_json: bool, wait: Waiting) -> None:
+    from foresay.cli.sources import print_marked, spans
 
-    answers = len(result.total.fast.results)
-    print(
-        f"{model} answers {len(result.comparisons)} prompts with {answers} texts of at most "
-        f"{max_tokens} tokens:\neach one plainly, and again with guesses that it only has to check."
-    )
-    for comparison in result.comparisons:
-        assert comparison.prompt is not None
-        print()
-        print_heading(f"{comparison.prompt.name}: {_shortened(comparison.prompt.text)}")
-        for number, answer in enumerate(comparison.fast.results, start=1):
-            if len(comparison.fast.results) > 1:
-                print_heading(f"[{number}]")
-            print_marked(spans(answer.token_ids, answer.sources or (), llm.tokenizer.decode))
+    assert comparison.prompt is not None
+    if as_json:
+        wait.tell("answered", f"answered '{comparison.prompt.name}'", **_as_dict(comparison))
+        return
+    print()
+    print_heading(f"{comparison.prompt.name}: {_shortened(comparison.prompt.text)}")
+    for number, answer in enumerate(comparison.fast.results, start=1):
+        if len(comparison.fast.results) > 1:
+            print_heading(f"[{number}]")
+        print_marked(spans(answer.token_ids, answer.sources or (), llm.tokenizer.decode))
+    sys.stdout.flush()
+
+
+def _print_table(result: Demo) -> None:
+    from foresay.cli.sources import print_legend
+
     print()
     print_legend(result.sources)
     print()

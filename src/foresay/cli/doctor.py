@@ -26,8 +26,8 @@ def doctor(as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps(report | {"drafters": NAMES}))
     else:
-        shown = ("foresay", "python", "platform", "core", "drafting", "models")
-        print_fields({name: report[name] for name in shown})
+        shown = ("foresay", "python", "platform", "core", "cpu", "drafting", "models")
+        print_fields({name: report[name] for name in shown} | {"cpu": report["cpu"]["said"]})
         print()
         print_table(
             ["library", "version", "needed for", "get it with"],

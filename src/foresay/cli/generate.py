@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from foresay.cli.interrupts import Interrupts
 from foresay.cli.model import (
     DEFAULT_MODEL,
     Corpus,
@@ -23,11 +24,13 @@ from foresay.cli.model import (
     require_engine,
 )
 from foresay.cli.root import app
-from foresay.cli.show import harmless, print_heading, progress_between, tolerate_encoding
+from foresay.cli.show import harmless, print_heading, tolerate_encoding
+from foresay.cli.waiting import Waiting, waiting
 from foresay.errors import InputError
 
 if TYPE_CHECKING:
     from foresay.engine.llm import LLM, Result
+    from foresay.models.progress import Progress
     from foresay.sampling.params import SamplingParams
 
 
@@ -98,6 +101,10 @@ def generate(
       foresay generate "Once upon a time" --raw --sources
 
     The JSON objects have prompt, text, token_ids, finish_reason and stats.
+
+    What takes time is said on stderr: beside a bar on a terminal, otherwise in lines, with --json
+    as objects that have event, message, seconds, done and total. An interrupt prints the answers
+    that are done.
     """
     from foresay.sampling.params import SamplingParams
 
@@ -119,13 +126,15 @@ def generate(
     if corpus is not None:
         from foresay.drafters.lineup import make_drafter
 
-        guesser = make_drafter(drafter, share="all", corpus=corpus)
-    llm = load(model, dtype, drafter=guesser, policy=policy, with_sources=sources)
-    chat = llm.tokenizer.chats and not raw
-    if len(texts) == n == 1 and sys.stdout.isatty() and not (sources or as_json):
+        guesser = make_drafter(drafter, share="all", corpus=corpus, verify=True)
+    streamed = len(texts) == n == 1 and sys.stdout.isatty() and not (sources or as_json)
+    with waiting(as_json) as wait:
+        llm = load(model, dtype, wait, drafter=guesser, policy=policy, with_sources=sources)
+        chat = llm.tokenizer.chats and not raw
+        if not streamed:
+            good = _print_all(llm, texts, params, chat, sources, as_json, wait)
+    if streamed:
         good = _stream(llm, texts[0], params, chat)
-    else:
-        good = _print_all(llm, texts, params, chat, sources, as_json)
     if not good:
         raise typer.Exit(1)
 
@@ -199,58 +208,74 @@ def _text(data: bytes, name: str) -> str:
 def _stream(llm: LLM, text: str, params: SamplingParams, chat: bool) -> bool:
     """Print one answer while it is written; whether it went well."""
     error = None
-    for chunk in llm.stream(text, params, chat=chat):
-        print(harmless(chunk.text), end="", flush=True)
-        if chunk.result is not None:
-            error = chunk.result.error
-    print()
+    try:
+        for chunk in llm.stream(text, params, chat=chat):
+            print(harmless(chunk.text), end="", flush=True)
+            if chunk.result is not None:
+                error = chunk.result.error
+    finally:  # also when it is interrupted
+        print()
     if error is not None:
         _complain(error)
     return error is None
 
 
 def _print_all(
-    llm: LLM, texts: list[str], params: SamplingParams, chat: bool, sources: bool, as_json: bool
-) -> bool:
-    """Print the answers in the order of the prompts, each as soon as it can be; whether all went
-    well.
-    """
-    good = True
-    total = len(texts) * params.n * params.max_tokens
-    with progress_between("answering", total) as (advance, aside):
-        for index, result in _in_order(llm, texts, params, chat, advance):
-            with aside():
-                if result.error is not None:
-                    good = False
-                    sys.stdout.flush()
-                    _complain(result.error, index if len(texts) > 1 else None)
-                if as_json:
-                    _print_json(result, params, sources)
-                elif result.error is None:
-                    _print_text(
-                        llm, result, params, sources, _heading(texts, index, result, params)
-                    )
-    return good
-
-
-def _in_order(
     llm: LLM,
     texts: list[str],
     params: SamplingParams,
     chat: bool,
-    advance: Callable[[int], None],
-) -> Iterator[tuple[int, Result]]:
-    """Results with the numbers of their prompts."""
-    done: dict[int, Result] = {}
+    sources: bool,
+    as_json: bool,
+    wait: Waiting,
+) -> bool:
+    """Print the answers in the order of the prompts, each as soon as it can be; whether all went
+    well. After an interrupt, those that are done.
+    """
+    results: dict[int, Result] = {}
+    good = True
+
+    def show(number: int) -> None:
+        nonlocal good
+        result, index = results[number], number // params.n
+        with interrupts.held(), wait.aside():
+            if result.error is not None:
+                good = False
+                sys.stdout.flush()
+                _complain(result.error, index if len(texts) > 1 else None)
+            if as_json:
+                _print_json(result, params, sources)
+            elif result.error is None:
+                _print_text(llm, result, params, sources, _heading(texts, index, result, params))
+            del results[number]
+
     given = 0
+    with Interrupts() as interrupts:
+        try:
+            for at, result in _as_they_end(llm, texts, params, chat, wait):
+                results[at] = result
+                while given in results:
+                    show(given)
+                    given += 1
+        except KeyboardInterrupt:
+            for number in sorted(results):
+                show(number)
+            raise
+    return good
+
+
+def _as_they_end(
+    llm: LLM, texts: list[str], params: SamplingParams, chat: bool, progress: Progress
+) -> Iterator[tuple[int, Result]]:
+    """Results with their numbers, prompt by prompt and sample by sample."""
+    done, total = 0, len(texts) * params.n * params.max_tokens
+    progress("answer", 0, total)
     for chunk in llm.stream(texts, params, chat=chat):
-        advance(len(chunk.token_ids))
+        done += len(chunk.token_ids)
         if chunk.result is not None:
-            advance(params.max_tokens - len(chunk.result.token_ids))  # it ended early
-            done[chunk.prompt_index * params.n + chunk.sample] = chunk.result
-        while given in done:
-            yield given // params.n, done.pop(given)
-            given += 1
+            done += params.max_tokens - len(chunk.result.token_ids)  # it ended early
+            yield chunk.prompt_index * params.n + chunk.sample, chunk.result
+        progress("answer", done, total)
 
 
 def _complain(error: Exception, index: int | None = None) -> None:
@@ -287,7 +312,11 @@ def _print_text(
         print_heading(heading)
     if sources:
         pieces = spans(
-            result.token_ids, result.sources or (), llm.tokenizer.decode, params.stop_texts
+            result.token_ids,
+            result.sources or (),
+            llm.tokenizer.decode,
+            params.stop_texts,
+            params.min_tokens,
         )
         print_marked(pieces)
     else:

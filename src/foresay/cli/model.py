@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foresay.cli.show import counted
+from foresay.cli.waiting import Waiting
 
 if TYPE_CHECKING:
     from foresay.engine.llm import LLM
@@ -50,7 +50,9 @@ Drafter = Annotated[
 Policy = Annotated[
     str, typer.Option(help="How much is guessed: adaptive, fixed, threshold, dynamic-k or none.")
 ]
-Corpus = Annotated[Path | None, typer.Option(help="Corpus file to draft from as well.")]
+Corpus = Annotated[
+    Path | None, typer.Option(help="Corpus file to draft from as well; verified first.")
+]
 
 
 def require_engine(command: str) -> None:
@@ -74,15 +76,17 @@ def check_names(drafter: str, policy: str) -> None:
     make_policy(policy)
 
 
-def load(model: str, dtype: DtypeOption, **options: Any) -> LLM:
-    """The model, with a bar while it is fetched and loaded."""
-    with counted("loading the model") as report:
-        from foresay.models import weights
+def load(model: str, dtype: DtypeOption, wait: Waiting, **options: Any) -> LLM:
+    """The model; what is done meanwhile is said."""
+    wait("find", 0, None)
+    from foresay.models import weights
 
-        folder = weights.find(model, progress=report)  # before torch is imported, likewise
-        from foresay.engine.llm import LLM
+    folder = weights.find(model, progress=wait)  # before torch is imported, likewise
+    wait("import", 0, None)
+    from foresay.engine.llm import LLM
 
-        llm = LLM(folder, dtype=dtype.value, progress=report, **options)
+    llm = LLM(folder, dtype=dtype.value, progress=wait, **options)
+    wait.tell("loaded", "the model is loaded")
     if llm.target.exact is False:
         print(
             f"note: on this machine {model} in {llm.target.dtype} does not give a token the same "

@@ -46,7 +46,9 @@ def replay(
     order: Annotated[
         OrderOption, typer.Option(help="File order, or one sibling of every group first.")
     ] = OrderOption.file,
-    corpus: Annotated[Path | None, typer.Option(help="Corpus file to draft from as well.")] = None,
+    corpus: Annotated[
+        Path | None, typer.Option(help="Corpus file to draft from as well; verified first.")
+    ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(help="Tokenizer file; refuse a corpus of another one.")
     ] = None,
@@ -86,6 +88,7 @@ def replay(
         share=share.value,
         corpus=corpus,
         tokenizer_hash=None if tokenizer is None else tokenizer_hash_of(tokenizer),
+        verify=True,
         chain=chain,
     )
     with progress("replaying", sum(len(t.output) for t in traces)) as advance:

@@ -25,6 +25,7 @@ from foresay.cli.model import (
     require_engine,
 )
 from foresay.cli.root import app
+from foresay.cli.waiting import Lines
 from foresay.errors import InputError
 
 if TYPE_CHECKING:
@@ -123,6 +124,8 @@ def serve(
     answers are drafted from its own earlier ones, never from another's. SIGTERM finishes what has
     begun and ends; SIGHUP reads the file of --keys again.
 
+    Until it is ready it logs what it does and how far it is, at least every 10 seconds.
+
     --pad, --every and --coalesce hide from those who watch encrypted traffic how many guesses were
     right, at the price of bytes and delay.
 
@@ -142,22 +145,22 @@ def serve(
             f"foresay serve needs {' and '.join(missing)}; install with: "
             "pip install 'foresay[serve]'"
         )
-    from foresay.serve.limits import Limits
-    from foresay.serve.shield import Shield
-
     check_names(drafter, policy)
     _log_to_stderr(as_json)
     who = _keys(api_key or [], keys)
+    with Lines(_log_stage) as wait:
+        wait("import", 0, None)
+        from foresay.serve.limits import Limits
+        from foresay.serve.server import Address, check_address, is_loopback
+        from foresay.serve.shield import Shield
+        from foresay.serve.start import Settings, check_origin
+        from foresay.serve.start import serve as run
     limits = Limits(
         body=body_mb << 20, n=max_n, connections=connections, queue=queue, drain_seconds=drain
     )
     shield = Shield(bucket=pad, every=every, tokens=coalesce, hide=hide)
     if (ssl_certfile is None) != (ssl_keyfile is None):
         raise InputError("TLS needs both --ssl-certfile and --ssl-keyfile")
-    from foresay.serve.server import Address, check_address, is_loopback
-    from foresay.serve.start import Settings, check_origin
-    from foresay.serve.start import serve as run
-
     if not (who or insecure or is_loopback(host)):
         raise InputError(
             f"--host {host} can be reached from other machines and there are no keys; give "
@@ -175,17 +178,23 @@ def serve(
     # Whichever thread runs a model gets helpers of its own for as long as it lives, and where there
     # are more of them than processors, none stays awake between two layers. A thread of the server
     # will run the model, so the one that tries it out must not stay.
-    with ThreadPoolExecutor(1) as aside:
-        llm = aside.submit(
+    with Lines(_log_stage) as wait, ThreadPoolExecutor(1) as aside:
+        loading = aside.submit(
             load,
             model,
             dtype,
+            wait,
             drafter=guesser,
             policy=policy,
             memory=None if memory_mb is None else memory_mb << 20,
             max_running=max_running,
             with_sources=not hide,
-        ).result()
+        )
+        try:
+            llm = loading.result()
+        except KeyboardInterrupt:
+            wait.end()  # and with it the thread, at its next report
+            raise
     called = name or (Path(model).name if Path(model).exists() else model)
     settings = Settings(
         called,
@@ -216,7 +225,7 @@ def _drafter(name: str, corpus: Path | None, tenants: int, tenant_bytes: int) ->
     from foresay.serve.start import tenant_room
 
     room = tenant_room(tenants, tenant_bytes)
-    return make_drafter(name, share="all", corpus=corpus, room=room)
+    return make_drafter(name, share="all", corpus=corpus, verify=True, room=room)
 
 
 def _ready(name: str, as_json: bool) -> Any:
@@ -226,6 +235,10 @@ def _ready(name: str, as_json: bool) -> Any:
         sys.stdout.flush()
 
     return say
+
+
+def _log_stage(sentence: str, facts: dict[str, Any]) -> None:
+    _log.info(sentence, extra={"facts": facts})
 
 
 class _JsonLines(logging.Formatter):

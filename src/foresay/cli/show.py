@@ -6,7 +6,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -14,14 +14,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 __all__ = [
-    "counted",
     "harmless",
     "print_fields",
     "print_heading",
     "print_object",
     "print_table",
     "progress",
-    "progress_between",
     "stages",
     "tolerate_encoding",
 ]
@@ -47,42 +45,6 @@ def stages() -> Iterator[Callable[[str, float], None] | None]:
     with _bar() as bar:
         task = bar.add_task("", total=1.0)
         yield lambda stage, done: bar.update(task, description=f"{stage:<8}", completed=done)
-
-
-@contextmanager
-def counted(what: str) -> Iterator[Callable[[str, int, int | None], None] | None]:
-    """The same for work of which only the worker knows what it is and how much of it there is."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    with _bar() as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda what, done, total: bar.update(
-            task, description=what, completed=done, total=total
-        )
-
-
-@contextmanager
-def progress_between(
-    what: str, total: int
-) -> Iterator[tuple[Callable[[int], None], Callable[[], AbstractContextManager[None]]]]:
-    """A bar, for work whose results are printed while they come: how to advance it, and in what to
-    print, so that it makes room.
-    """
-    if not sys.stderr.isatty():
-        yield lambda n: None, nullcontext
-        return
-    with _bar() as bar:
-        task = bar.add_task(what, total=total)
-
-        @contextmanager
-        def aside() -> Iterator[None]:
-            bar.stop()
-            yield
-            sys.stdout.flush()
-            bar.start()
-
-        yield lambda n: bar.advance(task, n), aside
 
 
 def _bar() -> Progress:

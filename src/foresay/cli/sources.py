@@ -63,13 +63,14 @@ def spans(
     sources: Sequence[str],
     decode: Callable[[Sequence[int]], str],
     stops: Sequence[str] = (),
+    least: int = 0,
 ) -> list[Span]:
     """An answer's text in pieces, neighbours of one source in one.
 
     A character that needs several tokens belongs to the one that completes it. Without sources for
     all tokens the rest is the model's own.
     """
-    answer = AnswerText(decode, stops)
+    answer = AnswerText(decode, stops, least)
     pieces: list[Span] = []
     known = [*sources, *[""] * (len(tokens) - len(sources))]
     for token, source in zip(tokens, known, strict=False):

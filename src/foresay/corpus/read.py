@@ -13,8 +13,13 @@ from foresay.errors import TokenizerMismatch
 __all__ = ["inspect", "open_corpus", "verify"]
 
 
-def open_corpus(path: str | PathLike[str], *, tokenizer_hash: bytes | None = None) -> FrozenIndex:
-    """Map a corpus file, in time that does not depend on its size; checks only the header.
+def open_corpus(
+    path: str | PathLike[str], *, tokenizer_hash: bytes | None = None, verify: bool = False
+) -> FrozenIndex:
+    """Map a corpus file, in time that does not depend on its size; checks only the header. A file
+    that is damaged behind it crashes nothing, but gives worse drafts or an error when they are
+    asked for. With `verify` all of it is checked first (see `foresay.corpus.verify`), as every
+    command does that opens one.
 
     Mutates: nothing. Valid until: nobody refers to it any more, also after the file was replaced or
     deleted; but nobody may truncate or write the file in place while it is open. Raises:
@@ -22,7 +27,7 @@ def open_corpus(path: str | PathLike[str], *, tokenizer_hash: bytes | None = Non
     hash is given and the file has another or none. GIL: released.
     """
     try:
-        return FrozenIndex.open(os.fspath(path), tokenizer_hash)
+        index = FrozenIndex.open(os.fspath(path), tokenizer_hash)
     except TokenizerMismatch:
         if inspect(path)["tokenizer_hash"] is not None:
             raise
@@ -30,6 +35,9 @@ def open_corpus(path: str | PathLike[str], *, tokenizer_hash: bytes | None = Non
             f"'{path}' is not bound to a tokenizer, so its tokens may be those of another; "
             "build it again with the tokenizer"
         ) from None
+    if verify:
+        index.verify()
+    return index
 
 
 def inspect(path: str | PathLike[str]) -> dict[str, Any]:
@@ -48,9 +56,7 @@ def verify(path: str | PathLike[str], *, tokenizer_hash: bytes | None = None) ->
     Mutates: nothing. Valid until: the file changes. Raises: CorpusError with the first thing that
     is wrong, TokenizerMismatch. GIL: released.
     """
-    index = open_corpus(path, tokenizer_hash=tokenizer_hash)
-    index.verify()
-    return _described(index)
+    return _described(open_corpus(path, tokenizer_hash=tokenizer_hash, verify=True))
 
 
 def _described(index: FrozenIndex) -> dict[str, Any]:

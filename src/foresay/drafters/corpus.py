@@ -19,6 +19,7 @@ __all__ = ["CorpusDrafter"]
 
 class CorpusDrafter(TextDrafter):
     """Drafts from one or more corpus files and nothing else; groups and tenants change nothing.
+    With `verify` every byte of the files is checked first.
 
     Mutates: only through its methods. Valid until: for ever; the files stay mapped. Raises:
     InputError without a file, CorpusError for a file that is missing, damaged or foreign,
@@ -29,13 +30,14 @@ class CorpusDrafter(TextDrafter):
         self,
         *corpora: str | PathLike[str],
         tokenizer_hash: bytes | None = None,
+        verify: bool = False,
         chain: bool = False,
         max_tokens: int = 1 << 26,
     ) -> None:
         if not corpora:
             raise InputError("0 corpus files were given; at least 1 is needed")
         core = _core.TextDrafter(
-            [open_corpus(path, tokenizer_hash=tokenizer_hash) for path in corpora],
+            [open_corpus(path, tokenizer_hash=tokenizer_hash, verify=verify) for path in corpora],
             own=False,
             history=False,
             history_bytes=0,

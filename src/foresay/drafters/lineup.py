@@ -45,6 +45,7 @@ class _Setting:
     share: Share
     corpus: str | Path | None
     tokenizer_hash: bytes | None
+    verify: bool
     chain: bool
     room: dict[str, Any]
 
@@ -55,6 +56,7 @@ def make_drafter(
     share: Share = "none",
     corpus: str | Path | None = None,
     tokenizer_hash: bytes | None = None,
+    verify: bool = False,
     chain: bool = False,
     room: Room | None = None,
 ) -> Drafter[Any]:
@@ -63,6 +65,8 @@ def make_drafter(
     One setting serves all drafters, so that they can be compared: "ngram" uses the request's own
     text only and "corpus" its file only, whatever `share` is. `room` bounds what the others keep of
     finished requests; None: as much as they keep by themselves.
+
+    With `verify` every byte of the corpus is checked first (see `foresay.corpus.verify`).
 
     With `chain` a drafter that can grow its tree without branches does so, which makes the chain
     longer than the likeliest path of a tree of the same size; "sam" and "ngram" always guess one.
@@ -78,7 +82,7 @@ def make_drafter(
             "a tokenizer binds a corpus file and none is given; give one with --corpus"
         )
     kept = {} if room is None else asdict(room)
-    return _MAKERS[name](_Setting(share, corpus, tokenizer_hash, chain, kept))
+    return _MAKERS[name](_Setting(share, corpus, tokenizer_hash, verify, chain, kept))
 
 
 # Each imports what it makes: a drafter that is not asked for need not load.
@@ -91,6 +95,7 @@ def _suffix(setting: _Setting) -> Drafter[Any]:
         history=setting.share == "all",
         corpus=setting.corpus,
         tokenizer_hash=setting.tokenizer_hash,
+        verify=setting.verify,
         chain=setting.chain,
         **setting.room,
     )
@@ -103,6 +108,7 @@ def _sam(setting: _Setting) -> Drafter[Any]:
         history=setting.share == "all",
         corpus=setting.corpus,
         tokenizer_hash=setting.tokenizer_hash,
+        verify=setting.verify,
         rule="sam",
         **setting.room,
     )
@@ -121,7 +127,12 @@ def _corpus(setting: _Setting) -> Drafter[Any]:
         raise InputError("the drafter 'corpus' needs a corpus file; give one with --corpus")
     from foresay.drafters.corpus import CorpusDrafter
 
-    return CorpusDrafter(setting.corpus, tokenizer_hash=setting.tokenizer_hash, chain=setting.chain)
+    return CorpusDrafter(
+        setting.corpus,
+        tokenizer_hash=setting.tokenizer_hash,
+        verify=setting.verify,
+        chain=setting.chain,
+    )
 
 
 def _merge(setting: _Setting) -> Drafter[Any]:

@@ -85,6 +85,7 @@ class SuffixDrafter(TextDrafter):
     threads        at most this many share a batch of 64 requests or more (default: up to 4)
     corpus         a corpus file made by `foresay corpus build`, or several
     tokenizer_hash refuses a corpus of another tokenizer (see `foresay.corpus.tokenizer_hash_of`)
+    verify         check every byte of the corpus first, about a second per 6M tokens
     chain          drafts without branches
     rule           "blend" (the default: all evidence, calibrated), "sam", or a SamRule
 
@@ -105,6 +106,7 @@ class SuffixDrafter(TextDrafter):
         threads: int | None = None,
         corpus: Path | Sequence[Path] | None = None,
         tokenizer_hash: bytes | None = None,
+        verify: bool = False,
         chain: bool = False,
         rule: Literal["blend", "sam"] | SamRule = "blend",
     ) -> None:
@@ -126,7 +128,7 @@ class SuffixDrafter(TextDrafter):
         paths = [given] if isinstance(given, (str, PathLike)) else list(given)
         sam = SamRule() if rule == "sam" else None if isinstance(rule, str) else rule
         core = _core.TextDrafter(
-            [open_corpus(path, tokenizer_hash=tokenizer_hash) for path in paths],
+            [open_corpus(path, tokenizer_hash=tokenizer_hash, verify=verify) for path in paths],
             own=own,
             history=history,
             history_bytes=history_bytes,

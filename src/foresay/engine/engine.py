@@ -39,6 +39,7 @@ from foresay.engine.text import AnswerText
 from foresay.engine.urgency import urgency
 from foresay.errors import ForesayError, InputError
 from foresay.models.pages import PAGE, Pages
+from foresay.models.progress import Progress, silent
 from foresay.models.target import Part, Target
 from foresay.sampling.ask import AskBatch
 from foresay.sampling.batched.match import match
@@ -76,6 +77,7 @@ class Engine:
     max_running   requests in one step
     max_rows      tokens of prompts in one step
     with_sources  note where each token was drafted from, for those who want to look
+    progress      told while steps are timed, which takes seconds
 
     Mutates: only through its methods. Valid until: for ever. Raises: InputError when constructed.
     GIL: released by torch and the core.
@@ -91,6 +93,7 @@ class Engine:
         max_running: int = 256,
         max_rows: int = 512,
         with_sources: bool = False,
+        progress: Progress = silent,
     ) -> None:
         limits = (("max_running", max_running), ("max_rows", max_rows), ("memory", memory))
         for name, value in limits:
@@ -104,7 +107,8 @@ class Engine:
             )
         self.target = target
         self._guesser = Guesser(drafter, target.vocabulary, with_sources=with_sources)
-        cost = measured_cost(target) if drafter is not None and policy == "adaptive" else None
+        timed = drafter is not None and policy == "adaptive"
+        cost = measured_cost(target, progress) if timed else None
         self.policy = make_policy(policy if drafter is not None else "none", cost)
         pages = Pages(tokens // PAGE)
         self.scheduler = Scheduler(target.open, pages, max_running=max_running, max_rows=max_rows)
@@ -177,7 +181,9 @@ class Engine:
         Mutates: the request, and what it held is free. Valid until: for ever. Raises: nothing. GIL:
         held.
         """
-        if not request.finished:
+        if request.finished:
+            self.scheduler.mend()  # who ended it may have been interrupted
+        else:
             self._finish(request, "cancelled")
 
     def drop_group(self, group: str, tenant: str | None = None) -> None:
@@ -191,7 +197,8 @@ class Engine:
         """One pass of the model: the requests that got tokens or ended in it.
 
         Mutates: the requests. Valid until: for ever. Raises: what the model raises, before anything
-        was committed. A request that fails ends with its error, and harms no other. GIL:
+        was committed. A request that fails ends with its error, and harms no other. After an
+        interrupt cancel all that are under way: then nothing is held that nobody uses. GIL:
         released by torch and the core.
         """
         laps = _Laps()
@@ -330,9 +337,10 @@ class Engine:
                 request.answer.finish()
             if request.answer.stopped is not None and reason == "length":
                 reason = "stop"
-        request.finish_reason, request.error = reason, error
+        # Last of all it has finished: who was interrupted before that can do it again.
         self.scheduler.release(request, keep=reason in ("stop", "length"))
         self._guesser.finish(request)
+        request.error, request.finish_reason = error, reason
 
 
 class _Laps:

@@ -21,6 +21,7 @@ from foresay.engine.request import FinishReason, Request, Stats
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.models import weights
+from foresay.models.progress import Progress, silent
 from foresay.models.target import Dtype, Target
 from foresay.models.tokenizer import Message, Tokenizer
 from foresay.sampling.noise import new_seed, seed_of_sample
@@ -113,7 +114,8 @@ class LLM:
     dtype          "auto", "bfloat16" or "float32"
     deterministic  the same text whatever else is asked at the same time, to the last bit
     memory         bytes for keys and values; None: a quarter of what is free
-    progress       told of downloads: progress(what, done, total)
+    progress       told of every stage that takes time: progress(stage, done, total), see
+                   `foresay.models.progress`; what it raises ends the work
 
     Mutates: through `generate` and `stream`: the drafter learns. Valid until: for ever. Raises:
     ModelError, UnsupportedModel, InputError when constructed. GIL: released by torch and the core.
@@ -132,13 +134,15 @@ class LLM:
         max_running: int = 256,
         max_rows: int = 512,
         with_sources: bool = False,
-        progress: Callable[[str, int, int | None], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         guesser = drafter_of(drafter)  # before the long work, not after it
         make_policy(policy)
-        folder = weights.find(model, progress=progress)
+        report = progress or silent
+        folder = weights.find(model, progress=report)
+        report("read", 0, None)
         self.tokenizer = Tokenizer(folder)
-        self.target = Target.load(folder, dtype=dtype, deterministic=deterministic)
+        self.target = Target.load(folder, dtype=dtype, deterministic=deterministic, progress=report)
         self._limits = {
             "memory": _free_memory() // 4 if memory is None else memory,
             "max_running": max_running,
@@ -146,7 +150,12 @@ class LLM:
         }
         self._groups = count()
         self.engine = Engine(
-            self.target, guesser, policy=policy, with_sources=with_sources, **self._limits
+            self.target,
+            guesser,
+            policy=policy,
+            with_sources=with_sources,
+            progress=report,
+            **self._limits,
         )
 
     def beside(
@@ -155,6 +164,7 @@ class LLM:
         policy: str | Policy = "adaptive",
         *,
         with_sources: bool = False,
+        progress: Progress | None = None,
     ) -> LLM:
         """Another one with the same model in memory, and an engine of its own.
 
@@ -169,6 +179,7 @@ class LLM:
             drafter_of(drafter),
             policy=policy,
             with_sources=with_sources,
+            progress=progress or silent,
             **self._limits,
         )
         return other
@@ -249,7 +260,9 @@ class LLM:
                         seed=seed_of_sample(seed, sample),
                         stops=() if wanted.ignore_eos else self.tokenizer.ends,
                         group=group,
-                        text=AnswerText(self.tokenizer.decode, wanted.stop_texts),
+                        text=AnswerText(
+                            self.tokenizer.decode, wanted.stop_texts, wanted.min_tokens
+                        ),
                         together=together,
                     )
                     answers.append(_Answer(prompt, index, sample, request))
@@ -278,6 +291,13 @@ class LLM:
         return as_tokens(prompt, "prompt")  # type: ignore[arg-type]
 
     def _end(self, answers: Sequence[_Answer]) -> None:
+        try:
+            self._cancel(answers)
+        except BaseException:  # an interrupt, which is heard when nothing is left under way
+            self._cancel(answers)
+            raise
+
+    def _cancel(self, answers: Sequence[_Answer]) -> None:
         for answer in answers:
             self.engine.cancel(answer.request)
         for group in {answer.request.group for answer in answers}:

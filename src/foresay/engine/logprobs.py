@@ -14,7 +14,7 @@ from torch import Tensor
 from foresay.draft import DraftBatch
 from foresay.sampling.ask import AskBatch
 from foresay.sampling.batched.verdicts import Verified
-from foresay.sampling.logprobs import Logprobs, logprobs_of
+from foresay.sampling.logprobs import Logprobs, likeliest, logprobs_of
 
 if TYPE_CHECKING:
     from foresay.engine.request import Request
@@ -73,14 +73,14 @@ def note_logprobs(
         if most is None:
             continue
         for at in range(bounds[i], bounds[i] + int(sizes[i])):
-            likeliest = found.top_tokens[at, :most].tolist()
+            top = found.top_tokens[at, :most].tolist()
             values = found.top_raw[at, :most].tolist()
             request.logprobs.append(
                 TokenLogprob(
                     tokens[at],
                     float(found.raw[at]),
                     float(found.processed[at]),
-                    dict(zip(likeliest, values, strict=True)),
+                    dict(zip(top, values, strict=True)),
                 )
             )
 
@@ -110,8 +110,7 @@ def _of_rows(tokens: Tensor, logits: Tensor, top: int) -> list[TokenLogprob]:
     """The log probabilities of one token in each row."""
     raw = torch.log_softmax(logits.double(), dim=-1)
     own = raw.gather(1, tokens[:, None])[:, 0].tolist()
-    likeliest = raw.topk(top)
-    tops = zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
+    tops = zip(*(each.tolist() for each in likeliest(raw, top)), strict=True)
     return [
         TokenLogprob(token, value, value, dict(zip(*row, strict=True)))
         for token, value, row in zip(tokens.tolist(), own, tops, strict=True)

@@ -12,7 +12,7 @@ before.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -137,6 +137,19 @@ class Prefixes:
         self._pages.release(kept)
         self.held -= pages_of(len(kept.tokens))
         return True
+
+    def mend(self, running: Sequence[Request]) -> None:
+        """After a method that was interrupted: keep what is kept whole, and offer what these
+        requests have.
+        """
+        whole = [kept for kept in self._kept if self._pages.holds(kept)]
+        self._kept = OrderedDict.fromkeys(whole)
+        self._kept_by_key, self._running = {}, {}
+        for kept in whole:
+            self._kept_by_key.setdefault(kept.key, []).append(kept)
+        for request in running:
+            self.begin(request)
+        self.held = sum(pages_of(len(kept.tokens)) for kept in whole)
 
     def lengths(self) -> dict[Any, int]:
         """The stored length of each kept text, for `Pages.check_integrity`."""

@@ -63,6 +63,7 @@ class Scheduler:
         self.max_rows = max_rows
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
+        self._whole = True  # False while the pages and those who hold them change
 
     def add(self, request: Request) -> None:
         """Let a request wait for its turn."""
@@ -74,6 +75,8 @@ class Scheduler:
         Mutates: admits what fits, preempts the newest where memory is short. Valid until: the
         step ends. Raises: nothing. GIL: held.
         """
+        self.mend()
+        self._whole = False
         for request in list(self.running):
             # Those that gave way for another are not running any more.
             if request in self.running:
@@ -90,6 +93,7 @@ class Scheduler:
                 break
             turns.append(Turn.of(admitted, rows))
             rows -= turns[-1].tokens
+        self._whole = True
         return turns
 
     def room_for(self, request: Request, nodes: int) -> bool:
@@ -100,12 +104,53 @@ class Scheduler:
         """
         return self.pages.hold(request, len(request) + nodes)
 
+    def mend(self) -> None:
+        """After a method that was interrupted, at whatever place: what nobody uses is free again.
+        Of a request that was about to come or go nothing is stored any more.
+
+        Mutates: as the methods. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        if self._whole:
+            return
+        moved = [request for request in self.running if request in self.waiting]
+        self.running = [request for request in self.running if request not in moved]
+        for request in self.waiting:
+            request.kv = None
+        self.prefixes.mend(self.running)
+        self.pages.release_all_but({*self.running, *self.prefixes.lengths()})
+        self._whole = True
+
+    def forget(self) -> None:
+        """Give up all texts that were kept for later.
+
+        Mutates: the pages. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        self.mend()
+        self._whole = False
+        while self.prefixes.drop_oldest():
+            pass
+        self._whole = True
+
     def release(self, request: Request, *, keep: bool) -> None:
         """Take a request out, wherever it is; `keep` what was computed of it for later ones.
 
         Mutates: the request, which holds nothing any more. Valid until: for ever. Raises: nothing.
         GIL: held.
         """
+        self.mend()
+        self._whole = False
+        self._release(request, keep=keep)
+        self._whole = True
+
+    def check_integrity(self) -> None:
+        """Check that pages are held by the running and the kept texts, and by nobody else.
+
+        Mutates: nothing. Valid until: the next call. Raises: RuntimeError. GIL: held.
+        """
+        lengths = {request: request.stored for request in self.running} | self.prefixes.lengths()
+        self.pages.check_integrity(lengths)
+
+    def _release(self, request: Request, *, keep: bool) -> None:
         if request in self.running:
             self.running.remove(request)
             self.prefixes.end(request)
@@ -115,14 +160,6 @@ class Scheduler:
         if keep:
             self.prefixes.keep(request)
         request.kv = None
-
-    def check_integrity(self) -> None:
-        """Check that pages are held by the running and the kept texts, and by nobody else.
-
-        Mutates: nothing. Valid until: the next call. Raises: RuntimeError. GIL: held.
-        """
-        lengths = {request: request.stored for request in self.running} | self.prefixes.lengths()
-        self.pages.check_integrity(lengths)
 
     def _admit(self) -> Request | None:
         """The first of the waiting that can begin now."""
@@ -141,10 +178,10 @@ class Scheduler:
             except MemoryError:
                 self.pages.release(request)
                 raise
-            self.waiting.remove(request)
             request.kv = kv
             request.stats.shared_tokens = length
             self.running.append(request)
+            self.waiting.remove(request)
             self.prefixes.begin(request)
             return request
         return None
@@ -169,6 +206,6 @@ class Scheduler:
 
     def _preempt(self, request: Request) -> None:
         """Give up what is stored of a request; it is computed again when there is room."""
-        self.release(request, keep=False)
-        request.stats.preemptions += 1
         self.waiting.appendleft(request)
+        self._release(request, keep=False)
+        request.stats.preemptions += 1

@@ -20,18 +20,21 @@ class AnswerText:
 
     decode  token ids to text
     stops   texts that end the answer; the first to be complete counts, and is not part of the text
+    least   a text that is complete within the first so many tokens ends nothing
 
     Mutates: only through `add` and `finish`. Valid until: for ever. Raises: what `decode` raises.
     GIL: as `decode`.
     """
 
-    def __init__(self, decode: Decode, stops: Sequence[str] = ()) -> None:
+    def __init__(self, decode: Decode, stops: Sequence[str] = (), least: int = 0) -> None:
         self._decode = decode
         self._stops = tuple(stops)
         self._longest = max(map(len, self._stops), default=0)
         self._tokens: list[int] = []
         self._from = 0  # tokens before this one are not decoded any more
         self._read = 0  # tokens before this one are in the text
+        self._least = least  # tokens that are still to come before a stop counts
+        self._free = 0  # characters that those tokens gave: what is complete in them is no stop
         self._taken = 0  # characters that `take` has given out
         self.text = ""
         self.stopped: str | None = None
@@ -56,10 +59,14 @@ class AnswerText:
         self._tokens.append(token)
         before = self._decode(self._tokens[self._from : self._read])
         after = self._decode(self._tokens[self._from :])
-        waits = len(self._tokens) - self._read <= _LONGEST_CHARACTER
-        if waits and after.endswith(_INCOMPLETE) and not self._ends(after[len(before) :]):
+        new = after[len(before) :]
+        waits = len(self._tokens) - self._read <= _LONGEST_CHARACTER and after.endswith(_INCOMPLETE)
+        if self._least:
+            self._least -= 1
+            self._free = len(self.text) + len(new.rstrip(_INCOMPLETE) if waits else new)
+        if waits and not self._hits(new):  # a stop ends the text, whatever is behind it
             return False
-        return len(after) > len(before) and self._extend(after[len(before) :])
+        return bool(new) and self._extend(new)
 
     def finish(self) -> None:
         """Add what was incomplete until now: no more tokens come.
@@ -80,20 +87,23 @@ class AnswerText:
         self._taken = max(self._taken, end)
         return new
 
-    def _ends(self, new: str) -> bool:
-        """Whether a stop is complete, though a character behind it is not."""
-        seen = self.text[-self._longest :] + new if self._longest else ""
-        return any(stop in seen for stop in self._stops)
+    def _hits(self, new: str) -> list[tuple[int, int, str]]:
+        """The stops that `new` completes: where each ends and begins, and which it is."""
+        known, skipped = max(len(self.text), self._free), max(len(self.text) - self._longest + 1, 0)
+        tail, found = self.text[skipped:] + new, []
+        for stop in self._stops:
+            if (at := tail.find(stop, max(known - len(stop) + 1 - skipped, 0))) >= 0:
+                found.append((skipped + at + len(stop), skipped + at, stop))
+        return found
 
     def _extend(self, new: str) -> bool:
-        begin = max(len(self.text) - self._longest + 1, 0)
+        found = self._hits(new)
         self.text += new
         self._from, self._read = self._read, len(self._tokens)
-        found = [(at, stop) for stop in self._stops if (at := self.text.find(stop, begin)) >= 0]
         if not found:
             return False
         # The one that was complete first; of those that end together the longest.
-        at, self.stopped = min(found, key=lambda hit: (hit[0] + len(hit[1]), hit[0]))
+        _, at, self.stopped = min(found)
         self.text = self.text[:at]
         return True
 

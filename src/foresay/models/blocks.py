@@ -17,7 +17,7 @@ from foresay.models.attention import current
 from foresay.models.linears import PackedLinear
 from foresay.models.norms import CoreNorm
 
-__all__ = ["CoreBlock", "fuse_blocks", "restore"]
+__all__ = ["CoreBlock", "fuse_blocks", "fusible", "restore"]
 
 # Names, since what is inside looks alike in models that scale, clip or place differently.
 _KNOWN = frozenset(
@@ -55,13 +55,13 @@ class CoreBlock(nn.Module):
         attention: Any = self.self_attn
         mlp: Any = self.mlp
         return _core.Block(
-            attention.q_proj.tiles,
-            attention.k_proj.tiles,
-            attention.v_proj.tiles,
-            attention.o_proj.tiles,
-            mlp.gate_proj.tiles,
-            mlp.up_proj.tiles,
-            mlp.down_proj.tiles,
+            attention.q_proj.core,
+            attention.k_proj.core,
+            attention.v_proj.core,
+            attention.o_proj.core,
+            mlp.gate_proj.core,
+            mlp.up_proj.core,
+            mlp.down_proj.core,
             _scale(self.input_layernorm),
             _scale(self.post_attention_layernorm),
             attention.head_dim,
@@ -92,13 +92,21 @@ class CoreBlock(nn.Module):
         return rows
 
 
+def fusible(model: nn.Module) -> dict[str, nn.Module]:
+    """The decoder layers that the core can compute, by path.
+
+    Mutates: nothing. Valid until: the model changes. Raises: nothing. GIL: held.
+    """
+    return {path: module for path, module in model.named_modules() if _fits(module)}
+
+
 def fuse_blocks(model: nn.Module) -> dict[str, nn.Module]:
     """Replace the decoder layers that the core can compute; those that were there, by path, so that
     `restore` can put them back.
 
     Mutates: the model. Valid until: for ever. Raises: nothing. GIL: held.
     """
-    found = {path: module for path, module in model.named_modules() if _fits(module)}
+    found = fusible(model)
     for path, module in found.items():
         model.set_submodule(path, CoreBlock(module))
     return found
@@ -130,7 +138,7 @@ def _fits(layer: nn.Module) -> bool:
         and isinstance(mlp["act_fn"], (nn.SiLU, SiLUActivation))
         and all(type(norm) is CoreNorm for norm in norms)
         and len(linears) == len(_ATTENTION) + len(_MLP) - 1
-        and all(linear.tiles is not None for linear in linears)
+        and all(linear.core is not None for linear in linears)
     )
 
 

@@ -9,6 +9,7 @@ a tree is compared with the model's own plain passes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from foresay.draft import Draft
 from foresay.errors import UnsupportedModel
 from foresay.models import attention
 from foresay.models.attention import LayerCall, Run, running
-from foresay.models.visibility import asking
+from foresay.models.visibility import Visible, asking, narrow, narrowed
 
 if TYPE_CHECKING:
     from foresay.models.target import Target
@@ -111,19 +112,22 @@ def _check_call(name: str, call: LayerCall, rows: int) -> None:
 
 def check_logits(target: Target) -> float:
     """Compare one ragged step with a tree, after a prefill in two parts, with plain passes of the
-    model's own attention; the mean difference as a share of the logits' spread.
+    model's own attention; the mean difference as a share of the logits' spread. Windows and chunks
+    are made narrow for it, so that the texts reach beyond them.
 
     Mutates: nothing that lasts. Valid until: for ever. Raises: UnsupportedModel if it is more than
-    rounding explains. GIL: released by torch.
+    rounding explains, or if a layer sees other tokens than the target thinks. GIL: released by
+    torch.
     """
     texts, trees = _texts_and_trees(target)
-    with asking(target.model):
-        given = _in_one_step(target, texts, trees)
-    _use(target.model, "eager")
-    try:
-        wanted = torch.cat([_plainly(target, t, d) for t, d in zip(texts, trees, strict=True)])
-    finally:
-        _use(target.model, attention.NAME)
+    with narrowed(target.model, target.layers) as layers, _seeing(target, layers):
+        with asking(target.model):
+            given = _in_one_step(target, texts, trees)
+        _use(target.model, "eager")
+        try:
+            wanted = torch.cat([_plainly(target, t, d) for t, d in zip(texts, trees, strict=True)])
+        finally:
+            _use(target.model, attention.NAME)
     off = _difference(given, wanted)
     if not off <= _CLOSE[target.dtype]:
         raise UnsupportedModel(
@@ -135,11 +139,13 @@ def check_logits(target: Target) -> float:
 
 
 def trial(target: Target) -> Tensor:
-    """The logits of a small ragged step with trees, to be compared with others of the same.
+    """The logits of a small ragged step with trees and narrow windows, to be compared with others
+    of the same.
 
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: released by torch.
+    Mutates: nothing that lasts. Valid until: for ever. Raises: nothing. GIL: released by torch.
     """
-    return _in_one_step(target, *_texts_and_trees(target))
+    with _seeing(target, narrow(target.layers)):
+        return _in_one_step(target, *_texts_and_trees(target))
 
 
 def alike(given: Tensor, wanted: Tensor) -> bool:
@@ -148,6 +154,16 @@ def alike(given: Tensor, wanted: Tensor) -> bool:
     Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
     return _difference(given, wanted) <= _ALIKE
+
+
+@contextmanager
+def _seeing(target: Target, layers: list[Visible]) -> Iterator[None]:
+    before = target.layers
+    target.layers = layers
+    try:
+        yield
+    finally:
+        target.layers = before
 
 
 def _texts_and_trees(target: Target) -> tuple[list[Any], list[Draft]]:
@@ -178,18 +194,21 @@ def _in_one_step(target: Target, texts: Sequence[Any], trees: Sequence[Draft]) -
 
 
 def _plainly(target: Target, text: Any, tree: Draft) -> Tensor:
-    """The model's own logits after the text and after each node's path."""
-    rows = []
-    for node in range(-1, len(tree)):
-        path: list[int] = []
-        at = node
-        while at >= 0:
-            path.insert(0, int(tree.tokens[at]))
-            at = int(tree.parents[at])
-        ids = torch.tensor([[*text.tolist(), *path]])
+    """The model's own logits after the text and after each node's path: of one pass for each leaf,
+    which has the rows of all nodes on the way to it.
+    """
+    rows: dict[int, Tensor] = {}
+    for leaf in reversed(range(-1, len(tree))):
+        if leaf in rows:
+            continue
+        path = [leaf]
+        while path[0] >= 0:
+            path.insert(0, int(tree.parents[path[0]]))
+        ids = torch.tensor([[*text.tolist(), *(int(tree.tokens[node]) for node in path[1:])]])
         with torch.inference_mode():
-            rows.append(target.model(input_ids=ids, use_cache=False).logits[0, -1].float())
-    return torch.stack(rows)
+            logits = target.model(input_ids=ids, use_cache=False).logits[0, -len(path) :]
+        rows |= {node: row.float() for node, row in zip(path, logits, strict=True)}
+    return torch.stack([rows[node] for node in range(-1, len(tree))])
 
 
 def _tokens(random: np.random.Generator, target: Target, size: int) -> Any:

@@ -53,7 +53,7 @@ def _in_whole_vectors(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor]
     def forward(x: Tensor) -> Tensor:
         size = x.numel()
         if x.shape[-1] % _VECTOR == 0 and _is_whole(size):
-            return function(x)
+            return function(x.contiguous())  # others are not computed as they are, and one row is
         whole = next(n for n in count(-(-size // _VECTOR) * _VECTOR, _VECTOR) if _is_whole(n))
         return function(nn.functional.pad(x.reshape(-1), (0, whole - size)))[:size].view(x.shape)
 

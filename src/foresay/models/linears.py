@@ -1,16 +1,17 @@
 """The linear layers on the CPU: laid out once for the machine, and with bits one can rely on.
 
-Where the machine has matrix tiles, the core multiplies bfloat16, and the bits of a row depend on
-nothing but the row. Elsewhere oneDNN does it, which for an ordinary Linear lays the weights out
-anew at every call; that takes longer than the multiplication where the rows are few. And the order
-in which it adds products may depend on how many rows there are: so the classes of row counts with
-equal bits are found by trying, and calls are kept within one of them. Tokens of a prompt are read
-many at once, in another class than those that are written; which of the two a token belongs to is
-a matter of the text alone.
+The core multiplies bfloat16, on every machine, and the bits of a row depend on nothing but the row.
+With float32 oneDNN does it, which for an ordinary Linear lays the weights out anew at every call;
+that takes longer than the multiplication where the rows are few. And the order in which it adds
+products may depend on how many rows there are: so the classes of row counts with equal bits are
+found by trying, and calls are kept within one of them. Tokens of a prompt are read many at once, in
+another class than those that are written; which of the two a token belongs to is a matter of the
+text alone.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,8 +23,17 @@ from transformers.pytorch_utils import Conv1D
 
 from foresay import _core
 
-__all__ = ["ANY_ROWS", "PackedLinear", "RowRange", "pack", "reading"]
+__all__ = [
+    "ANY_ROWS",
+    "PackedLinear",
+    "RowRange",
+    "multiplied_by_torch",
+    "pack",
+    "reading",
+    "warn_if_slow",
+]
 
+_log = logging.getLogger("foresay.models")
 _TRIED = (*range(1, 18), 23, 24, 31, 32, 33, 40, 47, 48, 56, 64, 80, 96, 112, 128, 144, 160, 192)
 _WRITTEN, _READ = 8, 128  # rows that others are compared with: a usual draft, a part of a prompt
 _COMPARED = 64
@@ -42,6 +52,8 @@ class RowRange:
 
 
 ANY_ROWS = RowRange(1, 1 << 62)
+_PACKED = (nn.Linear, Conv1D)
+_SAID: list[bool] = []  # whether the process has been told that a model is slow
 # By kind of layer: it is the machine's, not the model's.
 _FOUND: dict[tuple[object, ...], tuple[RowRange, RowRange]] = {}
 
@@ -90,11 +102,11 @@ class PackedLinear(nn.Module):
         self.out_features, self.in_features = weight.shape
         self.rows = self.read = ANY_ROWS
         self.bias, self.dtype = bias, weight.dtype
-        self.tiles: _core.Linear | None = None
+        self.core: _core.Linear | None = None
         self.packed: Tensor | None = None
         small = weight.dtype == torch.bfloat16 and (bias is None or bias.dtype == torch.bfloat16)
-        if small and _core.linear_level() is not None:
-            self.tiles = _core.Linear(weight.detach(), None if bias is None else bias.detach())
+        if small:
+            self.core = _core.Linear(weight.detach(), None if bias is None else bias.detach())
         else:
             self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), 16)
 
@@ -125,9 +137,9 @@ class PackedLinear(nn.Module):
         return found
 
     def _multiply(self, x: Tensor) -> Tensor:
-        if self.tiles is not None:
+        if self.core is not None:
             given = x.new_empty(*x.shape[:-1], self.out_features)
-            self.tiles.multiply(x.contiguous(), given, torch.get_num_threads())
+            self.core.multiply(x.contiguous(), given, torch.get_num_threads())
             return given
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
         return out
@@ -144,7 +156,7 @@ def pack(model: nn.Module, *, deterministic: bool) -> None:
         packed = _packed(weight, layer.bias, layer)
         if packed is None:
             continue
-        if deterministic and packed.tiles is None:
+        if deterministic and packed.core is None:
             kind = (*weight.shape, weight.dtype, layer.bias is not None, torch.get_num_threads())
             if kind not in _FOUND:
                 _FOUND[kind] = row_ranges(packed)
@@ -152,6 +164,42 @@ def pack(model: nn.Module, *, deterministic: bool) -> None:
             if "experts" in path:  # which see some of the step's rows, and cannot tell which
                 packed.read = packed.rows
         setattr(parent, name, packed)
+
+
+def warn_if_slow(model: nn.Module) -> None:
+    """Where torch has no fast product of bfloat16: say, once per process, that a packed model of
+    bfloat16 still asks torch for some.
+
+    Mutates: torch's settings: at its first such product torch warns, with a stack of addresses, and
+    turns oneDNN off for the process; it is turned off here, before that. Valid until: for ever.
+    Raises: nothing. GIL: held.
+    """
+    if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return
+    if any(weight.dtype == torch.bfloat16 for weight in model.parameters()):
+        torch.backends.mkldnn.set_flags(_enabled=False)  # type: ignore[no-untyped-call]
+    if multiplied_by_torch(model, packed=True) and not _SAID:
+        _SAID.append(True)
+        _log.warning(
+            "%s multiplies bfloat16 in torch, which has no fast product of it on this processor "
+            'and may take a hundred times as long; dtype="float32" is faster here',
+            type(model).__name__,
+        )
+
+
+def multiplied_by_torch(model: nn.Module, *, packed: bool) -> bool:
+    """Whether the model has weights of bfloat16 that torch multiplies: those of experts, most of
+    all. Where it is not `packed` yet, not those that `pack` will take.
+
+    Mutates: nothing. Valid until: the model changes. Raises: nothing. GIL: held.
+    """
+    return any(
+        weight.dtype == torch.bfloat16 and weight.ndim > 1
+        for module in model.modules()
+        if not isinstance(module, nn.Embedding)  # looked up
+        and (packed or type(module) not in _PACKED)
+        for weight in module.parameters(recurse=False)
+    )
 
 
 @torch.inference_mode()
@@ -209,11 +257,20 @@ def _packed(weight: Tensor, bias: Tensor | None, layer: nn.Module) -> PackedLine
     try:
         with torch.inference_mode():
             packed = PackedLinear(weight, bias)
-            given, wanted = packed(x).float(), layer(x).float()
+            given = packed(x).float()
+            wanted = layer(x) if packed.core is None else _in_float32(x, weight, bias)
     except (RuntimeError, AttributeError, NotImplementedError):
         return None
     close = 1e-4 if weight.dtype == torch.float32 else 2e-2
+    wanted = wanted.float()
     return packed if bool((given - wanted).abs().max() <= close * wanted.abs().max()) else None
+
+
+def _in_float32(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The product of bfloat16 in parts, which take little memory: torch may have none of it that is
+    fast on this machine."""
+    found = torch.cat([x.float() @ part.float().t() for part in torch.split(weight, 4096)], dim=1)
+    return found if bias is None else found + bias.float()
 
 
 def _linears(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear | Conv1D, str]]:
@@ -221,7 +278,7 @@ def _linears(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear | Con
     for path, parent in model.named_modules():
         children: Iterable[tuple[str, nn.Module]] = parent.named_children()
         for name, child in children:
-            if not isinstance(child, (nn.Linear, Conv1D)) or type(child) not in (nn.Linear, Conv1D):
+            if not isinstance(child, (nn.Linear, Conv1D)) or type(child) not in _PACKED:
                 continue  # also a subclass, which does more than a Linear
             if child.weight.device.type == "cpu":
                 yield parent, name, child, f"{path}.{name}"

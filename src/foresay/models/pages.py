@@ -7,7 +7,7 @@ who holds what.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 
 from foresay.errors import InputError
 
@@ -29,15 +29,18 @@ class Pages:
             raise InputError(f"the number of pages is {total!r}; it is a whole number from 1")
         self.total = total
         self._held: dict[Hashable, int] = {}
-        self._in_use = 0
+        # None while `_held` changes: an interrupt may come between any two operations.
+        self._counted: int | None = 0
 
     @property
     def in_use(self) -> int:
-        return self._in_use
+        if self._counted is None:
+            self._counted = sum(self._held.values())
+        return self._counted
 
     @property
     def free(self) -> int:
-        return self.total - self._in_use
+        return self.total - self.in_use
 
     def hold(self, holder: Hashable, tokens: int) -> bool:
         """Let `holder` hold what `tokens` tokens need, no more and no less; False if there is not
@@ -46,10 +49,12 @@ class Pages:
         Mutates: the count. Valid until: `release`. Raises: nothing. GIL: held.
         """
         pages, held = pages_of(tokens), self._held.get(holder, 0)
-        if pages - held > self.free:
+        in_use = self.in_use + pages - held
+        if pages > held and in_use > self.total:
             return False
+        self._counted = None
         self._held[holder] = pages
-        self._in_use += pages - held
+        self._counted = in_use
         return True
 
     def release(self, holder: Hashable) -> None:
@@ -57,7 +62,25 @@ class Pages:
 
         Mutates: the count. Valid until: for ever. Raises: nothing. GIL: held.
         """
-        self._in_use -= self._held.pop(holder, 0)
+        in_use = self.in_use - self._held.get(holder, 0)
+        self._counted = None
+        self._held.pop(holder, None)
+        self._counted = in_use
+
+    def release_all_but(self, holders: Collection[Hashable]) -> None:
+        """Take back what is held by anybody else.
+
+        Mutates: the count. Valid until: for ever. Raises: nothing. GIL: held.
+        """
+        for holder in self._held.keys() - holders:
+            self.release(holder)
+
+    def holds(self, holder: Hashable) -> bool:
+        """Whether `holder` is among those who hold pages.
+
+        Mutates: nothing. Valid until: the next call. Raises: nothing. GIL: held.
+        """
+        return holder in self._held
 
     def check_integrity(self, lengths: Mapping[Hashable, int]) -> None:
         """Check that exactly these holders hold pages, each enough for its length.
@@ -65,8 +88,8 @@ class Pages:
         Mutates: nothing. Valid until: the next call. Raises: RuntimeError that names the first
         broken promise. GIL: held.
         """
-        if self._in_use != sum(self._held.values()) or not 0 <= self._in_use <= self.total:
-            raise RuntimeError(f"{self._in_use} pages are counted, {self._held} are held")
+        if self.in_use != sum(self._held.values()) or not 0 <= self.in_use <= self.total:
+            raise RuntimeError(f"{self.in_use} pages are counted, {self._held} are held")
         for holder in self._held.keys() ^ lengths.keys():
             verb = "holds pages and is not there" if holder in self._held else "holds no pages"
             raise RuntimeError(f"{holder!r} {verb}")

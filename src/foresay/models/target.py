@@ -8,6 +8,7 @@ masks, the step knows who sees whom. A row's position is its place in the text, 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import signature
@@ -20,20 +21,25 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from foresay._core import AttentionStep, Kv
+from foresay._core import AttentionStep, Kv, cpu_level
 from foresay.arrays import Int32s, as_tokens
 from foresay.draft import Draft
 from foresay.errors import InputError, ModelError
 from foresay.models import canaries, exactness, linears
 from foresay.models.attention import Run, running
-from foresay.models.blocks import fuse_blocks, restore
+from foresay.models.blocks import fuse_blocks, fusible, restore
 from foresay.models.linears import reading
 from foresay.models.norms import fuse_norms
+from foresay.models.progress import Progress, silent
 from foresay.models.visibility import Visible, visible_by_layer
 
 __all__ = ["Dtype", "Part", "Target"]
 
 Dtype = Literal["auto", "bfloat16", "float32"]
+# from_pretrained replaces functions of torch and of its own for the whole process while it runs
+# (tie_weights, those that initialise, the default dtype), and two at once put back each other's.
+_LOADING = threading.Lock()
+_TRIALS = 5  # linear layers, what each layer sees, logits, whole layers, exactness
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -111,55 +117,64 @@ class Target:
         dtype: Dtype = "auto",
         deterministic: bool = True,
         threads: int = 0,
+        progress: Progress = silent,
     ) -> Target:
         """The model in a folder of config and safetensors (see `weights.find`), checked.
 
-        dtype          "auto": bfloat16 where the processor multiplies it, else float32
+        dtype          "auto": bfloat16 where that is faster on this machine, else float32
         deterministic  give a row the same bits whatever else is in its step
         threads        of attention; 0: as many as torch uses
+        progress       told when the model is read, and which trials of it are done
 
         Mutates: nothing. Valid until: for ever. Raises: ModelError for files that cannot be read,
-        UnsupportedModel for a model that cannot be run exactly, InputError for another dtype. GIL:
-        released by torch.
+        UnsupportedModel for a model that cannot be run exactly, InputError for another dtype or a
+        FORESAY_CPU that this machine has not. GIL: released by torch.
         """
         transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-        number = _dtype(dtype)
-        try:
-            model = AutoModelForCausalLM.from_pretrained(
-                Path(folder),
-                dtype=number,
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-            )
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-            said = str(error).strip().splitlines()
-            raise ModelError(
-                f"the model in '{folder}' cannot be loaded: {said[0] if said else error!r}"
-            ) from error
-        return cls.of(model, deterministic=deterministic, threads=threads)
+        progress("read", 0, None)
+        model = _read(folder, _dtype(dtype))
+        slow = not _torch_multiplies_bfloat16()
+        if dtype == "auto" and slow and linears.multiplied_by_torch(model, packed=False):
+            model = _read(folder, torch.float32)
+        return cls.of(model, deterministic=deterministic, threads=threads, progress=progress)
 
     @classmethod
-    def of(cls, model: PreTrainedModel, *, deterministic: bool = True, threads: int = 0) -> Target:
+    def of(
+        cls,
+        model: PreTrainedModel,
+        *,
+        deterministic: bool = True,
+        threads: int = 0,
+        progress: Progress = silent,
+    ) -> Target:
         """A model of transformers, which belongs to the target from now on.
 
         Mutates: the model: its attention function, layers and norms. Valid until: for ever.
-        Raises: UnsupportedModel. GIL: released by torch.
+        Raises: UnsupportedModel, InputError for a FORESAY_CPU that this machine has not, and what
+        `progress` raises. GIL: released by torch.
         """
+        cpu_level()
         model.train(False).requires_grad_(False)
         _without_far_scaling(model)
         if deterministic:
             exactness.steady(model)
         self = cls(model, deterministic=deterministic, threads=threads or torch.get_num_threads())
+        progress("try", 0, _TRIALS)
+        linears.pack(model, deterministic=deterministic)
+        linears.warn_if_slow(model)
+        progress("try", 1, _TRIALS)
         self.layers = visible_by_layer(model, self.context)
         self.shapes = canaries.layer_shapes(model)
-        linears.pack(model, deterministic=deterministic)
         fuse_norms(model)
+        progress("try", 2, _TRIALS)
         canaries.check_logits(self)
-        before, layers = canaries.trial(self), fuse_blocks(model)
-        if layers and not canaries.alike(canaries.trial(self), before):
-            restore(model, layers)
+        progress("try", 3, _TRIALS)
+        if fusible(model):
+            before, layers = canaries.trial(self), fuse_blocks(model)
+            if not canaries.alike(canaries.trial(self), before):
+                restore(model, layers)
+        progress("try", 4, _TRIALS)
         if deterministic:
             self.exact = exactness.holds(self)
         return self
@@ -296,9 +311,35 @@ def _depth(draft: Draft) -> int:
     return max(depths, default=0)
 
 
+def _read(folder: str | os.PathLike[str], dtype: torch.dtype) -> PreTrainedModel:
+    try:
+        with _LOADING:
+            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+                Path(folder),
+                dtype=dtype,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+            )
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        said = str(error).strip().splitlines()
+        raise ModelError(
+            f"the model in '{folder}' cannot be loaded: {said[0] if said else error!r}"
+        ) from error
+    return model
+
+
+def _torch_multiplies_bfloat16() -> bool:
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def _dtype(name: str) -> torch.dtype:
+    """Where torch has no fast product of bfloat16 the core's takes its place. With NEON it is
+    faster than float32 where few tokens are written, by what is not read from memory, and about as
+    fast where a prompt is read; on other levels that was not measured.
+    """
     if name == "auto":
-        fast = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        fast = _torch_multiplies_bfloat16() or cpu_level() == "neon"
         return torch.bfloat16 if fast else torch.float32
     if name not in _DTYPES:
         raise InputError(f"dtype is {name!r}; valid are auto, {', '.join(_DTYPES)}")

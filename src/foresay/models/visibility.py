@@ -6,21 +6,34 @@ is taken from the mask that the model would build, once, when it is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from torch import Tensor, nn
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from foresay.errors import UnsupportedModel
 
-__all__ = ["Visible", "asking", "visible_by_layer"]
+__all__ = ["Visible", "asking", "narrow", "narrowed", "visible_by_layer"]
 
 _NAME = "foresay-probe"
+# What a configuration calls the sizes, and how small they are made to try them on short texts.
+_WINDOW, _CHUNK = "sliding_window", "attention_chunk_size"
+_NARROW = {_WINDOW: 5, _CHUNK: 6}
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+Rules: TypeAlias = "dict[int, Rule | None]"
+# Where the rules go that layers are given: names are registered for the whole process, and models
+# may be tried in several threads at once.
+_RULES: ContextVar[Rules] = ContextVar("foresay_rules")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +78,8 @@ def visible_by_layer(model: PreTrainedModel, context: int) -> list[Visible]:
     Mutates: nothing that lasts: the model's attention is set back. Valid until: for ever. Raises:
     UnsupportedModel for a rule that is none of the three. GIL: released by torch.
     """
-    rules: dict[int, Rule | None] = {}
-
-    def keep(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **_: Any) -> Any:
-        rules[int(module.layer_idx)] = getattr(mask, "rule", None)
-        heads, width = query.shape[1], value.shape[3]
-        return query.new_zeros(1, query.shape[2], heads, width), None
-
-    AttentionInterface.register(_NAME, keep)
-    AttentionMaskInterface.register(_NAME, _Mask)
-    before = model.config._attn_implementation
+    rules: Rules = {}
+    before, token = model.config._attn_implementation, _RULES.set(rules)
     try:
         with asking(model), torch.inference_mode():
             model.set_attn_implementation(_NAME)
@@ -85,12 +90,80 @@ def visible_by_layer(model: PreTrainedModel, context: int) -> list[Visible]:
                 use_cache=False,
             )
     finally:
+        _RULES.reset(token)
         model.set_attn_implementation(before)
-    config = model.config.get_text_config()
-    sizes = {getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")}
-    hints = sorted(size for size in sizes if isinstance(size, int) and size > 0)
-    name = model.config.model_type
+    hints, name = sorted(set(_sizes(model).values())), model.config.model_type
     return [_classified(f"layer {at} of {name}", rules[at], context, hints) for at in sorted(rules)]
+
+
+def narrow(layers: Sequence[Visible]) -> list[Visible]:
+    """What the layers see when windows and chunks are a few tokens wide, so that short texts reach
+    beyond them.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    return [
+        Visible(min(layer.window, _NARROW[_WINDOW]), min(layer.chunk, _NARROW[_CHUNK]))
+        for layer in layers
+    ]
+
+
+@contextmanager
+def narrowed(model: PreTrainedModel, layers: Sequence[Visible]) -> Iterator[list[Visible]]:
+    """While the body runs, the model's own windows and chunks are narrow too. Gives what the layers
+    see then, after asking the model whether it is so.
+
+    Mutates: the model's configuration, which is set back. Valid until: the body ends. Raises:
+    UnsupportedModel if `layers` is not what the model's layers see. GIL: released by torch.
+    """
+    given = {id(config): config for config in map(_config_of, model.modules()) if config}
+    text = model.config.get_text_config()
+    given[id(text)] = text
+    sizes, wanted, before = _sizes(model), narrow(layers), []
+    for at, layer in enumerate(layers):
+        for size, name in ((layer.window, _WINDOW), (layer.chunk, _CHUNK)):
+            if size and size != sizes.get(name):
+                raise UnsupportedModel(
+                    f"layer {at} of {model.config.model_type} was taken to see {size} tokens; its "
+                    f"{name} is {sizes.get(name)}"
+                )
+    try:
+        for config in given.values():
+            for name in sizes.keys() & vars(config).keys():
+                size = getattr(config, name)
+                before.append((config, name, size))
+                setattr(config, name, size and min(size, _NARROW[name]))
+        found = visible_by_layer(model, 4 * max(_NARROW.values()))
+        wrong = [at for at, seen in enumerate(found) if wanted[at : at + 1] != [seen]]
+        if wrong or len(found) != len(wanted):
+            raise UnsupportedModel(
+                f"the layers {wrong} of {model.config.model_type} see other tokens than was found "
+                "before; its answers would be wrong"
+            )
+        yield wanted
+    finally:
+        for config, name, size in before:
+            setattr(config, name, size)
+
+
+def _config_of(module: nn.Module) -> PreTrainedConfig | None:
+    config = getattr(module, "config", None)
+    return config if isinstance(config, PreTrainedConfig) else None
+
+
+def _sizes(model: PreTrainedModel) -> dict[str, int]:
+    """The sizes of windows and chunks that the configuration names."""
+    config = model.config.get_text_config()
+    found = {name: getattr(config, name, None) for name in _NARROW}
+    return {name: size for name, size in found.items() if isinstance(size, int) and size > 0}
+
+
+def _keep_rule(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **_: Any
+) -> tuple[Tensor, None]:
+    """In place of attention: write down what the layer was given."""
+    _RULES.get()[int(module.layer_idx)] = getattr(mask, "rule", None)
+    return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
 
 
 class _Mask:
@@ -128,3 +201,7 @@ def _row(rule: Rule, query: int) -> Tensor:
     zero = torch.zeros(1, 1, dtype=torch.long)
     keys = torch.arange(query + 1)[None]
     return rule(zero, zero, torch.full((1, 1), query), keys).expand(1, query + 1)[0]
+
+
+AttentionInterface.register(_NAME, _keep_rule)
+AttentionMaskInterface.register(_NAME, lambda **given: _Mask(**given))

@@ -19,7 +19,7 @@ from foresay.sampling.batched.inputs import checked
 from foresay.sampling.batched.verdicts import Verified
 from foresay.sampling.noise import Doubles
 
-__all__ = ["Logprobs", "logprobs_of"]
+__all__ = ["Logprobs", "likeliest", "logprobs_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,8 @@ class Logprobs:
     raw: Doubles
     """Under the softmax of the model's own logits."""
     top_tokens: Int32s
-    """[T, k]: the likeliest tokens under the raw law, the likeliest first."""
+    """[T, k]: the likeliest tokens under the raw law, the likeliest first; of equal ones the one
+    with the smaller id."""
     top_raw: NDArray[np.float64]
     """[T, k]: their log probabilities under the raw law."""
 
@@ -62,10 +63,29 @@ def logprobs_of(
     given = law.scores(logits, rows, asks, verified.rows)
     shares = law.weights(given, given.values.amax(dim=-1)) if len(verified.rows) else raw
     processed = shares.gather(1, chosen)[:, 0] / shares.sum(dim=-1)
-    likeliest = raw.topk(top)
+    top_tokens, top_raw = likeliest(raw, top)
     return Logprobs(
         processed.log().cpu().numpy(),
         raw.gather(1, chosen)[:, 0].cpu().numpy(),
-        likeliest.indices.int().cpu().numpy(),
-        likeliest.values.cpu().numpy(),
+        top_tokens.int().cpu().numpy(),
+        top_raw.cpu().numpy(),
     )
+
+
+def likeliest(raw: Tensor, top: int) -> tuple[Tensor, Tensor]:
+    """The `top` tokens of each row [T, V] with the highest values, and those values, both [T, top].
+    The highest comes first; of equal ones the smaller id, so that a smaller `top` gives the
+    beginning of a larger one.
+
+    Mutates: nothing. Valid until: for ever. Raises: as torch, for a `top` larger than the
+    vocabulary. GIL: held but for torch's own work.
+    """
+    found = raw.topk(top)
+    tokens = found.indices.sort(dim=-1).values
+    if top:  # of those that are as likely as the last, topk takes any
+        last = found.values[:, -1:]
+        for row in (torch.count_nonzero(raw >= last, dim=-1) > top).nonzero()[:, 0].tolist():
+            above, equal = (raw[row] > last[row]).nonzero()[:, 0], (raw[row] == last[row]).nonzero()
+            tokens[row] = torch.cat([above, equal[: top - len(above), 0]]).sort().values
+    values, order = raw.gather(1, tokens).sort(dim=-1, descending=True, stable=True)
+    return tokens.gather(1, order), values

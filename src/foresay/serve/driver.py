@@ -274,7 +274,7 @@ class Driver:
                         stops=() if params.ignore_eos else tokenizer.ends,
                         group=group,
                         tenant=stream.tenant,
-                        text=AnswerText(tokenizer.decode, params.stop_texts),
+                        text=AnswerText(tokenizer.decode, params.stop_texts, params.min_tokens),
                         prompt_logprobs=question.prompt_logprobs,
                     )
                     index = at * params.n + sample

@@ -50,7 +50,8 @@ class Job:
         self._spent = dict.fromkeys(PHASES, 0.0)
         self._spell: AnswerText | None = None
         if question.by_token or question.details:
-            self._spell = AnswerText(decode, question.params.stop_texts)
+            params = question.params
+            self._spell = AnswerText(decode, params.stop_texts, params.min_tokens)
             with suppress(Exception):  # of whoever decodes: the engine will meet it, too
                 self._spell.follow(request.prompt.tolist())
 

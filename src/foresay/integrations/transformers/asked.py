@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Sequence
+from inspect import Parameter, Signature, signature
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,11 +23,13 @@ __all__ = [
     "check_config",
     "check_processors",
     "end_ids",
+    "given_the_tokenizer",
     "params_of",
     "prompts_of",
     "stop_strings_of",
 ]
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 _HONOURED = {
     *("max_length", "max_new_tokens", "min_length", "min_new_tokens", "num_return_sequences"),
     *("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
@@ -46,7 +51,39 @@ _OFF = {
     "encoder_repetition_penalty": 1,
     "cache_implementation": "dynamic",
 }
+_ASKS = (
+    "_extract_generation_mode_kwargs"  # the one of transformers' methods that asks for a signature
+)
 _INPUTS = {"attention_mask", "position_ids", "past_key_values", "logits_to_keep", "use_cache"}
+
+
+class _Parameters(Signature):
+    """transformers takes the tokenizer out of the keywords of `model.generate`, and when a function
+    is its `custom_generate` forgets it; then it has none to look for `stop_strings` with. It asks
+    for the function's parameters in between: there the tokenizer is put back.
+    """
+
+    @property
+    def parameters(self) -> MappingProxyType[str, Parameter]:
+        asking = sys._getframe(1)
+        if asking.f_code.co_name == _ASKS:
+            taken, kwargs = (asking.f_locals.get(n) for n in ("generation_mode_kwargs", "kwargs"))
+            if isinstance(taken, dict) and isinstance(kwargs, dict) and "tokenizer" in taken:
+                kwargs.setdefault("tokenizer", taken["tokenizer"])
+        return super().parameters
+
+
+def given_the_tokenizer(function: Function) -> Function:
+    """A function for `custom_generate` that has a parameter `tokenizer`, and gets there what the
+    caller of `model.generate` gave.
+
+    Mutates: the function's signature. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    plain = signature(function)
+    function.__signature__ = _Parameters(  # type: ignore[attr-defined]
+        list(plain.parameters.values()), return_annotation=plain.return_annotation
+    )
+    return function
 
 
 def check_call(callers: dict[str, Any]) -> None:

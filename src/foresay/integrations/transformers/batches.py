@@ -22,6 +22,7 @@ from foresay.integrations.transformers.asked import (
     check_config,
     check_processors,
     end_ids,
+    given_the_tokenizer,
     params_of,
     prompts_of,
     stop_strings_of,
@@ -34,6 +35,7 @@ __all__ = ["generate"]
 _GROUPS = count()
 
 
+@given_the_tokenizer
 def generate(
     model: PreTrainedModel,
     input_ids: Tensor,
@@ -44,15 +46,18 @@ def generate(
     policy: str = "adaptive",
     seed: int | None = None,
     memory: int = 4 << 30,
+    tokenizer: Any = None,
     **model_kwargs: Any,
 ) -> Tensor:
     """Prompts and answers, as `model.generate` gives them: [batch, longest], padded on the right.
     To be given to it as `custom_generate`; the keywords after the config may be given beside it.
 
-    drafter  who guesses: "suffix", "ngram", "none", or any Drafter
-    policy   how much is guessed, by its name: see `foresay.engine.budget.POLICIES`
-    seed     of the noise of sampling; None: torch's own generator is asked for one
-    memory   bytes for keys and values
+    drafter    who guesses: "suffix", "ngram", "none", or any Drafter
+    policy     how much is guessed, by its name: see `foresay.engine.budget.POLICIES`
+    seed       of the noise of sampling; None: torch's own generator is asked for one
+    memory     bytes for keys and values
+    tokenizer  needed with the GenerationConfig's stop_strings, as always; they end an answer as in
+               transformers, also before min_new_tokens
 
     Greedy answers are those of `model.generate`, in bfloat16 up to the rounding of its kernels and
     ours; sampled ones have its law, and noise of their own. Each text is taken for itself: its

@@ -19,11 +19,12 @@ from foresay.draft import Verdict
 from foresay.drafter import Drafter
 from foresay.drafters.suffix import SuffixDrafter
 from foresay.errors import InputError
-from foresay.integrations.transformers.asked import check_call
+from foresay.integrations.transformers.asked import check_call, given_the_tokenizer
 
 __all__ = ["Chain", "SuffixCandidates", "assisted"]
 
 
+@given_the_tokenizer
 def assisted(
     model: PreTrainedModel,
     input_ids: Tensor,
@@ -31,6 +32,7 @@ def assisted(
     stopping_criteria: Sequence[ends.StoppingCriteria],
     generation_config: GenerationConfig,
     candidate_generator: CandidateGenerator | None = None,
+    tokenizer: Any = None,
     **model_kwargs: Any,
 ) -> Any:
     """transformers' own assisted generation of one text, with the candidates of any

@@ -145,8 +145,7 @@ def _renew(held: Held, model: nn.Module) -> None:
         if isinstance(module, CoreBlock):
             module.refresh()
     for _, engine in held.engines.values():
-        while engine.scheduler.prefixes.drop_oldest():  # keys and values of the old weights
-            pass
+        engine.scheduler.forget()  # keys and values of the old weights
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

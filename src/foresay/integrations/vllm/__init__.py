@@ -4,7 +4,8 @@
         "model": "foresay.integrations.vllm.SuffixProposer"}'
     FORESAY_VLLM_SUFFIX=1 vllm serve MODEL --speculative-config '{"method": "suffix"}'
 
-Nothing in here imports vLLM: it calls us, with values that are described where they come in.
+Nothing in here imports vLLM: it calls us, with values that are described where they come in. One
+file looks at what it has imported, and mends it where sampled requests need that (`sampled`).
 """
 
 from foresay.integrations.vllm.arctic import SuffixDecodingCache, SuffixDecodingDraft, register

@@ -21,8 +21,9 @@ from foresay.arrays import Int32s
 from foresay.draft import VerdictBatch
 from foresay.drafters import SuffixDrafter
 from foresay.errors import InputError
+from foresay.integrations.vllm.host import move_in
 from foresay.integrations.vllm.meter import log
-from foresay.integrations.vllm.settings import read_settings
+from foresay.integrations.vllm.settings import asks_for_suffix, read_settings
 
 __all__ = ["SuffixDecodingCache", "SuffixDecodingDraft", "register"]
 
@@ -60,8 +61,9 @@ class SuffixDecodingCache:
 
     A request that was stopped and comes back with the same prompt goes on with all of its text.
 
-    Mutates: only through its methods. Valid until: for ever. Raises: InputError for a value or a
-    setting that is not valid. GIL: released while the core works.
+    Mutates: only through its methods; inside vLLM, its rejection sampler (`sampled`). Valid until:
+    for ever. Raises: InputError for a value or a setting that is not valid. GIL: released while the
+    core works.
     """
 
     def __init__(self, max_tree_depth: int = 64, max_cached_requests: int = -1) -> None:
@@ -79,6 +81,7 @@ class SuffixDecodingCache:
             threads=1,  # vLLM asks for one request at a time
             corpus=settings.corpus or None,
         )
+        move_in("suffix", settings, 1)
         self._active: dict[Hashable, Request] = {}
         self._cached: dict[Hashable, None] = {}  # oldest first
         self._stopped: OrderedDict[Hashable, tuple[int, Int32s]] = OrderedDict()
@@ -189,10 +192,18 @@ class SuffixDecodingCache:
 def register() -> None:
     """Let vLLM's method `suffix` find our cache, if FORESAY_VLLM_SUFFIX is on.
 
+    vLLM calls this for every command. A setting that is not valid is logged here, and ends only
+    what needs the settings: a drafter is refused when it is made.
+
     Mutates: sys.modules, if asked to; a second call changes nothing. Valid until: the process ends.
-    Raises: InputError for a setting that is not valid. GIL: held.
+    Raises: nothing. GIL: held.
     """
-    if not read_settings().suffix:
+    try:
+        asked = read_settings().suffix
+    except InputError as error:
+        log.warning("foresay: %s", error)
+        asked = asks_for_suffix()
+    if not asked:
         return
     name = f"{_HOME}.suffix_decoding"
     there = sys.modules.get(name)

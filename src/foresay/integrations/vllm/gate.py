@@ -3,7 +3,10 @@
 A drafted token is worth verifying if its chance to be kept is above what it costs, in tokens: the
 seconds that one more token adds to a step, times the tokens that are made per second. Both are
 measured here, apart for every size of batch, from the time between two steps; the time of drafting
-counts too. If drafting as a whole does not pay, nothing is drafted but for a trial now and then.
+counts too. If drafting as a whole does not pay, nothing is drafted but for a trial now and then,
+and but for tokens that are nearly sure: text that is known can come at any time, and what guesses
+were worth before says nothing about it. Sure tokens have an account of their own, and pauses that
+grow as long as they do not pay either.
 
 Ranks of a tensor-parallel group measure different times, and must draft the same. There nothing is
 measured: the number of requests and the chances, which are equal on all ranks, decide alone.
@@ -19,13 +22,15 @@ _MEMORY = 0.98  # what is left of a step's weight one step later
 _ENOUGH = 12  # steps before a measurement counts
 _TRIAL = 64  # steps between two that are not as they seem best
 _LATE = 4  # times the usual: a step that waited for something else
+_SURE = 0.8  # a chance from which on a token is tried even if others do not pay
+_SURE_MEMORY = 0.8  # shorter than the other: a few steps show whether sure tokens pay
 
 
 class Gate:
     """Decides, for each step, the least chance that a drafted token must have.
 
     least_chance  it is never lower than this
-    max_requests      nothing is drafted while more requests run; 0: no bound
+    max_requests  nothing is drafted while more requests run; 0: no bound
     measure       whether times count; must be off where several ranks draft for themselves
 
     Mutates: only through `observe`. Valid until: for ever. Raises: nothing. GIL: held.
@@ -49,22 +54,31 @@ class Gate:
             return None if self._measure and cost and cost.steps % 4 == 3 else self._least_chance
         trial = cost.steps % _TRIAL == 0
         if not cost.pays():
-            return self._least_chance if trial else None
+            if trial:
+                return self._least_chance
+            return max(self._least_chance, _SURE) if cost.steps >= cost.sure_again else None
         if trial:
             return None  # to know what a step costs without
         return min(1.0, max(self._least_chance, cost.per_node() * cost.rate()))
 
     def observe(
-        self, rows: int, nodes: int, tokens: int, seconds: float, draft_seconds: float
+        self,
+        rows: int,
+        nodes: int,
+        tokens: int,
+        seconds: float,
+        draft_seconds: float,
+        least: float = 0.0,
     ) -> None:
-        """A step of `rows` requests verified `nodes` drafted tokens and made `tokens`.
+        """A step of `rows` requests verified `nodes` drafted tokens, each with a chance of `least`
+        or more, and made `tokens`.
 
         Mutates: what is known of such steps. Valid until: outweighed by later ones. Raises:
         nothing. GIL: held.
         """
         if self._measure:
             cost = self._costs.setdefault(rows.bit_length(), _Cost())
-            cost.observe(rows, nodes, tokens, seconds, draft_seconds)
+            cost.observe(rows, nodes, tokens, seconds, draft_seconds, least >= _SURE)
 
 
 @dataclass(slots=True)
@@ -84,8 +98,17 @@ class _Cost:
     nodes: float = 0.0
     won: float = 0.0  # tokens beyond one per request
     drafting: float = 0.0  # seconds
+    # Steps without drafts, and steps that verified nothing but sure tokens:
+    plain_tokens: float = 0.0
+    plain_seconds: float = 0.0
+    sure_tokens: float = 0.0
+    sure_seconds: float = 0.0
+    sure_pause: int = 0  # steps to wait after a trial of sure tokens
+    sure_again: int = 0  # the step from which on they may be tried
 
-    def observe(self, rows: int, nodes: int, tokens: int, seconds: float, drafting: float) -> None:
+    def observe(
+        self, rows: int, nodes: int, tokens: int, seconds: float, drafting: float, sure: bool
+    ) -> None:
         if self.steps >= _ENOUGH:
             seconds = min(seconds, _LATE * self.t / self.weight)
         self.steps += 1
@@ -102,6 +125,16 @@ class _Cost:
             self.nodes = self.nodes * _MEMORY + nodes
             self.won = self.won * _MEMORY + tokens - rows
             self.drafting = self.drafting * _MEMORY + drafting
+        else:
+            self.plain_tokens = self.plain_tokens * _MEMORY + tokens
+            self.plain_seconds = self.plain_seconds * _MEMORY + seconds
+        if nodes and sure:
+            self.sure_tokens = self.sure_tokens * _SURE_MEMORY + tokens
+            self.sure_seconds = self.sure_seconds * _SURE_MEMORY + seconds + drafting
+            # Rates, side by side: the slope still knows the steps in which guesses were bad.
+            pays = self.sure_tokens * self.plain_seconds >= self.plain_tokens * self.sure_seconds
+            self.sure_pause = 0 if pays else min(_TRIAL, max(1, 2 * self.sure_pause))
+            self.sure_again = self.steps + self.sure_pause
 
     def per_node(self) -> float:
         """Seconds that one more token adds to a step: the slope, never negative."""

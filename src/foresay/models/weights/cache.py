@@ -10,17 +10,20 @@ import errno
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from foresay.errors import ModelError
+from foresay.models.progress import Progress, silent
 
 __all__ = ["FORMAT", "cache_folder", "place", "writing"]
 
 FORMAT = 1
 """Changes when the same file would be converted to other bits; part of the names in the cache."""
 
+_LOOK = 0.05  # seconds between looks whether another process is done
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -39,10 +42,13 @@ def cache_folder(cache: str | os.PathLike[str] | None = None) -> Path:
     return Path("~/.cache/foresay").expanduser()
 
 
-def place(final: Path, build: Callable[[Path], None], *, needed: int) -> Path:
+def place(
+    final: Path, build: Callable[[Path], None], *, needed: int, progress: Progress = silent
+) -> Path:
     """`final`, built by `build` in a temporary folder if it is not there yet.
 
     needed    bytes that `build` will write; too little free space is found before it starts
+    progress  told if another process builds it, which is waited for
 
     Mutates: makes `final`, all of it or none of it, and a lock file beside it; removes what a
     killed process left. Valid until: somebody deletes the folder. Raises: ModelError when it cannot
@@ -52,7 +58,7 @@ def place(final: Path, build: Callable[[Path], None], *, needed: int) -> Path:
         return final
     with writing(final.parent, needed):
         final.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(final.with_name(f".{final.name}.lock")):
+        with _locked(final.with_name(f".{final.name}.lock"), progress):
             if final.is_dir():  # another process was faster
                 return final
             temporary = final.with_name(f".{final.name}.tmp")
@@ -96,15 +102,25 @@ def writing(folder: Path, needed: int) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, progress: Progress) -> Iterator[None]:
     # The file stays: removing it would let a third process lock a new one while a second still
     # waits for the old.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        while not _lock(descriptor):
+            progress("wait", 0, None)  # which may end it; a lock that is waited for could not be
+            time.sleep(_LOOK)
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _sync(path: Path) -> None:

@@ -17,11 +17,11 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from foresay.errors import InputError, ModelError, UnsupportedModel
+from foresay.models.progress import Progress, silent
 from foresay.models.weights.cache import FORMAT, place
 from foresay.models.weights.gguf_config import Plan, Source, check_rope_factors, plan
 from foresay.models.weights.gguf_header import Header, Tensor, read_header
 from foresay.models.weights.gguf_tokenizer import Words, words_of
-from foresay.models.weights.progress import Progress
 from foresay.models.weights.shards import LARGEST, Chunks, bf16_of, write_shards
 
 __all__ = ["convert", "size_of", "write_model"]
@@ -77,12 +77,12 @@ def write_model(
     made = plan(header, path)
     words = words_of(header, made.config["vocab_size"], path)
     with open(file, "rb") as opened:
-        reader = _Reader(opened, path, progress)
+        reader = _Reader(opened, path, progress or silent)
         if made.rope_factors is not None:
             factors = np.concatenate([part.ravel() for part in reader.parts(made.rope_factors)])
             check_rope_factors(factors, made.config, path)
         sources = _untied(made, reader)
-        reader.total = sum(source.tensor.size for source in sources.values())
+        reader.begin(sum(source.tensor.size for source in sources.values()))
         tensors: dict[str, tuple[tuple[int, ...], Chunks]] = {
             name: (source.tensor.shape, partial(reader.bits, source))
             for name, source in sources.items()
@@ -127,9 +127,14 @@ def _texts(made: Plan, words: Words, *, tied: bool) -> dict[str, Any]:
 class _Reader:
     """The tensors of an open file, in parts."""
 
-    def __init__(self, file: BinaryIO, path: str, progress: Progress | None) -> None:
+    def __init__(self, file: BinaryIO, path: str, progress: Progress) -> None:
         self._file, self._path, self._progress = file, path, progress
-        self.done, self.total = 0, 0
+        self._done = self._total = 0
+
+    def begin(self, total: int) -> None:
+        """From now on what is decoded counts, up to so many bytes."""
+        self._done, self._total = 0, total
+        self._progress("convert", 0, total)
 
     def parts(self, tensor: Tensor, unit: int = 1) -> Iterator[NDArray[np.float32]]:
         """Rows as float32, as many at a time as is comfortable, always whole units of rows."""
@@ -166,9 +171,8 @@ class _Reader:
                     "no numbers, or too large for bfloat16"
                 )
             yield bf16_of(part)
-        self.done += tensor.size
-        if self._progress is not None:
-            self._progress("convert", self.done, self.total)
+        self._done += tensor.size
+        self._progress("convert", self._done, self._total)
 
     def same(self, one: Tensor, two: Tensor) -> bool:
         """Whether two tensors have the same bytes."""

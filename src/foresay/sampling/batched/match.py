@@ -39,12 +39,15 @@ def match(
     *,
     kernel: Kernel | None = None,
     threads: int = 0,
+    every_row: bool = False,
 ) -> Verified:
     """Accepts each drafted token that the target would have chosen, and adds its next own choice.
 
     logits   [N + B, V], on any device: for each request its rows, after its text and each node
     kernel   what chooses: by default the best there is for the logits' device
     threads  of the core; 0: as many as torch uses
+    every_row  let the core choose from all rows, also from those that no walk reaches. The verdicts
+             are the same; a proof sees then that the walks are right without the core's help
 
     Mutates: nothing. Valid until: for ever. Raises: InputError for arguments that do not fit each
     other; logits that are no law are the request's own failure. GIL: released in the core.
@@ -52,15 +55,14 @@ def match(
     drafts, logits, asks, rows = checked(drafts, logits, asks)
     refusals = refused(drafts, asks, logits.shape[1])
     if refusals:
-        rule = partial(match, kernel=kernel, threads=threads)
+        rule = partial(match, kernel=kernel, threads=threads, every_row=every_row)
         return without(refusals, rule, drafts, logits, asks)
     kernel = known_kernel(kernel or _best_for(logits), logits, ("core", "triton", "torch"))
     given = law.scores(logits, rows, asks)
-    chosen, status = _choose(given, rows, asks, kernel, threads)
+    chosen, status = _choose(given, rows, asks, kernel, threads, every_row)
 
     # A row is reached if its parent is, and chose its token.
-    agrees = (rows.parent < 0) | (chosen[rows.parent] == rows.token)
-    reached = rows.parent < 0
+    agrees, reached = _agrees(rows, chosen), rows.parent < 0
     for _ in range(int(rows.depth.max(initial=0))):
         reached = reached | (agrees & reached[rows.parent] & (rows.parent >= 0))
     ends = reached & (status == RowStatus.GOOD)
@@ -72,6 +74,12 @@ def match(
     last[rows.request[order]] = order  # of several writes the last one stays
     failures = failures_of(status[rows.starts[:-1]], asks)
     return verdicts(rows, asks, last, chosen[last], failures)
+
+
+def _agrees(rows: Rows, chosen: Longs) -> NDArray[np.bool_]:
+    """Whether the row's parent chose its token; a row without a parent agrees."""
+    found: NDArray[np.bool_] = (rows.parent < 0) | (chosen[rows.parent] == rows.token)
+    return found
 
 
 def _best_for(logits: Tensor) -> Kernel:
@@ -91,7 +99,7 @@ def _readable(logits: Tensor) -> NDArray[Any]:
 
 
 def _choose(
-    given: law.Scores, rows: Rows, asks: AskBatch, kernel: Kernel, threads: int
+    given: law.Scores, rows: Rows, asks: AskBatch, kernel: Kernel, threads: int, every_row: bool
 ) -> tuple[Longs, NDArray[np.uint8]]:
     """The token of each row, and what became of the row."""
     seeds, positions = asks.seeds[rows.request], asks.positions[rows.request] + rows.depth
@@ -103,7 +111,7 @@ def _choose(
             positions=positions.astype(np.uint32),
             stream=Stream.TARGET,
             offsets=rows.starts.astype(np.int32),
-            gates=rows.parent.astype(np.int32),
+            gates=np.full(len(rows), -1, np.int32) if every_row else rows.parent.astype(np.int32),
             tokens=rows.token.astype(np.int32),
             threads=threads_of(threads),
         )

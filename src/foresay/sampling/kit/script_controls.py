@@ -113,6 +113,18 @@ def _padding_accepted(slot: _Slot) -> Walk:
     return path, tokens
 
 
+def _some_are_always_right(slot: _Slot) -> Walk:
+    """Drafted tokens of some ids are accepted, whatever the target chose."""
+    nodes = list(zip(slot.draft.parents.tolist(), slot.draft.tokens.tolist(), strict=True))
+
+    def choose(node: int) -> int:
+        own = slot.choose(node)
+        always = [token for parent, token in nodes if parent == node and token % 7 == 3]
+        return own if (node, own) in nodes or not always else always[0]
+
+    return slot.walk(choose)
+
+
 def _first_twin(slot: _Slot) -> Walk:
     """Of equal siblings always the first is named, also where the path went through another."""
     path, tokens = _right(slot)
@@ -196,6 +208,10 @@ CONTROLS: Mapping[str, tuple[Verify, str]] = MappingProxyType(
             "a token that ends the answer does not end the path",
         ),
         "room": (_verify(_right, room=False), "a path goes on when max_tokens is reached"),
+        "some always": (
+            _verify(_some_are_always_right),
+            "drafted tokens of some ids (3, 10, 17, ...) are accepted without a look",
+        ),
         "twins": (
             _verify(_first_twin),
             "of equal siblings the first is named where the path went through another",

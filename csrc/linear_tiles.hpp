@@ -1,17 +1,11 @@
-// Linear layers for machines with AVX-512 and AMX. CMakeLists.txt says how this file is compiled; it may be for none.
+// Linear layers in matrix tiles, for one level; see csrc/level.hpp.
 //
 // One output of one row is one chain of sums: the tiles of 32 inputs one after the other, each in the processor's order,
-// then the bias. A tile's row does not see the tile's other rows, so how rows are grouped changes no bit. What comes after
-// it (an activation, a product, a sum) is rounded to bfloat16 each time, as it would be in layers of their own.
-//
-// Nothing of the standard library is used, for the reason that csrc/attention_loops.hpp gives.
-#include "linear_kernel.hpp"
+// then the bias. A tile's row does not see the tile's other rows, so how rows are grouped changes no bit.
+#pragma once
 
-#ifdef __AMX_BF16__
-
-#define FORESAY_WIDTH 16
+#include "linear_results.hpp"
 #include "tiles.hpp"
-#include "vectors.hpp"
 
 namespace foresay::linear {
 namespace {
@@ -19,8 +13,6 @@ namespace {
 constexpr size_t kRows = 16;                 // of a tile
 constexpr size_t kKept = size_t{768} << 10;  // bytes of rows that stay in the second cache while panels pass
 constexpr size_t kAhead = 8192;              // numbers by which weights are fetched ahead
-
-FORESAY_INLINE size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
 /// Tile loads wait for memory one after the other; these do not. Into the second cache: it has three times as many places
 /// for lines on their way as the first. What lies beyond the weights is not touched.
@@ -63,43 +55,6 @@ FORESAY_INLINE void sum(const Job& job, const uint16_t* weight, const uint16_t* 
     }
 }
 
-typedef uint16_t Halves __attribute__((vector_size(32)));
-
-FORESAY_INLINE Vec widened(Halves numbers) { return reinterpret_cast<Vec>(__builtin_convertvector(numbers, Words) << 16); }
-
-/// Rounded to the nearest, of two the even one.
-FORESAY_INLINE Halves rounded(Vec value) {
-    const Words bits = reinterpret_cast<Words>(value), none = Words{} + 0x7FC0;
-    const Words out = value != value ? none : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-    return __builtin_convertvector(out, Halves);
-}
-
-/// x / (1 + e^-x), without a power of more than 1.
-FORESAY_INLINE Vec silu(Vec x) {
-    const Words sign = reinterpret_cast<Words>(x) & 0x80000000u;
-    const Vec power = exponential(reinterpret_cast<Vec>(reinterpret_cast<Words>(x) | 0x80000000u));
-    return (sign != 0 ? x * power : x) / (all(1.0f) + power);
-}
-
-/// 16 columns of one row; `present` says which of them there are.
-FORESAY_INLINE void write(const Job& job, size_t column, size_t row, __mmask16 present, const float* sums, const float* ups) {
-    Halves result = rounded(load<Vec>(sums) + load<Vec>(job.layer.bias + column));
-    if (ups) result = rounded(widened(rounded(silu(widened(result)))) * widened(rounded(load<Vec>(ups) + load<Vec>(job.up.bias + column))));
-    const size_t at = row * job.outs + column;
-    if (job.added) result = rounded(widened(reinterpret_cast<Halves>(_mm256_maskz_loadu_epi16(present, job.added + at))) + widened(result));
-    _mm256_mask_storeu_epi16(job.out + at, present, reinterpret_cast<__m256i>(result));
-}
-
-FORESAY_INLINE void write(const Job& job, size_t panel, size_t first, size_t rows, const float* sums, const float* ups) {
-    for (size_t half = 0; half < kPanel; half += 16) {
-        const size_t column = panel * kPanel + half;
-        if (column >= job.outs) return;
-        const auto present = static_cast<__mmask16>(job.outs - column >= 16 ? 0xFFFF : (1u << (job.outs - column)) - 1);
-        for (size_t row = 0; row < rows; ++row)
-            write(job, column, first + row, present, sums + row * kPanel + half, ups ? ups + row * kPanel + half : nullptr);
-    }
-}
-
 /// Rows `first` up to `end` of one panel; the tiles have kRows rows, except for the last rows of all.
 FORESAY_INLINE void panel_of(const Job& job, size_t panel, size_t first, size_t end, const Tiling& whole, const Tiling& last) {
     alignas(64) float sums[2 * kRows * kPanel], ups[2 * kRows * kPanel];
@@ -119,7 +74,7 @@ FORESAY_INLINE void panel_of(const Job& job, size_t panel, size_t first, size_t 
         };
         add(job.layer.weight + place, sums);
         if (job.up.weight) add(job.up.weight + place, ups);
-        write(job, panel, row, rows, sums, job.up.weight ? ups : nullptr);
+        write_panel(job, panel, row, rows, sums, job.up.weight ? ups : nullptr);
     }
     if (switched) FORESAY_TILE_SET(whole);
 }
@@ -136,14 +91,7 @@ void multiply(const Job& job, size_t first, size_t end) noexcept {
     _tile_release();
 }
 
+constexpr Kernel kKernel = {kRows, nullptr, multiply};
+
 }  // namespace
-
-const Kernel kTiles = {"tiles", multiply};
-
 }  // namespace foresay::linear
-
-#else
-
-const foresay::linear::Kernel foresay::linear::kTiles = {};
-
-#endif

@@ -1,0 +1,66 @@
+"""The vLLM that this process runs in: what it is told, and what it is asked."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import fields
+from typing import Any
+
+from foresay import __version__
+from foresay.integrations.vllm.meter import log
+from foresay.integrations.vllm.sampled import mend
+from foresay.integrations.vllm.settings import Settings
+
+__all__ = ["drafts_by_rows", "move_in"]
+
+_OLDEST, _NEWEST = (0, 22), (0, 32)
+_warned = False
+
+
+def move_in(method: str, settings: Settings, threads: int) -> None:
+    """A drafter of ours begins: say so in one line, look at vLLM's version, mend its sampler.
+
+    Mutates: vLLM's rejection sampler (`sampled`). Valid until: the process ends. Raises: nothing.
+    GIL: held.
+    """
+    version = str(getattr(sys.modules.get("vllm"), "__version__", "?"))
+    changed = [
+        f"{item.name}={getattr(settings, item.name)!r}"
+        for item in fields(settings)
+        if getattr(settings, item.name) != item.default
+    ]
+    log.info(
+        "foresay %s in vLLM %s: %s, threads: %d, settings: %s",
+        __version__,
+        version,
+        method,
+        threads,
+        ", ".join(changed) or "as by default",
+    )
+    _warn_of(version)
+    mend()
+
+
+def _warn_of(version: str) -> None:
+    global _warned
+    found = re.match(r"(\d+)\.(\d+)", version)
+    number = (int(found[1]), int(found[2])) if found else None
+    if not _warned and (number is None or not _OLDEST <= number <= _NEWEST):
+        _warned = True
+        log.warning(
+            "foresay: vLLM %s is none that foresay %s is written for (0.22 to 0.32); compare its "
+            "answers with `foresay lossless --servers`",
+            version,
+            __version__,
+        )
+
+
+def drafts_by_rows(speculative_config: Any) -> list[tuple[int, int]]:
+    """(from how many requests on, how many tokens), in order, as vLLM's key
+    num_speculative_tokens_per_batch_size asks for; empty without it.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+    given = getattr(speculative_config, "num_speculative_tokens_per_batch_size", None) or []
+    return sorted((int(first), int(most)) for first, _, most in given)

@@ -1,0 +1,193 @@
+"""What sampled requests need to be exact inside vLLM on processors.
+
+Three things, put into vLLM's rejection sampler when a drafter of ours is made. The first two are
+faults that it has with any speculation; its functions are called and looked at first, and left
+alone where they do what they say.
+
+Where vLLM leaves the temperature, top_k and top_p of drafted tokens as they happened to lie in
+memory (its stand-in for a Triton kernel writes into a copy: vllm#55005), they are filled in.
+
+Where it fails, and with it the server, when a request has a top_k and nothing was drafted for any
+request of the step, the function that cannot take no tokens is not called with none.
+
+vLLM accepts a drafted token by a coin, so that a request's seed gives one text only as long as the
+drafts are the same; ours depend on what others wrote. A request with a seed gets here, at each
+place, the token that vLLM's own sampler draws there without drafts, from the same generator in the
+same state, and a drafted token is kept where it is that one. So the seed gives the same text with
+drafts and without, and any draft is as good as another.
+
+On other devices nothing is touched: Triton's kernel fills in what it should.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from foresay.integrations.vllm.meter import log
+
+__all__ = ["mend"]
+
+_SAMPLER = "vllm.v1.sample.rejection_sampler"
+_NOTHING = -1  # vLLM's sign for no token
+_GIVEN = [  # what rejection_sample is given first; under other names it means something else
+    "draft_token_ids",
+    "num_draft_tokens",
+    "max_spec_len",
+    "cu_num_draft_tokens",
+    "draft_probs",
+    "target_logits",
+    "bonus_token_ids",
+    "sampling_metadata",
+]
+
+
+def mend() -> None:
+    """Make sampled requests exact, if this is a process of vLLM that computes on processors.
+
+    Mutates: vLLM's rejection sampler, once. Valid until: the process ends. Raises: nothing; what
+    cannot be mended is logged. GIL: held.
+    """
+    sampler, platforms = sys.modules.get(_SAMPLER), sys.modules.get("vllm.platforms")
+    if sampler is None or platforms is None or not platforms.current_platform.is_cpu():
+        return
+    try:
+        _mend_expansion(sampler)
+        _mend_steps_without_drafts(sampler)
+        _mend_seeds(sampler)
+    except Exception:
+        log.exception(
+            "foresay: this vLLM's sampler could not be looked at; with drafts, requests with a "
+            "temperature may get other texts than without"
+        )
+
+
+def _mend_expansion(sampler: Any) -> None:
+    if _is_expanded(sampler.expand_batch_to_tokens):
+        return
+    sampler.expand_batch_to_tokens = _expand
+    log.warning(
+        "foresay: this vLLM does not fill in temperature, top_k and top_p of drafted tokens "
+        "(vllm#55005); they are filled in for it"
+    )
+
+
+def _mend_steps_without_drafts(sampler: Any) -> None:
+    import torch
+
+    theirs = sampler.apply_top_k_top_p
+    try:
+        theirs(torch.zeros(0, 8), torch.zeros(0, dtype=torch.int32), None)
+    except (RuntimeError, IndexError):
+        sampler.apply_top_k_top_p = lambda logits, k, p: (
+            theirs(logits, k, p) if len(logits) else logits
+        )
+        log.warning(
+            "foresay: this vLLM fails with top_k in steps without drafted tokens; it is mended"
+        )
+
+
+def _is_expanded(expand: Callable[..., Any]) -> bool:
+    """Whether each row's value is repeated for its tokens. Twice, as what was not written may be
+    right by chance.
+    """
+    import torch
+
+    ends = torch.tensor([2, 2, 5], dtype=torch.int32)
+    for a, b in ((0.5, 0.75), (1.25, 0.0)):
+        found = expand(torch.tensor([a, 3.0, b]), ends, 5, replace_from=0, replace_to=1)
+        if found.tolist() != [a, a, b or 1.0, b or 1.0, b or 1.0]:
+            return False
+    return True
+
+
+def _expand(
+    x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0
+) -> Any:
+    counts = cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1))
+    x = x.masked_fill(x == replace_from, replace_to)
+    return x.repeat_interleave(counts, output_size=num_tokens)
+
+
+def _mend_seeds(sampler: Any) -> None:
+    if hasattr(sampler.rejection_sample, "_foresay"):
+        return
+    given = list(inspect.signature(sampler.rejection_sample).parameters)[: len(_GIVEN)]
+    if given != _GIVEN:
+        log.warning(
+            "foresay: this vLLM's rejection_sample takes %s, not %s; with drafts, a request's seed "
+            "may give other texts than without",
+            ", ".join(given),
+            ", ".join(_GIVEN),
+        )
+        return
+    coupled = _Coupled(sampler.RejectionSampler.forward, sampler.rejection_sample)
+
+    def forward(
+        self: Any, metadata: Any, draft_probs: Any, logits: Any, sampling_metadata: Any
+    ) -> Any:
+        return coupled.forward(self, metadata, draft_probs, logits, sampling_metadata)
+
+    def rejection_sample(*args: Any, **kwargs: Any) -> Any:
+        return coupled.sample(*args, **kwargs)
+
+    rejection_sample._foresay = True  # type: ignore[attr-defined]
+    sampler.RejectionSampler.forward, sampler.rejection_sample = forward, rejection_sample
+
+
+class _Coupled:
+    """vLLM's two functions, and around them what gives a row with a seed its own tokens."""
+
+    def __init__(self, forward: Callable[..., Any], sample: Callable[..., Any]) -> None:
+        self._forward, self._sample = forward, sample
+        self._draw: Any = None
+        self._rows: dict[int, tuple[Any, Any]] = {}  # a generator, and its state before the step
+
+    def forward(
+        self, this: Any, metadata: Any, draft_probs: Any, logits: Any, sampling: Any
+    ) -> Any:
+        self._draw, self._rows = this.sampler.topk_topp_sampler, {}
+        if not getattr(this, "synthetic_mode", False):
+            for row, generator in sampling.generators.items():
+                count = metadata.num_draft_tokens[row]
+                if count:
+                    self._rows[row] = generator, generator.get_state()
+                    # The last token is drawn first. So that it gets the noise of its own place,
+                    # that of the places before it is drawn once in vain.
+                    some, again = logits[:count].float(), dict.fromkeys(range(count), generator)
+                    self._draw(some.clone(), again, None, None)
+        try:
+            return self._forward(this, metadata, draft_probs, logits, sampling)
+        finally:
+            self._rows = {}
+
+    def sample(
+        self,
+        drafted: Any,
+        counts: list[int],
+        most: int,
+        ends: Any,
+        probs: Any,
+        logits: Any,
+        last: Any,
+        *more: Any,
+        **named: Any,
+    ) -> Any:
+        after = {row: generator.get_state() for row, (generator, _) in self._rows.items()}
+        out = self._sample(drafted, counts, most, ends, probs, logits, last, *more, **named)
+        for row, (generator, before) in self._rows.items():
+            count, end = counts[row], int(ends[row])
+            generator.set_state(before)
+            out[row] = _NOTHING
+            for at, place in enumerate(range(end - count, end)):
+                law = logits[place : place + 1].clone()
+                token = int(self._draw(law, {0: generator}, None, None)[0])
+                out[row, at] = token
+                if token != drafted[place]:
+                    break
+            else:
+                out[row, count] = last[row, 0]
+                generator.set_state(after[row])
+        return out

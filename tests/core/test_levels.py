@@ -1,0 +1,167 @@
+"""Levels of processors: which one is used, that everything follows it, and what is the same on all
+of them. The tests of the kernels themselves run on every level, each in its own file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.attention_twin import shortened
+from foresay import _core
+from foresay.errors import InputError
+
+LEVELS = _core.cpu_levels()
+KNOWN = ("amx", "avx512", "avx2", "neon", "plain")  # the best first
+
+
+def ints(*values: int) -> Any:
+    return np.array(values, np.int32)
+
+
+def results(level: str = "") -> dict[str, str]:
+    """What each kind of kernel computes, as hashes: of sums whose order and roundings show."""
+    rng = np.random.default_rng(1)
+    floats = rng.standard_normal((8, 1000)).astype(np.float32)
+    bits, rows = shortened(floats[:, :192]), np.arange(8)
+    found: dict[str, Any] = {}
+    # Products that cancel each other: what is left is rounding, in the order of the sums.
+    layer = _core.Linear(np.concatenate([bits, bits], axis=1), None, level)
+    left = np.empty((8, 8), np.uint16)
+    layer.multiply(np.concatenate([bits[::-1], bits[::-1] ^ 0x8000], axis=1), left)
+    found["linear"] = (left,)
+    weights = np.empty(floats.shape)
+    found["weights"] = (
+        weights,
+        *_core.weigh(
+            floats,
+            rows=rows,
+            temperatures=np.full(8, 0.7, np.float32),
+            weights=weights,
+            walks=rows,
+            threads=1,
+            level=level,
+        ),
+    )
+    kv, out = _core.Kv([(1, 64, 64)], "float32"), np.empty((1, 40, 2, 64), np.float32)
+    step = _core.AttentionStep([kv], ints(0, 40), ints(*range(-1, 39)), level)
+    shape = rng.standard_normal((1, 2, 40, 64)).astype(np.float32)
+    step.attend(0, shape, shape[:, :1], shape[:, 1:], out, 0.125)
+    found["attention"] = (out,)
+    normed = np.empty_like(bits)
+    _core.rms_norm(bits, bits[0].copy(), 1e-5, normed, level)
+    found["norm"] = (normed,)
+    found["choices"] = _core.choose(
+        floats,
+        temperatures=np.array([0, 0.3, 1, 1, 2, 5, 0, 1], np.float32),
+        seeds=np.arange(8, dtype=np.uint64),
+        positions=np.arange(8, dtype=np.uint32),
+        stream=0,
+        offsets=ints(*range(9)),
+        gates=np.full(8, -1, np.int32),
+        tokens=np.full(8, -1, np.int32),
+        threads=1,
+        level=level,
+    )
+    return {
+        name: hashlib.sha256(
+            b"".join(np.ascontiguousarray(a).tobytes() for a in arrays)
+        ).hexdigest()
+        for name, arrays in found.items()
+    }
+
+
+def forced(value: str, code: str) -> subprocess.CompletedProcess[str]:
+    """The level is decided once per process."""
+    environment = os.environ | {"FORESAY_CPU": value, "PYTHONPATH": os.pathsep.join(sys.path)}
+    site = ["-S"] if sys.flags.no_site else []
+    return subprocess.run(
+        [sys.executable, *site, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_the_levels_are_known_and_the_best_comes_first() -> None:
+    assert LEVELS[-1] == "plain"
+    assert [level for level in KNOWN if level in LEVELS] == LEVELS
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_everything_follows_the_variable(level: str) -> None:
+    code = (
+        "import json; from core.test_levels import _core, results;"
+        "print(json.dumps([_core.cpu_level(), _core.better_cpu_levels(), results()]))"
+    )
+    done = forced(level, code)
+    assert done.returncode == 0, done.stderr
+    used, better, found = json.loads(done.stdout)
+    assert used == level
+    assert found == results(level)
+    offered = [name for name, why in better if why == f"{level} is forced by FORESAY_CPU"]
+    assert offered == LEVELS[: LEVELS.index(level)]
+    assert all(why for _, why in better)
+
+
+def test_levels_are_told_apart() -> None:
+    """Else the test above would see nothing: what is fused is rounded less often. Products of
+    bfloat16 are exact, so that there is nothing to fuse; but tiles add them in another order."""
+    plain = results("plain")
+    for level in LEVELS[:-1]:
+        found = results(level)
+        assert found["attention"] != plain["attention"]
+        assert found["weights"] != plain["weights"]
+        assert (found["linear"] != plain["linear"]) == (level == "amx")
+
+
+def test_choices_and_norms_are_the_same_on_all_levels() -> None:
+    found = [results(level) for level in LEVELS]
+    for name in ("choices", "norm"):
+        assert len({result[name] for result in found}) == 1
+
+
+@pytest.mark.parametrize("value", ["sse9", "NEON", "tiles", *(set(KNOWN) - set(LEVELS))])
+def test_a_level_that_is_not_there_is_said_where_it_is_used(value: str) -> None:
+    """And nowhere else: the package can be imported, and its versions asked for."""
+    code = (
+        "from core.test_levels import InputError, _core, results\n"
+        "import foresay; from foresay.drafters import SuffixDrafter; SuffixDrafter()\n"
+        "for use in (_core.cpu_level, _core.better_cpu_levels, results):\n"
+        "    try: use()\n"
+        "    except InputError as error: print(error)\n"
+        "print(len(results('plain')))"
+    )
+    done = forced(value, code)
+    assert done.returncode == 0, done.stderr
+    *said, kinds = done.stdout.splitlines()
+    valid = ", ".join(LEVELS)
+    sentence = f'the environment variable FORESAY_CPU is "{value}", a level that cannot be run here'
+    assert len(said) == 3 and kinds == "5"
+    assert all(line.startswith(f"{sentence}; valid are {valid},") for line in said)
+
+
+def test_an_empty_variable_is_none() -> None:
+    done = forced("", "from foresay import _core; print(_core.cpu_level())")
+    assert done.stdout.strip() == LEVELS[0], done.stderr
+
+
+def test_one_product_is_of_one_level() -> None:
+    if len(LEVELS) == 1:
+        pytest.skip("this machine offers one level only")
+    square = np.ones((32, 32), np.uint16)
+    norm = (np.ones(32, np.uint16), 1e-5)
+    layers = [_core.Linear(square, None, level) for level in (*LEVELS[:1], *LEVELS[1:2] * 6)]
+    block = _core.Block(*layers, norm, norm, 16)  # type: ignore[call-arg, arg-type]
+    step = _core.AttentionStep([_core.Kv([(2, 16, 16)], "bfloat16")], ints(0, 1), ints(-1))
+    turns = np.zeros((1, 16), np.uint16)
+    with pytest.raises(InputError, match=f"^a layer is laid out for {LEVELS[1]}, another for"):
+        block.forward(step, 0, np.ones((1, 32), np.uint16), turns, turns, 1.0)

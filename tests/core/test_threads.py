@@ -1,0 +1,202 @@
+"""The three ways in which the core uses threads, and what threads of Python share. `make tsan` runs
+this file under the thread sanitizer.
+
+1. A team (csrc/team.hpp) for attention, linear layers and whole blocks: OpenMP's if the process has
+   one, else threads of our own for each call.
+2. A crew (csrc/crew.hpp) for the steps of a drafter: threads that are kept, and take pieces.
+3. Threads that live for one call (csrc/parallel.hpp), for choices, weights and corpus files.
+
+And whoever calls has released the GIL: layers, blocks and corpora may be shared by threads that do,
+drafters lock themselves.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from core.attention_twin import shortened
+from core.brute import int32s
+from core.frozen_files import build
+from foresay import Verdict, _core
+from foresay.drafters import SuffixDrafter
+
+on_each_level = pytest.mark.parametrize("level", _core.cpu_levels())
+WIDTH, HEAD = 128, 32
+
+
+def bits(seed: int, *shape: int) -> NDArray[np.uint16]:
+    rng = np.random.default_rng(seed)
+    return shortened(rng.standard_normal(shape).astype(np.float32))
+
+
+def at_once(count: int, work: Callable[[int], object]) -> list[Any]:
+    """What as many threads of Python find, all of which work at the same time."""
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(work, range(count)))
+
+
+# ---- the team ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["threads of our own", "OpenMP"])
+def team(request: pytest.FixtureRequest) -> None:
+    """Once a team is found it stays. (Where torch was imported before, it is OpenMP both times.)"""
+    if request.param == "OpenMP":
+        found = ctypes.util.find_library("gomp")
+        if found is None:
+            pytest.skip("there is no libgomp here")
+        ctypes.CDLL(found, ctypes.RTLD_GLOBAL)
+
+
+def block(level: str) -> _core.Block:
+    square = [_core.Linear(bits(i, WIDTH, WIDTH), None, level) for i in range(4)]
+    up, down = _core.Linear(bits(8, 512, WIDTH), None, level), bits(9, WIDTH, 512)
+    norm = (bits(10, WIDTH), 1e-5)
+    return _core.Block(*square, up, up, _core.Linear(down, None, level), norm, norm, HEAD)  # type: ignore[call-arg, arg-type]
+
+
+def layer(block: _core.Block, level: str, threads: int) -> bytes:
+    """Two steps of two texts through a block: many rows, then few rows that see many."""
+    kvs = [_core.Kv([(WIDTH // HEAD, HEAD, HEAD)], "bfloat16") for _ in range(2)]
+    found = []
+    for rows in (520, 3):
+        parents, offsets = [*range(-1, rows - 1)] * 2, [0, rows, 2 * rows]
+        step = _core.AttentionStep(kvs, int32s(offsets), int32s(parents), level)
+        x, turns = bits(rows, 2 * rows, WIDTH), bits(11, 2 * rows, HEAD)
+        block.forward(step, 0, x, turns, turns, 0.2, threads=threads)
+        for kv in kvs:
+            kv.keep(int32s(range(rows)))
+        found.append(x.tobytes())
+    return b"".join(found)
+
+
+@on_each_level
+@pytest.mark.usefixtures("team")
+def test_a_team_computes_what_one_thread_does(level: str) -> None:
+    made = block(level)
+    alone = layer(made, level, 1)
+    for threads in (2, 3, 5):
+        assert layer(made, level, threads) == alone
+    weight, x = _core.Linear(bits(1, 2048, 256), bits(2, 2048), level), bits(3, 40, 256)
+    outs = []
+    for threads in (1, 2, 4):
+        outs.append(np.empty((40, 2048), np.uint16))
+        weight.multiply(x, outs[-1], threads)
+    assert all(np.array_equal(out, outs[0]) for out in outs)
+
+
+@pytest.mark.usefixtures("team")
+def test_threads_of_python_share_layers() -> None:
+    level = _core.cpu_level()
+    made = block(level)
+    alone = layer(made, level, 1)
+    assert at_once(3, lambda i: layer(made, level, 1 + i)) == [alone] * 3
+
+
+# ---- the crew ------------------------------------------------------------------------------------
+
+
+def drafted(threads: int, requests: int = 80) -> list[tuple[list[int], list[int]]]:
+    """Every draft of some requests that step together, of several groups and a shared history."""
+    rng, drafter = random.Random(5), SuffixDrafter(threads=threads)
+    words = [[rng.randrange(50) for _ in range(5)] for _ in range(12)]
+
+    def text() -> list[int]:
+        return [token for word in rng.choices(words, k=8) for token in word]
+
+    seen: list[tuple[list[int], list[int]]] = []
+    for _ in range(2):
+        states = [drafter.begin(int32s(text()), group=str(i % 5)) for i in range(requests)]
+        for _ in range(4):
+            for draft in drafter.propose(states, [8] * requests):
+                seen.append((draft.tokens.tolist(), draft.parents.tolist()))
+            drafter.observe(states, [Verdict([], rng.choice(words)) for _ in states])
+        for state in states:
+            drafter.finish(state)
+    return seen
+
+
+def test_a_crew_drafts_what_one_thread_does() -> None:
+    alone = drafted(1)
+    assert any(tokens for tokens, _ in alone)
+    for threads in (2, 4):
+        assert drafted(threads) == alone
+
+
+def test_threads_of_python_have_crews_of_their_own() -> None:
+    assert at_once(3, lambda i: drafted(1 + i)) == [drafted(1)] * 3
+
+
+# ---- threads for one call ------------------------------------------------------------------------
+
+
+def chosen(threads: int) -> list[bytes]:
+    rng, rows = np.random.default_rng(2), 30
+    logits = rng.standard_normal((rows, 3000)).astype(np.float32)
+    numbers, warm = np.arange(rows), np.full(rows, 0.8, np.float32)
+    found = [
+        *_core.choose(
+            shortened(logits),
+            temperatures=warm * (numbers % 3).astype(np.float32),
+            seeds=numbers.astype(np.uint64),
+            positions=numbers.astype(np.uint32),
+            stream=0,
+            offsets=int32s(range(rows + 1)),
+            gates=int32s([-1] * rows),
+            tokens=int32s([-1] * rows),
+            threads=threads,
+        )
+    ]
+    weights, probs = np.empty(logits.shape), np.abs(logits)
+    totals, statuses = _core.weigh(
+        logits, rows=numbers, temperatures=warm, weights=weights, walks=numbers, threads=threads
+    )
+    sums, least = _core.sums(probs, rows=numbers, threads=threads)
+    left = _core.subtract(
+        weights,
+        walks=numbers,
+        totals=totals,
+        probs=probs,
+        rows=numbers,
+        sums=sums,
+        threads=threads,
+    )
+    drawn = _core.draw(weights, np.linspace(0, 0.99, rows), threads=threads)
+    arrays: Sequence[Any] = [*found, totals, statuses, sums, least, left, drawn, weights]
+    return [array.tobytes() for array in arrays]
+
+
+def test_threads_choose_and_weigh_what_one_does() -> None:
+    alone = chosen(1)
+    for threads in (2, 5):
+        assert chosen(threads) == alone
+
+
+def test_threads_build_the_file_that_one_does(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    words = [[rng.randrange(200) for _ in range(6)] for _ in range(30)]
+    documents = [[t for word in rng.choices(words, k=60) for t in word] for _ in range(40)]
+    files = []
+    for threads in (1, 2, 4):
+        path = tmp_path / f"{threads}.foresay"
+        build(path, documents, threads=threads)
+        files.append(path.read_bytes())
+    assert files[0] == files[1] == files[2]
+
+
+def test_threads_of_python_call_at_once(tmp_path: Path) -> None:
+    def work(i: int) -> list[bytes]:
+        build(tmp_path / f"{i}.foresay", [[1, 2, 3, i] * 50] * 3)
+        return chosen(1 + i)
+
+    assert at_once(3, work) == [chosen(1)] * 3

@@ -1,0 +1,195 @@
+"""An interrupt at any place leaks no memory: after it, what nobody uses is free."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from foresay import SamplingParams
+from foresay._core import AttentionStep, Kv
+from foresay.engine import prefixes, scheduler
+from foresay.engine.engine import Engine
+from foresay.engine.request import Request
+from foresay.engine.scheduler import Scheduler
+from foresay.models import pages
+from foresay.models.pages import PAGE, Pages
+from foresay.models.target import Target
+from models import zoo
+
+Place = tuple[CodeType, int]
+FILES = {module.__file__ for module in (pages, prefixes, scheduler)}
+
+
+class Stop(BaseException):
+    """What Ctrl-C raises, as far as anybody can tell."""
+
+
+@contextmanager
+def watched(wanted: Callable[[CodeType], bool], seen: Callable[[Place], None]) -> Iterator[None]:
+    """Every bytecode of these functions is told before it runs."""
+
+    def enter(frame: FrameType, event: str, _: Any) -> Any:
+        if not wanted(frame.f_code):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return at
+
+    def at(frame: FrameType, event: str, _: Any) -> Any:
+        if event == "opcode":
+            seen((frame.f_code, frame.f_lasti))
+        return at
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def places(run: Callable[[], object], wanted: Callable[[CodeType], bool]) -> dict[Place, int]:
+    """How often each bytecode runs."""
+    found: dict[Place, int] = {}
+
+    def count(place: Place) -> None:
+        found[place] = found.get(place, 0) + 1
+
+    with watched(wanted, count):
+        run()
+    return found
+
+
+@contextmanager
+def interrupted(wanted: Callable[[CodeType], bool], place: Place, left: int) -> Iterator[None]:
+    """The body ends when that bytecode is to run for the `left`-th time."""
+
+    def strike(here: Place) -> None:
+        nonlocal left
+        if here == place:
+            left -= 1
+            if left == 0:
+                raise Stop
+
+    with pytest.raises(Stop), watched(wanted, strike):
+        yield
+
+
+def in_files(code: CodeType) -> bool:
+    return code.co_filename in FILES
+
+
+class Work:
+    """Some requests through a scheduler with little memory: they wait, share, give way, are kept
+    and forgotten. There is a model's memory, and no model.
+    """
+
+    def __init__(self) -> None:
+        self.scheduler = Scheduler(
+            lambda: Kv([(1, 8, 8)], "float32"), Pages(8), max_running=3, max_rows=90
+        )
+        random = np.random.default_rng(0)
+        alike = random.integers(0, 99, 122)
+        texts = [alike, alike[:70], *random.integers(0, 99, (2, 120))]
+        params = SamplingParams(max_tokens=200)
+        self.requests = [
+            Request(at, text.astype(np.int32), params, 0, (), None, None, None)
+            for at, text in enumerate([*texts, *texts[:2]])
+        ]
+        for request in self.requests:
+            self.scheduler.add(request)
+
+    def go_on(self) -> None:
+        while self.scheduler.running or self.scheduler.waiting:
+            for turn in self.scheduler.schedule():
+                request, kv = turn.request, turn.request.kv
+                assert kv is not None
+                rows = np.arange(turn.tokens, dtype=np.int32)
+                step = AttentionStep([kv], np.array([0, len(rows)], np.int32), rows - 1)
+                for_all = np.zeros((1, 1, len(rows), 8), np.float32)
+                step.attend(0, for_all, for_all, for_all, for_all.reshape(1, -1, 1, 8), scaling=1.0)
+                kv.keep(rows)
+                if turn.whole:
+                    request.append(np.array([5], np.int32))
+                    self.scheduler.room_for(request, 70)
+                if len(request) - len(request.prompt) == 9:
+                    self.scheduler.release(request, keep=True)
+                    request.finish_reason = "length"
+        self.scheduler.forget()
+
+    def end(self) -> None:
+        """As `Engine.cancel` does it."""
+        for request in self.requests:
+            if request.finished:
+                self.scheduler.mend()
+            else:
+                self.scheduler.release(request, keep=False)
+
+
+def test_every_bytecode_of_the_scheduler() -> None:
+    whole = Work()
+    found = places(whole.go_on, in_files)
+    names = {code.co_name for code, _ in found}
+    assert {"hold", "release", "keep", "drop_oldest", "_preempt", "_admit", "longest"} <= names
+    assert sum(request.stats.preemptions for request in whole.requests) > 0
+    assert any(request.stats.shared_tokens for request in whole.requests)
+    assert len(found) > 1000
+    for place, times in found.items():
+        for at in {1, times}:
+            work = Work()
+            with interrupted(in_files, place, at):
+                work.go_on()
+            work.end()
+            left = work.scheduler
+            left.check_integrity()
+            assert not left.running and not left.waiting
+            assert left.pages.in_use == left.prefixes.held
+            assert all(request.kv is None for request in work.requests if not request.finished)
+            left.forget()
+            assert left.pages.in_use == 0 == left.prefixes.held
+            assert not left.prefixes._kept_by_key and not left.prefixes._running
+
+
+ENDS = {
+    code.__code__ for code in (Engine._finish, Pages.hold, Pages.release, prefixes.Prefixes.keep)
+}
+
+
+def test_an_engine_that_was_interrupted_goes_on_as_if_nothing_had_been() -> None:
+    """Where an answer ends and its beginning is kept; whoever asked cancels what is under way."""
+    target, random = Target.of(zoo.make("llama")), np.random.default_rng(1)
+    texts = [zoo.tokens(random, size) for size in (70, 40)]
+    params = SamplingParams(temperature=0, max_tokens=3)
+    engine = Engine(target, memory=16 * PAGE * target.bytes_per_token)
+
+    def asked() -> list[Request]:
+        return [engine.add(text, params, seed=0) for text in texts]
+
+    def told(requests: list[Request]) -> list[list[int]]:
+        return [request.token_ids for request in requests]
+
+    def fresh() -> None:
+        while engine.scheduler.prefixes.drop_oldest():
+            pass
+
+    wanted = asked()
+    found = places(engine.run, ENDS.__contains__)
+    assert {code for code, _ in found} == ENDS
+    for place, times in found.items():
+        fresh()
+        requests = asked()
+        with interrupted(ENDS.__contains__, place, times):
+            engine.run()
+        for request in requests:
+            engine.cancel(request)
+        engine.check_integrity()
+        assert not engine.busy and all(request.finished for request in requests)
+        assert engine.scheduler.pages.in_use == engine.scheduler.prefixes.held
+    again = asked()
+    engine.run()
+    assert told(again) == told(wanted)

@@ -1,0 +1,49 @@
+"""The timed steps before the first answer: enough of them, and not for long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pytest
+from torch import Tensor
+
+from foresay.engine.measure import _KINDS, measured_cost
+from foresay.models.target import Part, Target
+from models import zoo
+
+
+class Slow(Target):
+    """A model whose steps take long, as a large one's do."""
+
+    steps = 0
+
+    def forward(self, parts: Sequence[Part]) -> Tensor:
+        self.steps += 1
+        time.sleep(0.3)
+        return super().forward(parts)
+
+
+def test_a_large_model_is_measured_with_few_steps() -> None:
+    target = Slow.of(zoo.make("llama"), deterministic=False)
+    assert isinstance(target, Slow)
+    before = target.steps
+    told: list[tuple[str, int, int | None]] = []
+    cost = measured_cost(target, lambda *stage: told.append(stage))
+    assert target.steps - before <= 10
+    assert [(stage, done) for stage, done, _ in told] == [("measure", n) for n in range(len(told))]
+    assert cost.of(1, 64, 64) > 0.2
+
+
+def test_a_small_model_is_measured_with_all_kinds_of_steps() -> None:
+    target = Target.of(zoo.make("llama"), deterministic=False)
+    told: list[tuple[str, int, int | None]] = []
+    measured_cost(target, lambda *stage: told.append(stage))
+    with pytest.raises(KeyboardInterrupt):
+        measured_cost(target, interrupt)
+    kinds = len([kind for kind in _KINDS if kind.context + kind.rows < target.context])
+    assert len(told) >= kinds > 10
+
+
+def interrupt(*stage: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,93 @@
+"""Models that are made at the same time know nothing of each other.
+
+FORESAY_LOADS=500 makes as many.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from foresay import SamplingParams
+from foresay.arrays import Int32s
+from foresay.drafters import SuffixDrafter
+from foresay.engine.engine import Engine
+from foresay.models.target import Target
+from models import zoo
+from tiny import one_thread
+
+LOADS = int(os.environ.get("FORESAY_LOADS", "24"))
+THREADS = 8
+NAMES = ["llama", "mistral", "qwen2", "qwen3", "gemma3_text", "llama4_text"]
+TOKENS = 24
+PROMPT: Int32s = zoo.tokens(np.random.default_rng(5), 3 * zoo.WINDOW)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    made = {}
+    for name in NAMES:
+        made[name] = tmp_path_factory.mktemp(name)
+        zoo.make(name).save_pretrained(made[name])
+    return made
+
+
+def plain_text(name: str) -> list[int]:
+    """What the model writes by itself: transformers' own attention, one token at a time."""
+    model = zoo.make(name)
+    model.set_attn_implementation("eager")
+    text: list[int] = PROMPT.tolist()
+    for _ in range(TOKENS):
+        text.append(int(zoo.plain_logits(model, text)[-1].argmax()))
+    return text[len(PROMPT) :]
+
+
+def written(target: Target) -> list[int]:
+    """What our engine writes, with guesses."""
+    engine = Engine(target, SuffixDrafter(), policy="fixed", memory=1 << 24)
+    params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
+    request = engine.add(PROMPT, params, seed=0)
+    while not request.finished:
+        engine.step()
+    return request.token_ids
+
+
+def test_every_text_is_right(folders: dict[str, Path]) -> None:
+    wanted = {name: plain_text(name) for name in NAMES}
+    together = threading.Barrier(THREADS)
+
+    def load(thread: int) -> list[str]:
+        wrong = []
+        torch.set_num_threads(1)
+        for first in range(0, LOADS, THREADS):
+            together.wait(600)  # so that they are made at the same time, whatever their size
+            at = first + thread
+            name = NAMES[at % len(NAMES)]
+            try:
+                text = written(Target.load(folders[name], dtype="float32", threads=1))
+            except Exception as error:  # told with the others
+                wrong.append(f"load {at}, {name}: {error!r}")
+                continue
+            if text != wanted[name]:
+                wrong.append(f"load {at}, {name}: {text} in place of {wanted[name]}")
+        return wrong
+
+    with one_thread(), ThreadPoolExecutor(THREADS) as pool:
+        assert not [said for each in pool.map(load, range(THREADS)) for said in each]
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_oss", "llama4_text"])
+def test_what_is_loaded_elsewhere_does_not_show(name: str) -> None:
+    """While transformers loads a bfloat16 model, that is the default dtype of the whole process."""
+    model, wanted = zoo.make(name), plain_text(name)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert written(Target.of(model, threads=1)) == wanted
+    finally:
+        torch.set_default_dtype(torch.float32)

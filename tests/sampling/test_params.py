@@ -28,7 +28,7 @@ def test_the_fields_are_those_of_the_design() -> None:
         ({"max_tokens": 0}, "max_tokens is 0; valid are whole numbers from 1 to"),
         ({"max_tokens": 2.0}, "max_tokens is 2.0"),
         ({"max_tokens": True}, "max_tokens is True"),
-        ({"temperature": -1}, "temperature is -1; valid are numbers from 0"),
+        ({"temperature": -1}, "temperature is -1; valid are 0 .greedy. and numbers from 0.001"),
         ({"temperature": 1e-5}, r"valid are 0 \(greedy\) and numbers from 0.001"),
         ({"temperature": float("nan")}, "temperature is nan"),
         ({"temperature": float("inf")}, "temperature is inf"),

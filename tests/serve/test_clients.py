@@ -98,23 +98,35 @@ def test_curl(server: Running) -> None:
 
 
 @contextmanager
-def process(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`foresay serve` as a user starts it."""
+def started(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """`foresay serve` as a user starts it; it loads yet."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
     command = [sys.executable, "-m", "foresay", "serve", str(folder), "--port", "0", *options]
     command += ["--dtype", "float32", "--policy", "fixed"]  # which need not be measured first
     pipe = subprocess.PIPE
     child = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
     try:
-        assert child.stdout is not None
-        line = child.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:\d+", line)
-        assert found is not None, (line, child.stderr and child.stderr.read())
-        yield child, found.group()
+        yield child
     finally:
         if child.poll() is None:
             child.kill()
         child.communicate()
+
+
+def address_of(child: subprocess.Popen[str]) -> str:
+    """Where it listens, when it does."""
+    assert child.stdout is not None
+    line = child.stdout.readline()
+    found = re.search(r"http://127\.0\.0\.1:\d+", line)
+    assert found is not None, (line, child.stderr and child.stderr.read())
+    return found.group()
+
+
+@contextmanager
+def process(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`foresay serve` as a user starts it, and where it listens."""
+    with started(folder, *options) as child:
+        yield child, address_of(child)
 
 
 def test_sigterm_finishes_what_has_begun(folder: Path) -> None:
@@ -182,6 +194,35 @@ def test_sighup_reads_the_keys_again(folder: Path, tmp_path: Path) -> None:
         _, err = child.communicate(timeout=20)
         assert child.returncode == 0 and "the keys were read again: 1, of 1 tenants" in err
         assert f"can read or change the file of keys '{keys}': its mode is 0644" in err
+
+
+def test_sighup_while_the_model_loads(folder: Path, tmp_path: Path) -> None:
+    """As `systemctl reload` sends it: the keys are read again when the server is ready."""
+    keys = tmp_path / "keys"
+    keys.write_text("one the-key-of-one\n")
+    keys.chmod(0o600)
+    with started(folder, "--keys", str(keys)) as child:
+        assert child.stderr is not None
+        assert "loading torch and transformers" in child.stderr.readline()
+        keys.write_text("two the-key-of-two\n")
+        child.send_signal(signal.SIGHUP)
+        url = address_of(child)
+        for key, status in (("the-key-of-one", 401), ("the-key-of-two", 200)):
+            headers = {"authorization": f"Bearer {key}"}
+            assert httpx.get(url + "/v1/models", headers=headers).status_code == status
+        child.send_signal(signal.SIGTERM)
+        _, err = child.communicate(timeout=20)
+        assert child.returncode == 0
+        assert err.count("the keys were read again: 1, of 1 tenants") == 1
+
+
+@pytest.mark.parametrize("options", [(), ("--api-key", "the-key-of-one")])
+def test_without_a_file_of_keys_sighup_ends_it(folder: Path, options: tuple[str, ...]) -> None:
+    """As when its terminal is closed."""
+    with process(folder, *options) as (child, url):
+        assert httpx.get(url + "/live").status_code == 200
+        child.send_signal(signal.SIGHUP)
+        assert child.wait(timeout=20) == -signal.SIGHUP
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import h11
 import pytest
 
 from foresay.serve.keys import Keys
 from foresay.serve.limits import Limits
+from foresay.serve.wire import _Strict
 from serve.running import Running, running, tiny_llm, wait_for
 from tiny import one_thread
 
@@ -213,6 +215,61 @@ def test_a_head_that_is_too_long(server: Running, kind: str, size: int) -> None:
 def test_a_head_that_is_as_long_as_it_may_be(server: Running, kind: str) -> None:
     answer = told(server, head_of(MOST, kind))
     assert answer.startswith(b"HTTP/1.1 200 "), answer[:100]
+
+
+@pytest.mark.parametrize("kind", ["line", "header", "headers", "chunk"])
+def test_bytes_that_drip_are_looked_at_once(kind: str) -> None:
+    """The parser is in the event loop: while it works, everybody else waits. Over a socket the
+    system would put bytes together, so here they come to it one by one.
+    """
+    parser, dripped = _Strict(Limits()), head_of(MOST, kind)
+    if kind == "chunk":
+        parser.receive_data(post(CHUNKED, body=b""))
+        assert isinstance(parser.next_event(), h11.Request)
+        dripped = b"e;" + b"a" * (MOST - 4) + b"\r\n" + CHUNKS[3:4]
+    begin = time.thread_time()
+    for letter in dripped[:-1]:
+        parser.receive_data(bytes([letter]))
+        assert parser.next_event() is h11.NEED_DATA and parser.begun
+        assert time.thread_time() - begin < 8  # in all; a busy machine takes 1
+    parser.receive_data(dripped[-1:])
+    event = parser.next_event()
+    assert isinstance(event, h11.Data if kind == "chunk" else h11.Request)
+
+
+@pytest.mark.parametrize("name", [*ODD])
+def test_parts_of_any_size_are_read_alike(name: str) -> None:
+    """What is refused as a whole is refused in parts, for the same reason; behind a good request,
+    too, whose last packet may have the first bytes of the next.
+    """
+    whole = ODD[name] + SMUGGLED
+    wanted = refused_parts([whole])
+    for size in (1, 2, 3, 5):
+        parts = [whole[at : at + size] for at in range(0, len(whole), size)]
+        assert refused_parts(parts) == wanted
+        for good in (post(LENGTH), post(CHUNKED, body=CHUNKS)):
+            assert refused_parts(parts, good) == wanted
+            assert refused_parts(parts[1:], good + parts[0]) == wanted
+
+
+def refused_parts(parts: list[bytes], good: bytes = b"") -> tuple[int, str]:
+    """Why the parser refuses this, after a good request; h11's own words are left out."""
+    parser = _Strict(Limits())
+    if good:
+        parser.receive_data(good)
+        while not isinstance(parser.next_event(), h11.EndOfMessage):
+            pass
+        for event in (h11.Response(status_code=200, headers=[]), h11.EndOfMessage()):
+            parser.send(event)
+        parser.start_next_cycle()
+    for part in parts:
+        parser.receive_data(part)
+        try:
+            while parser.next_event() not in (h11.NEED_DATA, h11.PAUSED):
+                pass
+        except h11.RemoteProtocolError as error:
+            return error.error_status_hint, str(parser.refused)
+    raise AssertionError("it was not refused")
 
 
 def test_a_head_without_an_end(server: Running) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -122,7 +124,7 @@ def serve(
 
     It listens on this machine only, unless --host says otherwise; then it wants keys. A tenant's
     answers are drafted from its own earlier ones, never from another's. SIGTERM finishes what has
-    begun and ends; SIGHUP reads the file of --keys again.
+    begun and ends; SIGHUP reads the file of --keys again, also while the model loads.
 
     Until it is ready it logs what it does and how far it is, at least every 10 seconds.
 
@@ -148,6 +150,10 @@ def serve(
     check_names(drafter, policy)
     _log_to_stderr(as_json)
     who = _keys(api_key or [], keys)
+    stale = threading.Event()
+    if keys is not None:
+        # Who asks for new keys while the model loads must not end the process.
+        signal.signal(signal.SIGHUP, lambda number, frame: stale.set())
     with Lines(_log_stage) as wait:
         wait("import", 0, None)
         from foresay.serve.limits import Limits
@@ -203,6 +209,7 @@ def serve(
         limits,
         shield,
         reread=None if keys is None else lambda: _keys(api_key or [], keys),
+        stale=stale.is_set,
         origins=tuple(cors_origin or ()),
     )
     run(llm, guesser, settings, _ready(called, as_json))

@@ -1,6 +1,6 @@
 """The process: sockets, signals, draining.
 
-SIGHUP            the keys are read again
+SIGHUP            the keys are read again, where there is a file of them; else it ends at once
 SIGTERM, SIGINT   new requests are refused with 503, running ones are finished, then it ends
 again, or after `drain_seconds`   running answers are cancelled
 """
@@ -84,7 +84,9 @@ class Server(uvicorn.Server):
 
     app     the routes behind their gate
     ready   told the address when requests are taken
-    reload  reads the keys again and uses them; they, or None where there is no file of keys
+    reload  reads the keys again and uses them; None: there is no file of keys, and SIGHUP ends the
+            process, as it does when its terminal is closed
+    stale   whether the keys are to be read again as soon as SIGHUP is heard
 
     Mutates: what the routes mutate. Valid until: `run` ends. Raises: InputError when constructed
     with an address that cannot be had. GIL: held but while the engine works.
@@ -97,7 +99,8 @@ class Server(uvicorn.Server):
         limits: Limits,
         address: Address,
         ready: Callable[[str], None] = lambda url: None,
-        reload: Callable[[], Keys | None] = lambda: None,
+        reload: Callable[[], Keys] | None = None,
+        stale: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -120,6 +123,7 @@ class Server(uvicorn.Server):
         self._limits = limits
         self._ready = ready
         self._reload = reload
+        self._stale = stale
         self._socket = _listening(address)
         host, port = self._socket.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
@@ -137,7 +141,10 @@ class Server(uvicorn.Server):
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.drain)
-            loop.add_signal_handler(signal.SIGHUP, self.reload)
+            if self._reload is not None:
+                loop.add_signal_handler(signal.SIGHUP, self.reload)
+                if self._stale():  # asked after the handler is there: no signal falls in between
+                    self.reload()
         driver.start()
         aside = [
             asyncio.ensure_future(self._sweep()),
@@ -166,20 +173,19 @@ class Server(uvicorn.Server):
 
     def reload(self) -> None:
         """Read the keys again: from now on these are asked for. If they cannot be read, the old
-        ones stay, and the log says why.
+        ones stay, and the log says why. Without a file of keys nothing happens.
 
         Mutates: who may ask. Valid until: the next call. Raises: nothing. GIL: held.
         """
+        if self._reload is None:
+            return
         try:
             found = self._reload()
         except InputError as error:
             _log.error("the keys stay as they were: %s", error)
             return
-        if found is None:
-            _log.warning("there is no file of keys to read again")
-        else:
-            digests, tenants = len(found.digests), len(found.tenants)
-            _log.info("the keys were read again: %d, of %d tenants", digests, tenants)
+        digests, tenants = len(found.digests), len(found.tenants)
+        _log.info("the keys were read again: %d, of %d tenants", digests, tenants)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from starlette.middleware.cors import CORSMiddleware
@@ -36,6 +37,7 @@ class Settings:
 
     name     by which clients call the model
     reread   reads the keys again, when a signal asks for it; None: they stay as they are
+    stale    whether the signal came before the server could hear it: then they are read at once
     origins  of web pages that may ask from a browser, '*' for any; none: only the server's own page
 
     Mutates: nothing. Valid until: for ever. Raises: InputError for an origin that is none. GIL:
@@ -48,6 +50,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     shield: Shield = field(default_factory=Shield)
     reread: Callable[[], Keys] | None = None
+    stale: Callable[[], bool] = lambda: False
     origins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -124,10 +127,8 @@ def make_server(
             expose_headers=("x-request-id", "retry-after"),
         )
 
-    def reload() -> Keys | None:
-        if settings.reread is None:
-            return None
-        found = settings.reread()
+    def reload(reread: Callable[[], Keys]) -> Keys:
+        found = reread()
         gate.rekey(found)
         routes.rekey(found)
         routes.driver.limits = _shared(settings.limits, found, llm)
@@ -140,7 +141,8 @@ def make_server(
             )
         return found
 
-    return Server(routes, app, limits, settings.address, ready, reload)
+    again = None if settings.reread is None else partial(reload, settings.reread)
+    return Server(routes, app, limits, settings.address, ready, again, settings.stale)
 
 
 def _shared(limits: Limits, keys: Keys, llm: LLM) -> Limits:

@@ -27,7 +27,8 @@ from foresay.serve.limits import Limits, Refused
 __all__ = ["Wire"]
 
 _LINGER = 2.0  # seconds in which a client that still sends may read why it was refused
-_PART = 4096  # bytes that h11 gets at a time: what it holds is copied to be looked at
+_PART = 4096  # bytes that h11 gets at a time: what it holds is copied at every event
+_END = b"\r\n\r\n"  # of a head
 _BARE = re.compile(rb"(?<!\r)\n")
 _DIGITS = re.compile(rb"[0-9]{1,20}")
 _log = logging.getLogger("foresay.serve")
@@ -42,13 +43,15 @@ class _Strict(h11.Connection):
         super().__init__(h11.SERVER, limits.head + _PART)
         self.refused: Refused | None = None
         self._limits = limits
-        self._ahead = bytearray()
+        self._ahead = bytearray()  # not given to h11 yet
+        self._held = bytearray()  # given to it, and no event made of it
+        self._checked = 0  # of these, as the beginning of a head
         self._chunked = False
 
     @property
     def begun(self) -> bool:
         """Whether there are bytes that no event was made of."""
-        return bool(self._ahead or self.trailing_data[0])
+        return bool(self._ahead or self._held)
 
     def receive_data(self, data: bytes) -> None:
         self._ahead += data
@@ -58,38 +61,47 @@ class _Strict(h11.Connection):
             event = self._next()
             if event is not h11.NEED_DATA or not self._ahead:
                 return event
-            super().receive_data(bytes(self._ahead[:_PART]))
+            part = bytes(self._ahead[:_PART])
             del self._ahead[:_PART]
+            self._held += part
+            super().receive_data(part)
 
     def _next(self) -> Any:
-        held = b""
         if self.their_state is h11.IDLE:
-            self._check_head(self.trailing_data[0])
-        elif self._chunked:
-            held = self.trailing_data[0]
+            self._check_head()
         event = super().next_event()
+        if event is h11.NEED_DATA or event is h11.PAUSED:
+            return event
+        left = self.trailing_data[0]  # a copy, so not for every byte that comes
+        taken = bytes(self._held[: len(self._held) - len(left)])
+        self._held, self._checked = bytearray(left), 0
         if isinstance(event, h11.Request):
             self._chunked = any(name == b"transfer-encoding" for name, _ in event.headers)
         elif isinstance(event, h11.EndOfMessage) and self._chunked:
-            taken = held[: len(held) - len(self.trailing_data[0])]
-            if list(event.headers) or not taken.endswith(b"\r\n"):
+            plain = taken.endswith(b"\r\n") and not list(event.headers)
+            if not plain:
                 self._refuse(400, "the body's chunks do not end with 0 and an empty line")
         return event
 
-    def _check_head(self, data: bytes) -> None:
-        """Look at what is known of a head: all of it, or as much as has come."""
-        end = data.find(b"\r\n\r\n")
-        head = data if end < 0 else data[:end]
-        if len(head) > self._limits.head:
+    def _check_head(self) -> None:
+        """Look at what has come of a head: at each byte once, however many come at a time."""
+        end = self._held.find(_END, max(self._checked - 3, 0))
+        known = end
+        if end < 0:  # the last bytes may be the first of the end
+            ending = (n for n in (3, 2, 1) if self._held.endswith(_END[:n]))
+            known = len(self._held) - next(ending, 0)
+        if known > self._limits.head:
             self._refuse(
                 431,
                 f"the head of the request has more than {self._limits.head} bytes, the most this "
                 "server takes",
             )
-        if _BARE.search(head):
+        if _BARE.search(self._held, self._checked, len(self._held) if end < 0 else end):
             self._refuse(400, "a line of the request's head ends without a carriage return")
+        self._checked = len(self._held)
         if end < 0:
             return
+        head = bytes(self._held[:end])
         first, *lines = head.split(b"\r\n")
         version = first.rpartition(b" ")[2]
         if version.startswith(b"HTTP/") and version not in (b"HTTP/1.1", b"HTTP/1.0"):

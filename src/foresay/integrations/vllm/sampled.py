@@ -66,8 +66,8 @@ def mend() -> bool:
             _mend_seeds(sampler)
     except Exception as error:
         log.warning(
-            "foresay: nothing is drafted, because this vLLM's sampler is not as it was and requests "
-            "with a temperature might get wrong texts (%s: %s)",
+            "foresay: nothing is drafted: this vLLM's sampler is none that foresay knows, and with "
+            "drafts, requests with a temperature might get wrong texts (%s: %s)",
             type(error).__name__,
             error,
         )

@@ -36,6 +36,11 @@ def drafted(proposer: SuffixProposer, rows: int, reading: int = 0, **later: Any)
     return max(map(len, proposer.propose(new, lengths, token_ids, **later)))
 
 
+def platform(cpu: bool) -> Any:
+    """What vLLM says of the machine."""
+    return SimpleNamespace(current_platform=SimpleNamespace(is_cpu=lambda: cpu))
+
+
 # ---- what vLLM gives -------------------------------------------------------------------------
 
 
@@ -67,6 +72,7 @@ def says(version: str | None, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> l
         there = ModuleType("vllm")
         there.__dict__["__version__"] = version
         monkeypatch.setitem(sys.modules, "vllm", there)
+        monkeypatch.setitem(sys.modules, "vllm.platforms", platform(cpu=False))
     caplog.clear()
     with caplog.at_level(logging.INFO, "vllm.foresay"):
         SuffixProposer(config())
@@ -163,5 +169,143 @@ def test_an_expansion_that_is_lost_is_found() -> None:
 
 
 def test_without_vllm_nothing_is_mended() -> None:
-    assert "vllm.v1.sample.rejection_sampler" not in sys.modules
-    sampled.mend()
+    assert "vllm" not in sys.modules
+    assert sampled.mend()
+
+
+SAMPLER = "vllm.v1.sample.rejection_sampler"
+
+
+def sampler_of(**changed: Any) -> Any:
+    """A sampler with the functions that are looked at, some of them changed, or none if None."""
+
+    def rejection_sample(
+        draft_token_ids: Any,
+        num_draft_tokens: Any,
+        max_spec_len: Any,
+        cu_num_draft_tokens: Any,
+        draft_probs: Any,
+        target_logits: Any,
+        bonus_token_ids: Any,
+        sampling_metadata: Any,
+    ) -> Any:
+        raise AssertionError("nothing is sampled here")
+
+    class RejectionSampler:
+        def forward(
+            self, metadata: Any, draft_probs: Any, logits: Any, sampling_metadata: Any
+        ) -> Any:
+            raise AssertionError("nothing is sampled here")
+
+    functions = {
+        "expand_batch_to_tokens": sampled._expand,
+        "apply_top_k_top_p": lambda logits, k, p: logits,
+        "rejection_sample": rejection_sample,
+        "RejectionSampler": RejectionSampler,
+    } | changed
+    return SimpleNamespace(**{key: value for key, value in functions.items() if value is not None})
+
+
+def drafts_with(sampler: Any, machine: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """How much the proposer and the cache draft in a vLLM with that sampler; None: it has none."""
+    pytest.importorskip("torch")
+    there = ModuleType("vllm")
+    there.__dict__["__version__"] = "0.32.0"
+    monkeypatch.setitem(sys.modules, "vllm", there)
+    for name, module in (("vllm.platforms", machine), (SAMPLER, sampler)):
+        if module is None:
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        else:
+            monkeypatch.setitem(sys.modules, name, module)
+    by_proposer = drafted(SuffixProposer(config()), 1)
+    cache = SuffixDecodingCache()
+    cache.start_request("a", [1, 2, 3, 4, 5] * 40)
+    return by_proposer, len(cache.speculate("a", [4, 5], 6).token_ids)
+
+
+def other_expand(x: Any, cu_num_tokens: Any) -> Any:
+    raise AssertionError("its arguments do not fit")
+
+
+def wrong_seam(logits: Any, k: Any) -> Any:
+    raise AssertionError("its arguments do not fit")
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        (None, SAMPLER),
+        ({"expand_batch_to_tokens": None}, "expand_batch_to_tokens"),
+        ({"expand_batch_to_tokens": other_expand}, "other_expand"),
+        ({"expand_batch_to_tokens": lambda *a, **b: None}, "tolist"),
+        ({"apply_top_k_top_p": None}, "apply_top_k_top_p"),
+        ({"apply_top_k_top_p": wrong_seam}, "wrong_seam"),
+        ({"rejection_sample": None}, "rejection_sample"),
+        ({"RejectionSampler": None}, "RejectionSampler"),
+        ({"RejectionSampler": object()}, "forward"),
+    ],
+)
+def test_nothing_is_drafted_where_sampled_requests_are_not_safe(
+    changed: dict[str, Any] | None,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sampler = None if changed is None else sampler_of(**changed)
+    assert drafts_with(sampler, platform(cpu=True), monkeypatch) == (0, 0)
+    lines = [record.getMessage() for record in caplog.records if "nothing is drafted" in record.msg]
+    assert len(lines) == 2  # one for each drafter
+    assert all(why in line and "\n" not in line for line in lines)
+    caplog.clear()
+    # Where vLLM computes on something else, its sampler is not looked at.
+    assert drafts_with(sampler, platform(cpu=False), monkeypatch) == (6, 6)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("machine", [None, SimpleNamespace()])
+def test_nothing_is_drafted_where_vllm_does_not_say_on_what_it_runs(
+    machine: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert drafts_with(sampler_of(), machine, monkeypatch) == (0, 0)
+    assert caplog.text.count("nothing is drafted") == 2
+
+
+def no_tokens_fail(logits: Any, k: Any, p: Any) -> Any:
+    raise IndexError("there is no row")
+
+
+def other_sample(draft_token_ids: Any, max_spec_len: Any) -> Any:
+    raise AssertionError("nothing is sampled here")
+
+
+class OtherSampler:
+    def forward(self, logits: Any, metadata: Any) -> Any:
+        raise AssertionError("nothing is sampled here")
+
+
+@pytest.mark.parametrize(
+    ("changed", "warns"),
+    [
+        ({}, []),
+        (
+            {"expand_batch_to_tokens": lambda x, ends, count, **_: x.new_full((count,), 0.5)},
+            ["does not fill in temperature"],
+        ),
+        ({"apply_top_k_top_p": no_tokens_fail}, ["fails with top_k"]),
+        # The law is right there, only a seed gives other texts.
+        ({"rejection_sample": other_sample}, ["other_sample takes draft_token_ids, max_spec_len"]),
+        ({"RejectionSampler": OtherSampler}, ["forward takes self, logits, metadata, not self"]),
+    ],
+)
+def test_what_is_mended_or_right_is_drafted_for(
+    changed: dict[str, Any],
+    warns: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sampler = sampler_of(**changed)
+    assert drafts_with(sampler, platform(cpu=True), monkeypatch) == (6, 6)
+    lines = {r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING}
+    assert len(lines) == len(warns)  # of a second drafter the same
+    assert all(any(warning in line for line in lines) for warning in warns)
+    assert sampled._is_expanded(sampler.expand_batch_to_tokens)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
@@ -35,7 +37,7 @@ PROMPTS = [
 ]
 SAMPLES = 240  # of each server and prompt: as many as it takes to see a total variation of 0.25
 FEW = 32  # for what is plainly wrong; the kit asks four times as often before it says so
-START = 300  # seconds that a server may take
+START = 600  # seconds that a server may take, on a machine with much else to do
 SETTINGS = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -78,48 +80,88 @@ class Serving:
             )
 
     def wait(self) -> Server:
-        opener, end = build_opener(ProxyHandler({})), time.monotonic() + START
+        end = time.monotonic() + START
         while time.monotonic() < end:
             assert self.process.poll() is None, self.log.read_text()[-6000:]
             try:
-                with opener.open(self.url + "/health", timeout=5):
-                    return Server(self.url)
+                self.get("/health")
+                return Server(self.url)
             except (URLError, OSError):
                 time.sleep(0.5)
         raise AssertionError(f"no answer in {START} s: " + self.log.read_text()[-6000:])
 
+    def get(self, path: str) -> str:
+        with build_opener(ProxyHandler({})).open(self.url + path, timeout=5) as answer:
+            return str(answer.read(), "utf-8")
+
+    def counted(self) -> tuple[float, float]:
+        """The tokens that were drafted so far, and those of them that were accepted."""
+        text = self.get("/metrics")
+        drafted, accepted = (
+            sum(
+                float(value)
+                for value in re.findall(
+                    rf"^vllm:spec_decode_num_{what}_total{{.*}} (\S+)$", text, re.M
+                )
+            )
+            for what in ("draft_tokens", "accepted_tokens")
+        )
+        return drafted, accepted
+
     def end(self) -> None:
+        """Ends all that it started, also what outlived it."""
         self.process.terminate()
         try:
             self.process.wait(60)
         except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            pass
+        finally:
+            with suppress(ProcessLookupError):  # of a group in which nobody is left
+                os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+
+
+@contextmanager
+def serving(words: list[str], log: Path) -> Iterator[Serving]:
+    assert MODEL, "set FORESAY_TEST_MODEL to the folder of the default model"
+    server = Serving(words, log)
+    try:
+        yield server
+    finally:
+        server.end()
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    assert MODEL, "set FORESAY_TEST_MODEL to the folder of the default model"
-    serving = Serving(["vllm", "serve", MODEL], tmp_path_factory.mktemp("plain") / "log")
-    yield serving
-    serving.end()
+    with serving(["vllm", "serve", MODEL], tmp_path_factory.mktemp("plain") / "log") as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory, plain: Serving) -> Iterator[Serving]:
-    serving = Serving(line_of_readme(), tmp_path_factory.mktemp("ours") / "log")
-    yield serving
-    serving.end()
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with serving(line_of_readme(), tmp_path_factory.mktemp("ours") / "log") as server:
+        yield server
 
 
-@pytest.fixture(scope="module")
-def unmended(tmp_path_factory: pytest.TempPathFactory, ours: Serving) -> Iterator[Serving]:
-    ours.end()
+@pytest.fixture
+def unmended(tmp_path: Path) -> Iterator[Serving]:
     words = line_of_readme()
     words[-1] = json.dumps(json.loads(words[-1]) | {"model": "unmended.Unmended"})
-    serving = Serving(words, tmp_path_factory.mktemp("unmended") / "log")
-    yield serving
-    serving.end()
+    with serving(words, tmp_path / "log") as server:
+        yield server
+
+
+@contextmanager
+def drafting(server: Serving, capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
+    """What is done in here must be done with drafts, some of them accepted: texts that are equal
+    because nothing was drafted would say nothing.
+    """
+    server.wait()
+    before = server.counted()
+    yield
+    drafted, accepted = (after - b for after, b in zip(server.counted(), before, strict=True))
+    tell(capsys, f"{accepted:.0f} of {drafted:.0f} drafted tokens accepted")
+    assert drafted > 0 and accepted > 0
 
 
 def lossless(
@@ -153,6 +195,48 @@ def tell(capsys: pytest.CaptureFixture[str], sentence: str) -> None:
         print(f"\n  {sentence}")
 
 
+LEAVES_A_CHILD = """
+import signal, subprocess, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+child = subprocess.Popen(["sleep", "600"])
+print(child.pid, flush=True)
+signal.pause()
+"""
+
+
+def runs(stat: Path) -> bool:
+    """Whether the process of that file lives; one that nobody has waited for yet does not."""
+    try:
+        return ") Z " not in stat.read_text()
+    except OSError:
+        return False
+
+
+def test_what_outlives_a_server_is_ended_with_it(tmp_path: Path) -> None:
+    left = Serving(["python", "-c", LEAVES_A_CHILD], tmp_path / "log")
+    end = time.monotonic() + 60
+    while not left.log.read_text().endswith("\n") and time.monotonic() < end:
+        time.sleep(0.02)
+    child = Path("/proc", left.log.read_text().strip(), "stat")
+    assert runs(child)
+    left.end()
+    assert left.process.returncode == 0  # it ended by itself
+    while runs(child) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not runs(child)
+
+
+def test_a_wrong_setting_does_not_end_vllms_other_commands() -> None:
+    command = [str(Path(sys.executable).with_name("vllm")), "--version"]
+    environ = os.environ | SETTINGS | {"FORESAY_VLLM_GRACE": "-1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=START, check=False, env=environ
+    )
+    assert done.returncode == 0 and "0.32.0" in done.stdout, done.stderr[-6000:]
+    assert "foresay: FORESAY_VLLM_GRACE is -1; it is" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_readmes_line_runs(ours: Serving) -> None:
     (answer,) = ours.wait().complete(PROMPTS[0], max_tokens=8, temperature=0)
     assert answer.text
@@ -175,7 +259,8 @@ def test_what_vllm_refuses_with_speculation(
 def test_servers_with_and_without_drafts_are_equal(
     plain: Serving, ours: Serving, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, checks = lossless(plain, ours, tmp_path, SAMPLES)
+    with drafting(ours, capsys):
+        code, checks = lossless(plain, ours, tmp_path, SAMPLES)
     for name, (_, says) in checks.items():
         tell(capsys, f"with and without drafts, {name}: {says}")
     assert (
@@ -183,20 +268,24 @@ def test_servers_with_and_without_drafts_are_equal(
     )
 
 
-def test_a_seed_gives_one_text_with_and_without_drafts(plain: Serving, ours: Serving) -> None:
+def test_a_seed_gives_one_text_with_and_without_drafts(
+    plain: Serving, ours: Serving, capsys: pytest.CaptureFixture[str]
+) -> None:
     a, b = plain.wait(), ours.wait()
-    for seed, prompt in enumerate(PROMPTS):
-        fields = {"max_tokens": 24, "temperature": 0.8, "seed": seed, "top_k": 40}
-        (text,) = {server.complete(prompt, **fields)[0].text for server in (a, b, b)}
-        assert text
+    with drafting(ours, capsys):
+        for seed, prompt in enumerate(PROMPTS):
+            fields = {"max_tokens": 24, "temperature": 0.8, "seed": seed, "top_k": 40}
+            (text,) = {server.complete(prompt, **fields)[0].text for server in (a, b, b)}
+            assert text
 
 
 def test_requests_without_a_seed_keep_their_law(
     plain: Serving, ours: Serving, capsys: pytest.CaptureFixture[str]
 ) -> None:
     extra = {"top_p": 0.95}
-    a, b = (Unseeded(serving.wait().url, extra=extra) for serving in (plain, ours))
-    result = sampled_equality(a, b, PROMPTS, SAMPLES, max_tokens=3, temperature=0.7)
+    a, b = (Unseeded(server.wait().url, extra=extra) for server in (plain, ours))
+    with drafting(ours, capsys):
+        result = sampled_equality(a, b, PROMPTS, SAMPLES, max_tokens=3, temperature=0.7)
     tell(capsys, f"with and without drafts, no seeds: {result}")
     assert result.proved
 
@@ -204,6 +293,7 @@ def test_requests_without_a_seed_keep_their_law(
 def test_a_sampler_that_is_not_mended_is_found(
     plain: Serving, unmended: Serving, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, checks = lossless(plain, unmended, tmp_path, FEW)
+    with drafting(unmended, capsys):
+        code, checks = lossless(plain, unmended, tmp_path, FEW)
     tell(capsys, f"not mended: {checks['sampled'][1]}")
     assert code == 1 and checks["greedy"][0] and not checks["sampled"][0]

@@ -81,7 +81,7 @@ class SuffixDecodingCache:
             threads=1,  # vLLM asks for one request at a time
             corpus=settings.corpus or None,
         )
-        move_in("suffix", settings, 1)
+        self._may_draft = move_in("suffix", settings, 1)
         self._active: dict[Hashable, Request] = {}
         self._cached: dict[Hashable, None] = {}  # oldest first
         self._stopped: OrderedDict[Hashable, tuple[int, Int32s]] = OrderedDict()
@@ -166,14 +166,16 @@ class SuffixDecodingCache:
         The context is the end of a text that we have. A draft is as long as its chances are at
         least `min_token_prob`, and `max_spec_tokens` at most (max_tree_depth if that is None); the
         limits by match length, `max_spec_factor` and `max_spec_offset`, only end drafting if both
-        are 0, as there is no single match.
+        are 0, as there is no single match. In a vLLM that would give sampled requests wrong texts
+        (`sampled`) nothing is ever guessed.
 
         Mutates: nothing the caller can see. Valid until: for ever. Raises: InputError, a
         ValueError, if the id is not active. GIL: released in the core.
         """
         state = self._state(req_id)
         most = self.max_tree_depth if max_spec_tokens is None else max_spec_tokens
-        if most <= 0 or (max_spec_factor <= 0 and max_spec_offset <= 0) or not len(context):
+        limited = most <= 0 or (max_spec_factor <= 0 and max_spec_offset <= 0)
+        if limited or not len(context) or not self._may_draft:
             return SuffixDecodingDraft()
         drafts = self._drafter.propose([state], [min(most, 4096)])
         scores = [] if drafts.scores is None else drafts.scores.tolist()

@@ -18,8 +18,10 @@ _OLDEST, _NEWEST = (0, 22), (0, 32)
 _warned = False
 
 
-def move_in(method: str, settings: Settings, threads: int) -> None:
+def move_in(method: str, settings: Settings, threads: int) -> bool:
     """A drafter of ours begins: say so in one line, look at vLLM's version, mend its sampler.
+
+    Returns whether it may draft; if not, the log says why.
 
     Mutates: vLLM's rejection sampler (`sampled`). Valid until: the process ends. Raises: nothing.
     GIL: held.
@@ -39,7 +41,7 @@ def move_in(method: str, settings: Settings, threads: int) -> None:
         ", ".join(changed) or "as by default",
     )
     _warn_of(version)
-    mend()
+    return mend()
 
 
 def _warn_of(version: str) -> None:

@@ -37,6 +37,7 @@ class SuffixProposer:
     prompt. A request that vanished for a while (preempted, left out, in another micro-batch of a
     pipeline) goes on where it was; after `grace` steps it counts as finished, and its answer may be
     drafted from. Whatever goes wrong in here costs drafts: it is logged once, and all begins anew.
+    In a vLLM that would give sampled requests wrong texts (`sampled`) nothing is ever guessed.
 
     All ranks of a tensor-parallel group are given the same rows and draft the same: nothing depends
     on time there. With one rank, measured times may cut drafts (`gate`).
@@ -56,7 +57,7 @@ class SuffixProposer:
         self._threads = self.settings.threads or default_threads(2 * self._ranks)
         self._meter = Meter(self.settings)
         self._begin_anew()
-        move_in("custom_class", self.settings, self._threads)
+        self._may_draft = move_in("custom_class", self.settings, self._threads)
 
     def _begin_anew(self) -> None:
         s = self.settings
@@ -111,6 +112,8 @@ class SuffixProposer:
 
         Mutates: what is known. Valid until: for ever. Raises: nothing. GIL: released in the core.
         """
+        if not self._may_draft:
+            return [[] for _ in sampled_token_ids]
         begun = clock()
         try:
             drafts = self._propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu, begun)

@@ -16,6 +16,9 @@ place, the token that vLLM's own sampler draws there without drafts, from the sa
 same state, and a drafted token is kept where it is that one. So the seed gives the same text with
 drafts and without, and any draft is as good as another.
 
+Where this cannot be done, because a later vLLM has other functions, nothing is drafted: a drafter
+does not see which requests have a temperature.
+
 On other devices nothing is touched: Triton's kernel fills in what it should.
 """
 
@@ -32,6 +35,7 @@ __all__ = ["mend"]
 
 _SAMPLER = "vllm.v1.sample.rejection_sampler"
 _NOTHING = -1  # vLLM's sign for no token
+_FORWARD = ["self", "metadata", "draft_probs", "logits", "sampling_metadata"]
 _GIVEN = [  # what rejection_sample is given first; under other names it means something else
     "draft_token_ids",
     "num_draft_tokens",
@@ -44,24 +48,31 @@ _GIVEN = [  # what rejection_sample is given first; under other names it means s
 ]
 
 
-def mend() -> None:
+def mend() -> bool:
     """Make sampled requests exact, if this is a process of vLLM that computes on processors.
+
+    Returns whether they are safe: whether drafts leave their law as it is. True outside vLLM.
 
     Mutates: vLLM's rejection sampler, once. Valid until: the process ends. Raises: nothing; what
     cannot be mended is logged. GIL: held.
     """
-    sampler, platforms = sys.modules.get(_SAMPLER), sys.modules.get("vllm.platforms")
-    if sampler is None or platforms is None or not platforms.current_platform.is_cpu():
-        return
+    if "vllm" not in sys.modules:
+        return True
     try:
-        _mend_expansion(sampler)
-        _mend_steps_without_drafts(sampler)
-        _mend_seeds(sampler)
-    except Exception:
-        log.exception(
-            "foresay: this vLLM's sampler could not be looked at; with drafts, requests with a "
-            "temperature may get other texts than without"
+        if sys.modules["vllm.platforms"].current_platform.is_cpu():
+            sampler = sys.modules[_SAMPLER]
+            _mend_expansion(sampler)
+            _mend_steps_without_drafts(sampler)
+            _mend_seeds(sampler)
+    except Exception as error:
+        log.warning(
+            "foresay: nothing is drafted: this vLLM's sampler is none that foresay knows, and with "
+            "drafts, requests with a temperature might get wrong texts (%s: %s)",
+            type(error).__name__,
+            error,
         )
+        return False
+    return True
 
 
 def _mend_expansion(sampler: Any) -> None:
@@ -114,21 +125,34 @@ def _expand(
 def _mend_seeds(sampler: Any) -> None:
     if hasattr(sampler.rejection_sample, "_foresay"):
         return
-    given = list(inspect.signature(sampler.rejection_sample).parameters)[: len(_GIVEN)]
-    if given != _GIVEN:
-        log.warning(
-            "foresay: this vLLM's rejection_sample takes %s, not %s; with drafts, a request's seed "
-            "may give other texts than without",
-            ", ".join(given),
-            ", ".join(_GIVEN),
-        )
-        return
+    for function, names in (
+        (sampler.rejection_sample, _GIVEN),
+        (sampler.RejectionSampler.forward, _FORWARD),
+    ):
+        given = list(inspect.signature(function).parameters)[: len(names)]
+        if given != names:  # the law is right without us
+            log.warning(
+                "foresay: this vLLM's %s takes %s, not %s; with drafts, a request's seed may give "
+                "other texts than without",
+                function.__name__,
+                ", ".join(given),
+                ", ".join(names),
+            )
+            return
     coupled = _Coupled(sampler.RejectionSampler.forward, sampler.rejection_sample)
 
     def forward(
-        self: Any, metadata: Any, draft_probs: Any, logits: Any, sampling_metadata: Any
+        self: Any,
+        metadata: Any,
+        draft_probs: Any,
+        logits: Any,
+        sampling_metadata: Any,
+        *more: Any,
+        **named: Any,
     ) -> Any:
-        return coupled.forward(self, metadata, draft_probs, logits, sampling_metadata)
+        return coupled.forward(
+            self, metadata, draft_probs, logits, sampling_metadata, *more, **named
+        )
 
     def rejection_sample(*args: Any, **kwargs: Any) -> Any:
         return coupled.sample(*args, **kwargs)
@@ -146,7 +170,14 @@ class _Coupled:
         self._rows: dict[int, tuple[Any, Any]] = {}  # a generator, and its state before the step
 
     def forward(
-        self, this: Any, metadata: Any, draft_probs: Any, logits: Any, sampling: Any
+        self,
+        this: Any,
+        metadata: Any,
+        draft_probs: Any,
+        logits: Any,
+        sampling: Any,
+        *more: Any,
+        **named: Any,
     ) -> Any:
         self._draw, self._rows = this.sampler.topk_topp_sampler, {}
         if not getattr(this, "synthetic_mode", False):
@@ -159,7 +190,7 @@ class _Coupled:
                     some, again = logits[:count].float(), dict.fromkeys(range(count), generator)
                     self._draw(some.clone(), again, None, None)
         try:
-            return self._forward(this, metadata, draft_probs, logits, sampling)
+            return self._forward(this, metadata, draft_probs, logits, sampling, *more, **named)
         finally:
             self._rows = {}
 

@@ -56,7 +56,6 @@ class _Step:
     """What one step is about, filled in as it goes."""
 
     turns: list[Turn]
-    """Everybody's."""
     writing: list[Request]
     """Those at the end of whose text a token is chosen, in the order of the turns."""
     load: Load
@@ -95,8 +94,8 @@ class Engine:
         with_sources: bool = False,
         progress: Progress = silent,
     ) -> None:
-        limits = (("max_running", max_running), ("max_rows", max_rows), ("memory", memory))
-        for name, value in limits:
+        given = {"max_running": max_running, "max_rows": max_rows, "memory": memory}
+        for name, value in given.items():
             if type(value) is not int or value < 1:
                 raise InputError(f"{name} is {value!r}; it is a whole number from 1")
         tokens = memory // target.bytes_per_token
@@ -107,10 +106,9 @@ class Engine:
             )
         self.target = target
         self._guesser = Guesser(drafter, target.vocabulary, with_sources=with_sources)
-        make_policy(policy)  # what is none is refused before the long work
-        timed = drafter is not None and isinstance(policy, str) and policy == "adaptive"
-        cost = measured_cost(target, progress) if timed else None
-        self.policy = make_policy(policy if drafter is not None else "none", cost)
+        self.policy = make_policy(policy if drafter is not None else "none")
+        if policy == "adaptive" and drafter is not None:
+            self.policy = make_policy(policy, measured_cost(target, progress))
         pages = Pages(tokens // PAGE)
         self.scheduler = Scheduler(target.open, pages, max_running=max_running, max_rows=max_rows)
         self._added = 0
@@ -179,8 +177,7 @@ class Engine:
     def cancel(self, request: Request) -> None:
         """End a request now; nothing happens if it has ended.
 
-        Mutates: the request, and what it held is free. Valid until: for ever. Raises: nothing. GIL:
-        held.
+        Mutates: the request; its memory is free. Valid until: for ever. Raises: nothing. GIL: held.
         """
         if request.finished:
             self.scheduler.mend()  # who ended it may have been interrupted

@@ -82,6 +82,14 @@ std::string_view forced() {
     return value ? value : "";
 }
 
+/// Of an environment variable, for a sentence: other bytes than printable ones as dots, and not without end.
+std::string shown(std::string_view value) {
+    constexpr size_t kMost = 40;
+    std::string out;
+    for (const char letter : value.substr(0, kMost)) out += letter >= ' ' && letter <= '~' ? letter : '.';
+    return value.size() > kMost ? out + "..." : out;
+}
+
 }  // namespace
 
 const std::vector<const Kernels*>& levels() {
@@ -97,13 +105,13 @@ const std::vector<const Kernels*>& levels() {
 const Kernels& level_of(std::string_view name) {
     if (!name.empty()) {
         if (const Kernels* const kernels = found(name)) return *kernels;
-        throw InputError("level \"" + std::string(name) + "\" cannot be run here; valid are " + valid());
+        throw InputError("level \"" + shown(name) + "\" cannot be run here; valid are " + valid());
     }
     static const Kernels& used = []() -> const Kernels& {  // tried again by the next call if this throws
         const std::string_view wanted = forced();
         if (wanted.empty()) return *levels().front();
         if (const Kernels* const kernels = found(wanted)) return *kernels;
-        throw InputError("the environment variable FORESAY_CPU is \"" + std::string(wanted) +
+        throw InputError("the environment variable FORESAY_CPU is \"" + shown(wanted) +
                          "\", a level that cannot be run here; valid are " + valid() + ", or nothing, which means the first of them");
     }();
     return used;

@@ -78,6 +78,14 @@ def test_the_configuration_is_as_it_was() -> None:
     assert model.config.to_dict() == before
 
 
+def test_a_window_that_was_not_seen_is_refused() -> None:
+    model = zoo.make("mistral")
+    full = [Visible() for _ in range(model.config.num_hidden_layers)]
+    with pytest.raises(UnsupportedModel, match=r"the layers \[0, 1\] of mistral see other tokens"):
+        with narrowed(model, full):
+            pass
+
+
 def test_narrow_layers_keep_their_kind() -> None:
     layers = [Visible(), Visible(4096), Visible(0, 8192), Visible(2), Visible(0, 3)]
     for wide, small in zip(layers, narrow(layers), strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -77,6 +78,16 @@ def test_keys_are_read_again(
         file.write_text(f"two {TWO}\nthree {THREE}\n")
         reloaded(server)
         assert [models(server, key) for key in (ONE, TWO, THREE)] == [401, 200, 200]
+
+        file.write_text(f"two {TWO}\n")
+        reloaded(server)  # what was counted for all is not told to the one that is left
+        metrics = server.http.get("/metrics", headers={"authorization": f"Bearer {TWO}"})
+        assert metrics.status_code == 403
+
+        file.unlink()
+        os.mkfifo(file)
+        reloaded(server)  # nobody waits for somebody to write into it
+        assert models(server, TWO) == 200 and f"'{file}' is no file" in caplog.text
 
 
 def test_who_has_begun_goes_on_when_the_key_is_revoked(folder: Path) -> None:

@@ -121,6 +121,8 @@ ODD: dict[str, bytes] = {
     "a chunk's size in words": post(CHUNKED, body=b"0xe" + CHUNKS[1:]),
     "a chunk's size with bare LF": post(CHUNKED, body=b"e\n" + CHUNKS[3:]),
     "an extension with bare LF": post(CHUNKED, body=b"e;a\nb\r\n" + CHUNKS[3:]),
+    "an extension with bare CR": post(CHUNKED, body=b"e;a\rb\r\n" + CHUNKS[3:]),
+    "a last chunk with bare CR": post(CHUNKED, body=CHUNKS[:-5] + b"0;a\rb\r\n\r\n"),
     "a chunk that is too long": post(CHUNKED, body=b"d" + CHUNKS[1:]),
     "a chunk that is too short": post(CHUNKED, body=b"f" + CHUNKS[1:]),
     "a last chunk with bare LF": post(CHUNKED, body=CHUNKS[:-2] + b"\n"),
@@ -284,7 +286,7 @@ def test_a_head_without_an_end(server: Running) -> None:
         [b""],
         [b"G"],
         [b"POST /tokenize HTTP/1.1\r\nHost: local"],
-        [bytes([letter]) for letter in head_of(200, "headers")[:100]],
+        [bytes([letter]) for letter in head_of(1000, "headers")[:400]],  # longer than all may take
         [SMUGGLED, b"GE", b"T /"],
         [post(LENGTH) + b"GET /ver"],
     ],

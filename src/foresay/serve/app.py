@@ -83,6 +83,7 @@ class Routes:
         # Tokenizing a long text takes time that the event loop does not have.
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="foresay-read")
         self._turns: dict[str | None, asyncio.Semaphore] = {}
+        self._several = False
         self.rekey(keys)
 
     def rekey(self, keys: Keys) -> None:
@@ -90,7 +91,8 @@ class Routes:
 
         Mutates: the routes. Valid until: the next call. Raises: nothing. GIL: held.
         """
-        self._several = len(keys.tenants) > 1
+        # What was counted for several stays theirs when one of them is left.
+        self._several = self._several or len(keys.tenants) > 1
         # One tenant's long texts leave a thread to the others.
         several = len(set(keys.tenants) - {OPERATOR}) > 1
         self._turns = {

@@ -98,8 +98,10 @@ def read_keys(path: Path) -> Keys:
     """
     found: list[tuple[bytes, str]] = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        mode = stat.S_IMODE(path.stat().st_mode)
+        kind = path.stat().st_mode
+        if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind):  # whose reader waits for a writer
+            raise InputError(f"'{path}' is no file; the file of keys is one with lines of text")
+        lines, mode = path.read_text(encoding="utf-8").splitlines(), stat.S_IMODE(kind)
     except UnicodeDecodeError as error:
         raise InputError(f"'{path}' is not UTF-8 at byte {error.start}") from error
     except OSError as error:

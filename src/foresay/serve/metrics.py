@@ -241,7 +241,8 @@ class Metrics:
         for reason, count in self._ended.items():
             ends[_REASONS[reason]] += count
         by_reason = {(reason,): count for reason, count in ends.items()}
-        about = "Answers that ended."
+        # By its name only successes; vLLM counts what was aborted or failed there, too.
+        about = "Answers that ended, error and abort among them, as vLLM counts."
         yield self._vllm(
             CounterMetricFamily, "request_success", about, by_reason, "finished_reason"
         )

@@ -75,6 +75,13 @@ class _Strict(h11.Connection):
         left = self.trailing_data[0]  # a copy, so not for every byte that comes
         taken = bytes(self._held[: len(self._held) - len(left)])
         self._held, self._checked = bytearray(left), 0
+        if self._chunked and (
+            isinstance(event, h11.EndOfMessage)
+            or (isinstance(event, h11.Data) and event.chunk_start)
+        ):
+            line = taken.removeprefix(b"\r\n").partition(b"\r\n")[0]  # behind the last chunk's end
+            if b"\r" in line:
+                self._refuse(400, "a chunk's first line has a carriage return in it")
         if isinstance(event, h11.Request):
             self._chunked = any(name == b"transfer-encoding" for name, _ in event.headers)
         elif isinstance(event, h11.EndOfMessage) and self._chunked:

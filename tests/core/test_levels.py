@@ -149,6 +149,12 @@ def test_a_level_that_is_not_there_is_said_where_it_is_used(value: str) -> None:
     assert all(line.startswith(f"{sentence}; valid are {valid},") for line in said)
 
 
+@pytest.mark.parametrize(("value", "shown"), [("\udcff\n", ".."), ("x" * 99, "x" * 40 + "...")])
+def test_a_sentence_can_show_any_value(value: str, shown: str) -> None:
+    code = "from foresay import _core\ntry: _core.cpu_level()\nexcept ValueError as e: print(e)"
+    assert f'FORESAY_CPU is "{shown}", a level' in forced(value, code).stdout
+
+
 def test_an_empty_variable_is_none() -> None:
     done = forced("", "from foresay import _core; print(_core.cpu_level())")
     assert done.stdout.strip() == LEVELS[0], done.stderr

@@ -30,6 +30,7 @@ _LINGER = 2.0  # seconds in which a client that still sends may read why it was 
 _PART = 4096  # bytes that h11 gets at a time: what it holds is copied at every event
 _END = b"\r\n\r\n"  # of a head
 _BARE = re.compile(rb"(?<!\r)\n")
+_BARE_RETURN = re.compile(rb"\r(?!\n)")
 _DIGITS = re.compile(rb"[0-9]{1,20}")
 _log = logging.getLogger("foresay.serve")
 
@@ -75,13 +76,10 @@ class _Strict(h11.Connection):
         left = self.trailing_data[0]  # a copy, so not for every byte that comes
         taken = bytes(self._held[: len(self._held) - len(left)])
         self._held, self._checked = bytearray(left), 0
-        if self._chunked and (
-            isinstance(event, h11.EndOfMessage)
-            or (isinstance(event, h11.Data) and event.chunk_start)
-        ):
-            line = taken.removeprefix(b"\r\n").partition(b"\r\n")[0]  # behind the last chunk's end
-            if b"\r" in line:
-                self._refuse(400, "a chunk's first line has a carriage return in it")
+        if self._chunked and isinstance(event, (h11.Data, h11.EndOfMessage)):
+            data = event.data if isinstance(event, h11.Data) else b""
+            if _BARE_RETURN.search(taken, 0, len(taken) - len(data)):  # what stands before it
+                self._refuse(400, "a line between chunks has a carriage return in it")
         if isinstance(event, h11.Request):
             self._chunked = any(name == b"transfer-encoding" for name, _ in event.headers)
         elif isinstance(event, h11.EndOfMessage) and self._chunked:

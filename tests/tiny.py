@@ -80,9 +80,11 @@ class Done:
 
     @property
     def complaints(self) -> str:
-        """What was said on stderr but for what is done: lines `foresay [1.2 s]: …` and events."""
+        """What was said on stderr but for what is done: lines `foresay [1.2 s]: …`, events, and
+        what the server logs of it."""
+        done = re.compile(r'foresay \[\d|\{"event"|[-\d]+ [:,\d]+ INFO ')
         lines = self.err.splitlines(keepends=True)
-        return "".join(line for line in lines if not re.match(r'foresay \[\d|\{"event"', line))
+        return "".join(line for line in lines if not done.match(line))
 
 
 class _Terminal(io.TextIOWrapper):

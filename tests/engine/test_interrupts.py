@@ -46,6 +46,7 @@ def watched(wanted: Callable[[CodeType], bool], seen: Callable[[Place], None]) -
         return at
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks whether any frame wants them, now
     sys.settrace(enter)
     try:
         yield

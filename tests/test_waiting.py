@@ -204,7 +204,7 @@ def test_waiting_for_another_process_is_not_silent(tmp_path: Path) -> None:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("command", ["demo", "generate"])
+@pytest.mark.parametrize("command", [pytest.param("demo", marks=pytest.mark.slow), "generate"])
 def test_the_default_model_is_not_loaded_in_silence(command: str) -> None:
     """By the clock: a stage that keeps the interpreter to itself would silence the others, too."""
     asked = {"demo": ("demo",), "generate": ("generate", "Hello", "--max-tokens", 2)}

@@ -194,10 +194,9 @@ def _says_the_same(dtype: Any, questions: list[str], asked: list[SamplingParams]
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_the_default_model_says_the_same(dtype: Any) -> None:
+def test_the_default_model_says_the_same() -> None:
     sampled = SamplingParams(temperature=0.8, seed=1, n=2, max_tokens=16)
-    _says_the_same(dtype, QUESTIONS[2:3], [replace(GREEDY, max_tokens=32), sampled])
+    _says_the_same("bfloat16", QUESTIONS[2:3], [replace(GREEDY, max_tokens=32), sampled])
 
 
 @pytest.mark.model

@@ -487,6 +487,7 @@ def test_assisted_samples_from_the_law_of_the_model(model: Any) -> None:
 
 
 @pytest.mark.model
+@pytest.mark.slow
 def test_the_default_model() -> None:
     from foresay.models import weights
 

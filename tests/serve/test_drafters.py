@@ -60,7 +60,8 @@ def test_a_merge_tells_all_that_it_holds_or_nothing() -> None:
     merge.finish(state)
     silent: Any = NgramDrafter()
     assert not hasattr(MergeDrafter(silent), "bytes_of")
-    quiet = type("Quiet", (), {"wants": silent.wants})()
+    methods = dict.fromkeys(("begin", "propose", "observe", "finish"), lambda *_: None)
+    quiet = type("Quiet", (), {"wants": silent.wants, **methods})()
     assert hasattr(MergeDrafter(silent), "bytes_used")
     assert not hasattr(MergeDrafter(silent, quiet), "bytes_used")
 

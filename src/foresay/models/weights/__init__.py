@@ -80,7 +80,7 @@ def find(
     """
     text, report = as_path(name, "the model"), progress or silent
     path = Path(text).expanduser()
-    hub = re.fullmatch(r"[\w.-]+/[\w.-]+", text) is not None and isinstance(name, str)
+    hub = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", text) is not None and isinstance(name, str)
     local = path.exists() or not (hub or text in ALIASES)
     if revision is not None and (local or text in ALIASES):
         raise InputError(

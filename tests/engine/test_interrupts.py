@@ -139,7 +139,7 @@ def test_every_bytecode_of_the_scheduler() -> None:
     assert {"hold", "release", "keep", "drop_oldest", "_preempt", "_admit", "longest"} <= names
     assert sum(request.stats.preemptions for request in whole.requests) > 0
     assert any(request.stats.shared_tokens for request in whole.requests)
-    assert len(found) > 1000
+    assert len(found) > 500
     for place, times in found.items():
         for at in {1, times}:
             work = Work()

@@ -69,7 +69,7 @@ def layer(block: _core.Block, level: str, threads: int) -> bytes:
     """Two steps of two texts through a block: many rows, then few rows that see many."""
     kvs = [_core.Kv([(WIDTH // HEAD, HEAD, HEAD)], "bfloat16") for _ in range(2)]
     found = []
-    for rows in (520, 3):
+    for rows in (300, 3):
         parents, offsets = [*range(-1, rows - 1)] * 2, [0, rows, 2 * rows]
         step = _core.AttentionStep(kvs, int32s(offsets), int32s(parents), level)
         x, turns = bits(rows, 2 * rows, WIDTH), bits(11, 2 * rows, HEAD)
@@ -85,7 +85,7 @@ def layer(block: _core.Block, level: str, threads: int) -> bytes:
 def test_a_team_computes_what_one_thread_does(level: str) -> None:
     made = block(level)
     alone = layer(made, level, 1)
-    for threads in (2, 3, 5):
+    for threads in (2, 5):
         assert layer(made, level, threads) == alone
     weight, x = _core.Linear(bits(1, 2048, 256), bits(2, 2048), level), bits(3, 40, 256)
     outs = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,10 +48,12 @@ def llm(folder: Path) -> LLM:
         return LLM(folder, dtype="float32", memory=1 << 24)
 
 
-def test_params_that_are_none(llm: LLM) -> None:
+@pytest.mark.parametrize("params", [5, "x", [5], {"max_tokens": 3}, b"x"])
+def test_params_that_are_none(llm: LLM, params: Any) -> None:
+    said = re.escape(f"params are {params!r}; SamplingParams, or one for each")
     for ask in (llm.generate, llm.stream):
-        with pytest.raises(InputError, match="params are 5; SamplingParams, or one for each"):
-            ask("x", 5)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=said):
+            ask("x", params)
 
 
 def test_answers(llm: LLM) -> None:

@@ -18,13 +18,14 @@ from foresay import SamplingParams
 from foresay.arrays import Int32s
 from foresay.drafters import SuffixDrafter
 from foresay.engine.engine import Engine
-from foresay.models.target import Target
+from foresay.models.target import Dtype, Target
 from models import zoo
 from tiny import one_thread
 
 LOADS = int(os.environ.get("FORESAY_LOADS", "24"))
 THREADS = 8
 NAMES = ["llama", "mistral", "qwen2", "qwen3", "gemma3_text", "llama4_text"]
+DTYPES: list[Dtype] = ["float32", "bfloat16"]
 TOKENS = 24
 PROMPT: Int32s = zoo.tokens(np.random.default_rng(5), 3 * zoo.WINDOW)
 
@@ -59,7 +60,11 @@ def written(target: Target) -> list[int]:
 
 
 def test_every_text_is_right(folders: dict[str, Path]) -> None:
-    wanted = {name: plain_text(name) for name in NAMES}
+    """In float32 what transformers writes, in bfloat16 what a model that is loaded alone writes."""
+    wanted = {(name, "float32"): plain_text(name) for name in NAMES}
+    for name in NAMES:
+        alone = Target.load(folders[name], dtype="bfloat16", threads=1)
+        wanted[name, "bfloat16"] = written(alone)
     together = threading.Barrier(THREADS)
 
     def load(thread: int) -> list[str]:
@@ -68,14 +73,14 @@ def test_every_text_is_right(folders: dict[str, Path]) -> None:
         for first in range(0, LOADS, THREADS):
             together.wait(600)  # so that they are made at the same time, whatever their size
             at = first + thread
-            name = NAMES[at % len(NAMES)]
+            name, dtype = NAMES[at % len(NAMES)], DTYPES[at // len(NAMES) % 2]
             try:
-                text = written(Target.load(folders[name], dtype="float32", threads=1))
+                text = written(Target.load(folders[name], dtype=dtype, threads=1))
             except Exception as error:  # told with the others
-                wrong.append(f"load {at}, {name}: {error!r}")
+                wrong.append(f"load {at}, {name}, {dtype}: {error!r}")
                 continue
-            if text != wanted[name]:
-                wrong.append(f"load {at}, {name}: {text} in place of {wanted[name]}")
+            if text != (right := wanted[name, dtype]):
+                wrong.append(f"load {at}, {name}, {dtype}: {text} in place of {right}")
         return wrong
 
     with one_thread(), ThreadPoolExecutor(THREADS) as pool:

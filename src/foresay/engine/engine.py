@@ -106,9 +106,10 @@ class Engine:
             )
         self.target = target
         self._guesser = Guesser(drafter, target.vocabulary, with_sources=with_sources)
-        self.policy = make_policy(policy if drafter is not None else "none")
-        if policy == "adaptive" and drafter is not None:
-            self.policy = make_policy(policy, measured_cost(target, progress))
+        make_policy(policy)  # what is none is refused before the long work
+        used = "none" if drafter is None else policy
+        cost = measured_cost(target, progress) if used == "adaptive" else None
+        self.policy = make_policy(used, cost)
         pages = Pages(tokens // PAGE)
         self.scheduler = Scheduler(target.open, pages, max_running=max_running, max_rows=max_rows)
         self._added = 0
@@ -196,8 +197,7 @@ class Engine:
 
         Mutates: the requests. Valid until: for ever. Raises: what the model raises, before anything
         was committed. A request that fails ends with its error, and harms no other. After an
-        interrupt cancel all that are under way: then nothing is held that nobody uses. GIL:
-        released by torch and the core.
+        interrupt, cancel what is under way to free its memory. GIL: released by torch and the core.
         """
         laps = _Laps()
         turns, failed = self._begun(self.scheduler.schedule())

@@ -370,10 +370,10 @@ def _as_list(prompts: Any) -> list[Any]:
 def _one_each(params: Params, prompts: int) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [SamplingParams() if params is None else params] * prompts
-    if not isinstance(params, Sequence):
+    if not isinstance(params, Sequence) or not all(isinstance(p, SamplingParams) for p in params):
         raise InputError(f"params are {params!r}; SamplingParams, or one for each prompt is needed")
     each = list(params)
-    if len(each) != prompts or not all(isinstance(p, SamplingParams) for p in each):
+    if len(each) != prompts:
         raise InputError(f"there are {prompts} prompts and {len(each)} params; one each is needed")
     return each
 

@@ -87,8 +87,12 @@ def _texts(target: Target, size: int) -> list[Kv]:
     chance = torch.Generator().manual_seed(1)  # its own: torch's belongs to the user
     for layer, (heads, key, value) in enumerate(target.shapes):
         # Ordinary numbers: tiny ones would take longer.
-        keys = torch.rand(1, heads, size, key, generator=chance).to(target.dtype)
-        values = torch.rand(1, heads, size, value, generator=chance).to(target.dtype)
+        keys = torch.rand(1, heads, size, key, generator=chance, dtype=torch.float32).to(
+            target.dtype
+        )
+        values = torch.rand(1, heads, size, value, generator=chance, dtype=torch.float32).to(
+            target.dtype
+        )
         out = torch.empty(1, size, heads, value, dtype=target.dtype)
         step.attend(layer, keys, keys, values, out, scaling=1.0, window=1)
     first.keep(rows)

@@ -240,20 +240,22 @@ def _telling(rows: int, outs: int, ins: int) -> tuple[Tensor, Tensor]:
     each other, so that what is left is mostly rounding. Of ordinary ones the rounding of the result
     hides the order but for one in thousands, and a long text meets that one.
     """
+    # With its type by name: another thread that reads a model changes torch's default meanwhile.
     generator = torch.Generator().manual_seed(1)
     pairs = 3 * ins // 8
     places = torch.randperm(ins, generator=generator)
-    large = torch.randn(rows, pairs, generator=generator)
-    small = 1e-3 * torch.randn(rows, ins - 2 * pairs, generator=generator)
-    twice = torch.randn(outs, pairs, generator=generator)
-    once = torch.randn(outs, ins - 2 * pairs, generator=generator)
+    large = torch.randn(rows, pairs, generator=generator, dtype=torch.float32)
+    small = 1e-3 * torch.randn(rows, ins - 2 * pairs, generator=generator, dtype=torch.float32)
+    twice = torch.randn(outs, pairs, generator=generator, dtype=torch.float32)
+    once = torch.randn(outs, ins - 2 * pairs, generator=generator, dtype=torch.float32)
     x = torch.cat([large, -large, small], dim=1)[:, places]
     return x, torch.cat([twice, twice, once], dim=1)[:, places]
 
 
 def _packed(weight: Tensor, bias: Tensor | None, layer: nn.Module) -> PackedLinear | None:
     """None where the operation is not there, refuses the layer or is wrong."""
-    x = torch.linspace(-1, 1, 4 * weight.shape[1]).reshape(4, -1).to(weight.dtype)
+    x = torch.linspace(-1, 1, 4 * weight.shape[1], dtype=torch.float32)
+    x = x.reshape(4, -1).to(weight.dtype)
     try:
         with torch.inference_mode():
             packed = PackedLinear(weight, bias)

@@ -80,6 +80,7 @@ class SuffixDecodingCache:
             history_bytes=settings.history_bytes,
             threads=1,  # vLLM asks for one request at a time
             corpus=settings.corpus or None,
+            verify=True,
         )
         self._may_draft = move_in("suffix", settings, 1)
         self._active: dict[Hashable, Request] = {}

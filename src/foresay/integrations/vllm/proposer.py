@@ -68,6 +68,7 @@ class SuffixProposer:
             group_bytes=s.group_bytes,
             threads=self._threads,
             corpus=s.corpus or None,
+            verify=True,
         )
         self._gate = Gate(
             least_chance=s.least_chance,

@@ -53,8 +53,8 @@ class SamplingParams:
     ignore_eos: bool = False
     """Go on after the model's end-of-text token."""
     min_tokens: int = 0
-    """No token that ends the answer is chosen before this many others, and a text of `stop` that is
-    complete within this many tokens does not end it."""
+    """No token that ends the answer is chosen before this many others, and texts of `stop` are
+    ignored in the first this many tokens."""
 
     def __post_init__(self) -> None:
         _check_int("max_tokens", self.max_tokens, 1, 2**31 - 1)

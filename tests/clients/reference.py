@@ -4,6 +4,7 @@
 
 generate       [[prompt or messages, {"max_tokens", "stop"}]] -> texts, greedy and not speculated
 loglikelihood  [[context, continuation]] -> [log probability, whether it is greedy], by transformers
+               in float32, its weights rounded to DTYPE
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ def generate(asked: list[Any], model: str, dtype: Any) -> list[str]:
 def loglikelihood(asked: list[Any], model: str, dtype: str) -> list[tuple[float, bool]]:
     """One forward pass over context and continuation, nothing cached and nothing batched."""
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
-    kind = getattr(torch, dtype)
-    whole: Any = AutoModelForCausalLM.from_pretrained(model, dtype=kind)
-    whole.eval()
+    whole: Any = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
+    whole.float().eval()  # not every processor multiplies the smaller types
     found = []
     for context, continuation in asked:
         known = len(tokenizer(context, add_special_tokens=False).input_ids)

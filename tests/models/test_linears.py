@@ -183,6 +183,55 @@ def test_row_ranges_finds_the_class_of_a_prompt(monkeypatch: pytest.MonkeyPatch)
     assert written is read
 
 
+def leave_over(monkeypatch: pytest.MonkeyPatch, block: int) -> PackedLinear:
+    """A layer that does whole blocks of rows in one way, and what is left over in another."""
+    multiply = PackedLinear._multiply
+
+    def altered(self: PackedLinear, x: Tensor) -> Tensor:
+        rows = x.numel() // self.in_features
+        out = torch.cat([multiply(self, row.expand(8, -1))[:1] for row in x.reshape(rows, -1)])
+        whole = rows // block * block
+        out = torch.cat([out[:whole], torch.nextafter(out[whole:], out[whole:] + 1)])
+        return out.reshape(*x.shape[:-1], self.out_features)
+
+    layer = PackedLinear(torch.eye(6), None)
+    monkeypatch.setattr(PackedLinear, "_multiply", altered)
+    return layer
+
+
+@packing
+@pytest.mark.parametrize(
+    ("block", "taken"),
+    [
+        (6, RowRange(6, 192, 6)),
+        (4, RowRange(8, 8)),
+        (48, RowRange(1, 32)),  # all of them left over
+    ],
+)
+def test_where_what_is_left_over_is_done_otherwise_whole_blocks_are_asked_for(
+    block: int, taken: RowRange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = leave_over(monkeypatch, block)
+    written, _ = row_ranges(layer)
+    assert written == taken
+    x = torch.randn(1, 500, 6)
+    layer.rows = layer.read = written
+    whole = layer(x)
+    for rows in (0, 1, 5, 6, 8, 100):
+        assert torch.equal(layer(x[:, :rows]), whole[:, :rows])
+        assert torch.equal(layer(x[:, rows : 2 * rows]), whole[:, rows : 2 * rows])
+    layer.rows = layer.read = RowRange(1, 192)
+    assert not torch.equal(layer(x[:, :101]), whole[:, :101])
+
+
+@packing
+def test_where_nothing_serves_rows_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = RowRange(1, 1)
+    assert row_ranges(leave_over(monkeypatch, 500)) != (one, one)  # all are left over, alike
+    monkeypatch.undo()
+    assert row_ranges(leave_over(monkeypatch, 7)) == (one, one)
+
+
 @packing
 def test_a_class_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linears, "_FOUND", {})

@@ -4,13 +4,15 @@ The core multiplies bfloat16, on every machine, and the bits of a row depend on 
 With float32 oneDNN does it, which for an ordinary Linear lays the weights out anew at every call;
 that takes longer than the multiplication where the rows are few. And the order in which it adds
 products may depend on how many rows there are: so the classes of row counts with equal bits are
-found by trying, and calls are kept within one of them. Tokens of a prompt are read many at once, in
-another class than those that are written; which of the two a token belongs to is a matter of the
-text alone.
+found by trying, and calls are kept within one of them. It may also depend on where a row stands
+among the others: what is left over by a block of rows is done by another loop (with AVX2, blocks of
+6). Then only whole blocks are asked for. Tokens of a prompt are read many at once, in another class
+than those that are written; which of the two a token belongs to is a matter of the text alone.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -36,19 +38,29 @@ __all__ = [
 _log = logging.getLogger("foresay.models")
 _TRIED = (*range(1, 18), 23, 24, 31, 32, 33, 40, 47, 48, 56, 64, 80, 96, 112, 128, 144, 160, 192)
 _WRITTEN, _READ = 8, 128  # rows that others are compared with: a usual draft, a part of a prompt
+_BLOCKS = (1, 6, 12, 24, 48)  # rows of the blocks that are tried, the first that serves is taken
 _COMPARED = 64
 _ENOUGH_WORK = 6 << 30  # multiplications: more rows of a very wide layer are not tried
 
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """Row counts whose results have the same bits, row by row.
+    """Row counts whose results have the same bits, row by row: the multiples of `block` from
+    `least` to `most`, which are such multiples themselves.
 
     Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
     least: int
     most: int
+    block: int = 1
+
+    def __contains__(self, rows: int) -> bool:
+        return self.least <= rows <= self.most and rows % self.block == 0
+
+    def missing(self, rows: int) -> int:
+        """How many rows are to be added to at most `most` of them."""
+        return max(self.least, -(-rows // self.block) * self.block) - rows
 
 
 ANY_ROWS = RowRange(1, 1 << 62)
@@ -113,7 +125,7 @@ class PackedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows, now = x.numel() // self.in_features, _READING.get()
         read = now.read if now.rows == rows and self.read is not self.rows else 0
-        if not read and self.rows.least <= rows <= self.rows.most:
+        if not read and rows in self.rows:
             return self._multiply(x)
         if not rows:  # of an expert that nobody uses
             return x.new_empty(*x.shape[:-1], self.out_features)
@@ -127,11 +139,11 @@ class PackedLinear(nn.Module):
         return out.reshape(*x.shape[:-1], self.out_features)
 
     def _in_parts(self, x: Tensor, rows: RowRange) -> list[Tensor]:
-        if rows.least <= len(x) <= rows.most:
+        if len(x) in rows:
             return [self._multiply(x)]
         found = []
         for part in x.tensor_split(-(-len(x) // rows.most)) if len(x) else ():
-            missing = max(rows.least - len(part), 0)
+            missing = rows.missing(len(part))
             filled = nn.functional.pad(part, (0, 0, 0, missing)) if missing else part
             found.append(self._multiply(filled)[: len(part)])
         return found
@@ -212,27 +224,50 @@ def row_ranges(layer: PackedLinear) -> tuple[RowRange, RowRange]:
     released by torch.
     """
     outs, ins = layer.out_features, layer.in_features
-    tried = [rows for rows in _TRIED if rows <= max(_ENOUGH_WORK // (ins * outs), 64)]
-    x, weight = _telling(tried[-1], outs, ins)
-    trial = PackedLinear(weight.to(layer.dtype), layer.bias)
-    results = {rows: trial._multiply(x[:rows].to(layer.dtype)) for rows in tried}
+    most = min(max(_ENOUGH_WORK // (ins * outs), 64), _TRIED[-1])
+    x, weight = _telling(most, outs, ins)
+    trial, x = PackedLinear(weight.to(layer.dtype), layer.bias), x.to(layer.dtype)
+    for block in _BLOCKS:
+        counts = _TRIED if block == 1 else range(block, _TRIED[-1] + 1, block)
+        tried = [rows for rows in counts if rows <= most]
+        written = _same_rows(trial, x, tried, -(-_WRITTEN // block) * block, block)
+        if written is None:
+            continue
+        prompt = _READ // block * block
+        if written.most >= prompt or prompt not in tried:
+            return written, written
+        return written, _same_rows(trial, x, tried, prompt, block) or written
+    one = RowRange(1, 1)
+    return one, one
 
-    def around(center: int) -> RowRange:
-        wanted = torch.cat(
-            [trial._multiply(part) for part in torch.split(x[:_COMPARED].to(layer.dtype), center)]
-            if center < _COMPARED
-            else [results[center][:_COMPARED]]
-        )
-        same = [torch.equal(y[:_COMPARED], wanted[: len(y)]) for y in results.values()]
-        at = tried.index(center)
-        low = next((i + 1 for i in range(at, -1, -1) if not same[i]), 0)
-        high = next((i - 1 for i in range(at, len(tried)) if not same[i]), len(tried) - 1)
-        return RowRange(tried[low], max(tried[high] // 16 * 16, center))  # whole tiles
 
-    written = around(_WRITTEN)
-    if _READ not in results or written.most >= _READ:
-        return written, written
-    return written, around(_READ)
+def _same_rows(
+    layer: PackedLinear, x: Tensor, tried: list[int], center: int, block: int
+) -> RowRange | None:
+    """The tried counts around `center` that give the same bits as it wherever a row stands, or None
+    where those of `center` itself depend on that."""
+
+    def steady(rows: int) -> Tensor | None:
+        first = layer._multiply(x[:rows])
+        moved = layer._multiply(x[:rows].roll(1, 0))
+        return first if torch.equal(moved, first.roll(1, 0)) else None
+
+    if steady(center) is None:
+        return None
+    parts = torch.split(x[: max(_COMPARED, center)], center)
+    wanted = torch.cat([layer._multiply(part) for part in parts if len(part) == center])
+
+    def same(rows: int) -> bool:
+        found = steady(rows)
+        compared = min(rows, len(wanted))
+        return found is not None and torch.equal(found[:compared], wanted[:compared])
+
+    at = tried.index(center)
+    below = [*itertools.takewhile(same, reversed(tried[:at]))]
+    above = [*itertools.takewhile(same, tried[at + 1 :])]
+    most = above[-1] if above else center
+    whole = max(most // 16 * 16, center) if block == 1 else most  # whole tiles
+    return RowRange(below[-1] if below else center, whole, block)
 
 
 def _telling(rows: int, outs: int, ins: int) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 PY      := $(BIN)/python
 PIP     := $(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt
-CORE    := $(wildcard csrc/*.cpp csrc/*.h csrc/*.hpp)
+CORE    := $(wildcard csrc/*.[ch]pp csrc/*/*.[ch]pp)
 SOURCES := $(shell find src -name '*.py' -o -name '*.pyi')
 
 # Prints what an extra needs, read from pyproject.toml: pip never hears the name foresay, which it
@@ -48,7 +48,7 @@ lint: $(VENV)/.core $(VENV)/.dev
 types: $(VENV)/.core $(VENV)/.dev
 	@$(BIN)/mypy src tests
 
-stub: $(VENV)/.core $(VENV)/.dev  ## write src/foresay/_core.pyi again, after a change of csrc/bind*.cpp
+stub: $(VENV)/.core $(VENV)/.dev  ## write src/foresay/_core.pyi again, after a change of csrc/bind/
 	@$(PY) -m nanobind.stubgen -q -m foresay._core -o src/foresay/_core.pyi
 
 # Python itself is not built with the sanitizers, so their runtime has to be loaded before it, and
@@ -61,7 +61,7 @@ sanitize: $(VENV)/.dev build/sanitize/.stamp  ## test the core, on every level, 
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	$(SANITIZED) tests/core
 
-# What Python, numpy and libgomp do among themselves is not seen; csrc/team.cpp says what OpenMP's members may rely on.
+# What Python, numpy and libgomp do among themselves is not seen; csrc/cpu/team.cpp says what OpenMP's members may rely on.
 tsan: $(VENV)/.dev build/tsan/.stamp  ## test the core's threads under the thread sanitizer
 	@LD_PRELOAD=$(call RUNTIME,libtsan.so) FORESAY_SANITIZE=1 \
 	TSAN_OPTIONS=halt_on_error=1:history_size=4:ignore_noninstrumented_modules=1 \

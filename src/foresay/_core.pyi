@@ -174,18 +174,18 @@ def choose(logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), or
 
 @overload
 def choose(logits: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', device='cpu', writable=False)], *, temperatures: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], seeds: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], stream: int, offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], gates: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], threads: int, level: str = '') -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.float64], dict(shape=(None,))], Annotated[NDArray[numpy.uint8], dict(shape=(None,))]]:
-    """(chosen, values, statuses) of each row; see csrc/noise.hpp."""
+    """(chosen, values, statuses) of each row; see csrc/sampling/noise.hpp."""
 
 def weigh(scores: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], *, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], temperatures: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], weights: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu')], walks: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], threads: int, level: str = '') -> tuple[Annotated[NDArray[numpy.float64], dict(shape=(None,))], Annotated[NDArray[numpy.uint8], dict(shape=(None,))]]:
     """
-    Writes into weights. (totals, statuses) of each walk; see csrc/weights.hpp.
+    Writes into weights. (totals, statuses) of each walk; see csrc/sampling/weights.hpp.
     """
 
 def sums(probs: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], *, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], threads: int, level: str = '') -> tuple[Annotated[NDArray[numpy.float64], dict(shape=(None,))], Annotated[NDArray[numpy.float32], dict(shape=(None,))]]:
     """(sums, least) of each row; a NaN makes the sum NaN."""
 
 def subtract(weights: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu')], *, walks: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], totals: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], probs: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], sums: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], threads: int, level: str = '') -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
-    """Writes into weights. The new totals; see csrc/weights.hpp."""
+    """Writes into weights. The new totals; see csrc/sampling/weights.hpp."""
 
 def draw(weights: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu')], coins: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], *, threads: int, level: str = '') -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
     """A token of each row of weights."""
@@ -226,7 +226,7 @@ class Kv:
     def check_integrity(self) -> None: ...
 
 class AttentionStep:
-    """One forward; see csrc/attention.hpp."""
+    """One forward; see csrc/cpu/attention.hpp."""
 
     def __init__(self, kvs: Sequence[Kv], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], level: str = '') -> None: ...
 
@@ -240,7 +240,7 @@ class AttentionStep:
 
 class Linear:
     """
-    x @ weight.T + bias of bfloat16; see csrc/linear.hpp. Threads may share it.
+    x @ weight.T + bias of bfloat16; see csrc/cpu/linear.hpp. Threads may share it.
     """
 
     def __init__(self, weight: object, bias: object | None = None, level: str = '') -> None:
@@ -264,7 +264,7 @@ class Linear:
 
 class Block:
     """
-    A layer of a decoder in one call; see csrc/block.hpp. Threads may share it.
+    A layer of a decoder in one call; see csrc/cpu/block.hpp. Threads may share it.
     """
 
     def __init__(self, query: Linear, key: Linear, value: Linear, out: Linear, gate: Linear, up: Linear, down: Linear, attention_norm: tuple[object, float], mlp_norm: tuple[object, float], head: int, query_norm: tuple[object, float] | None = None, key_norm: tuple[object, float] | None = None) -> None:
@@ -277,7 +277,7 @@ class Block:
 
 def rms_norm(x: object, weight: object, eps: float, out: object, level: str = '') -> None:
     """
-    x [..., rows, width] into out, contiguous; bfloat16 or its bits as uint16. See csrc/norm.hpp.
+    x [..., rows, width] into out, contiguous; bfloat16 or its bits as uint16. See csrc/cpu/norm.hpp.
     """
 
 def cpu_levels() -> list[str]:

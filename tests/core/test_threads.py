@@ -1,9 +1,9 @@
 """The three ways in which the core uses threads, and what threads of Python share. `make tsan` runs
 this file under the thread sanitizer.
 
-1. A team (csrc/team.hpp) for attention, linear layers and whole blocks: OpenMP's if the process has
-   one, else threads of our own for each call.
-2. A crew (csrc/crew.hpp) for the steps of a drafter: threads that are kept, and take pieces.
+1. A team (csrc/cpu/team.hpp) for attention, linear layers and whole blocks: OpenMP's if the
+   process has one, else threads of our own for each call.
+2. A crew (csrc/suffix/crew.hpp) for the steps of a drafter: threads that are kept, and take pieces.
 3. Threads that live for one call (csrc/parallel.hpp), for choices, weights and corpus files.
 
 And whoever calls has released the GIL: layers, blocks and corpora may be shared by threads that do,

@@ -25,7 +25,7 @@ from urllib.request import ProxyHandler, build_opener
 import pytest
 
 from foresay.errors import ServerError
-from foresay.sampling.kit.servers import Answer, Server, sampled_equality
+from foresay.lossless.servers import Answer, Server, sampled_equality
 
 HERE = Path(__file__).parent
 README = HERE.parents[1] / "README.md"
@@ -36,7 +36,7 @@ PROMPTS = [
     "The old man walked to the sea. The sea was",
 ]
 SAMPLES = 240  # of each server and prompt: as many as it takes to see a total variation of 0.25
-FEW = 32  # for what is plainly wrong; the kit asks four times as often before it says so
+FEW = 32  # for what is plainly wrong; the test asks four times as often before it says so
 START = 600  # seconds that a server may take, on a machine with much else to do
 SETTINGS = {
     "VLLM_CPU_KVCACHE_SPACE": "1",

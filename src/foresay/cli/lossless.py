@@ -18,7 +18,7 @@ from foresay.cli.show import print_table, progress, stages
 from foresay.errors import InputError
 
 if TYPE_CHECKING:
-    from foresay.sampling.kit.check import Check
+    from foresay.lossless.check import Check
 
 _ONLY_WITH = {
     "trees": "--verify",
@@ -116,12 +116,12 @@ def lossless(
     if servers is not None:
         checks += _compare(servers, model, api_key, prompts, max_tokens, samples, tie, seed)
     elif verify is not None:
-        from foresay.sampling.kit.user import load, prove_function
+        from foresay.lossless.user import load, prove_function
 
         with progress("proving", None):
             checks += prove_function(load(verify), 60 if quick else 300, trees, seed)
     else:
-        from foresay.sampling.kit.prove import FULL, QUICK, prove
+        from foresay.lossless.prove import FULL, QUICK, prove
 
         with stages() as report:
             checks += prove(QUICK if quick else FULL, seed, report)
@@ -190,8 +190,8 @@ def _compare(
     tie: float,
     seed: int,
 ) -> Iterator[Check]:
-    from foresay.sampling.kit.check import Check
-    from foresay.sampling.kit.servers import (
+    from foresay.lossless.check import Check
+    from foresay.lossless.servers import (
         PROMPTS,
         greedy_equality,
         sampled_equality,

@@ -8,7 +8,6 @@ reference   rules match and rejection, one request at a time
 batched/    law and both rules over packed batches, in torch; the noise in torch and Triton
 logprobs    log probabilities of what was committed
 theory      expected tokens per step, speed-up, bounds
-kit/        the proof: `foresay lossless`
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ does not depend on drafts, batches or preemption.
     Gumbel   g = -log(-log(u)) in float64, between -3.604 and 36.737
 
 52 bits, because the largest 53-bit uniform would round to 1 and its noise to infinity. This module
-is the specification and the slow, readable twin of `csrc/noise.cpp`, `batched/noise.py` and
-`batched/triton.py`, which have the same uniforms bit for bit.
+is the specification and the slow, readable twin of `csrc/sampling/noise.cpp` and of
+`batched/noise.py` and `batched/triton.py`, which have the same uniforms bit for bit.
 
 Mutates: nothing. Valid until: for ever. Raises: InputError for a seed, position or token that does
 not fit its counter. GIL: held.

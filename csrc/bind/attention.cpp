@@ -1,0 +1,115 @@
+// Attention for Python. Queries, keys, values and outputs are too large to copy: they are read, and outputs written, while
+// the GIL is released, so the caller keeps other threads from them.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cpu/attention.hpp"
+#include "bind/bind.hpp"
+#include "bind/borrowed.hpp"
+#include "errors.hpp"
+
+using namespace nanobind::literals;
+
+namespace foresay {
+namespace {
+
+using Layer = std::tuple<uint32_t, uint32_t, uint32_t>;
+
+Dtype dtype_of(const std::string& name) {
+    if (name == "float32") return Dtype::float32;
+    if (name == "bfloat16") return Dtype::bfloat16;
+    throw InputError("dtype is \"" + name + "\"; valid are \"float32\" and \"bfloat16\"");
+}
+
+/// An array of four dimensions and the Kv's dtype.
+class Borrowed4 {
+public:
+    Borrowed4(const char* name, nb::handle object, Dtype dtype, bool written) : array_(name, object, written) {
+        if (!(dtype == Dtype::float32 ? is_float32(array_.dtype) : is_bfloat16(array_.dtype)))
+            throw InputError(std::string(name) + " is of another dtype; the Kv is of " +
+                             (dtype == Dtype::float32 ? "float32" : "bfloat16 (bits as uint16 are valid too)"));
+        if (array_.dimensions != 4) throw InputError(std::string(name) + " has " + std::to_string(array_.dimensions) + " dimensions; valid are 4");
+        numbers_.data = array_.data;
+        for (size_t i = 0; i < 4; ++i) numbers_.shape[i] = static_cast<size_t>(array_.shape[i]), numbers_.strides[i] = array_.strides[i];
+    }
+    const Numbers& numbers() const { return numbers_; }
+
+private:
+    Borrowed array_;
+    Numbers numbers_;
+};
+
+/// [heads, tokens, dim] as it is now.
+nb::any plain(const Kv& kv, uint32_t layer, bool values) {
+    const size_t tokens = kv.rows(layer);
+    const KvLayer& shape = kv.layers()[layer];
+    const auto given = [&]<class Number>(std::vector<Number>&& numbers) {
+        auto* kept = new std::vector<Number>(std::move(numbers));
+        nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<Number>*>(p); });
+        return nb::borrow<nb::any>(nb::cast(nb::ndarray<nb::numpy, const Number, nb::ndim<3>>(
+            kept->data(), {shape.heads, tokens, values ? shape.value_dim : shape.key_dim}, owner)));
+    };
+    return kv.dtype() == Dtype::float32 ? given(kv.plain<float>(layer, values)) : given(kv.plain<uint16_t>(layer, values));
+}
+
+void bind_kv(nb::module_& m) {
+    nb::class_<Kv>(m, "Kv", "The keys and values of one text, of all layers. Not for several threads at a time.")
+        .def("__init__", [](Kv* self, const std::vector<Layer>& layers, const std::string& dtype) {
+            std::vector<KvLayer> shapes;
+            for (const auto& [heads, key_dim, value_dim] : layers) shapes.push_back({heads, key_dim, value_dim});
+            new (self) Kv(std::move(shapes), dtype_of(dtype));
+        }, "layers"_a, "dtype"_a, "layers: (kv_heads, key_dim, value_dim) of each.")
+        .def_prop_ro("length", &Kv::length)
+        .def_prop_ro("capacity", &Kv::capacity)
+        .def_prop_ro("bytes", &Kv::bytes)
+        .def("reserve", &Kv::reserve, "tokens"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def("keep", [](Kv& self, const Tokens& path) { self.keep(view(path)); }, "path"_a.noconvert(),
+             "The rows of the last step that become the text's next tokens.")
+        .def("cut", &Kv::cut, "length"_a)
+        .def("copy_from", &Kv::copy_from, "other"_a, "length"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def("keys", [](const Kv& self, uint32_t layer) { return plain(self, layer, false); }, "layer"_a,
+             "A copy, [kv_heads, tokens and rows of the last step, key_dim]; bfloat16 as uint16.")
+        .def("values", [](const Kv& self, uint32_t layer) { return plain(self, layer, true); }, "layer"_a)
+        .def("check_integrity", &Kv::check_integrity, nb::call_guard<nb::gil_scoped_release>());
+}
+
+void bind_step(nb::module_& m) {
+    nb::class_<AttentionStep>(m, "AttentionStep", "One forward; see csrc/cpu/attention.hpp.")
+        .def("__init__", [](AttentionStep* self, std::vector<std::shared_ptr<Kv>> kvs, const Tokens& offsets, const Tokens& parents,
+                            const std::string& level) {
+            new (self) AttentionStep(std::move(kvs), copy(offsets), view(parents), level);
+        }, "kvs"_a, "offsets"_a.noconvert(), "parents"_a.noconvert(), "level"_a = "")
+        .def_prop_ro("positions", [](const AttentionStep& self) {
+            return own(std::vector<int64_t>(self.positions().begin(), self.positions().end()));
+        }, nb::rv_policy::automatic)
+        .def("attend", [](AttentionStep& self, uint32_t layer, nb::handle query, nb::handle key, nb::handle value, nb::handle out,
+                          float scaling, uint32_t window, uint32_t chunk, float softcap, const std::optional<Given<float>>& sinks,
+                          uint32_t threads) {
+            const Dtype dtype = self.dtype();
+            const Borrowed4 queries("query", query, dtype, false), keys("key", key, dtype, false), values("value", value, dtype, false);
+            const Borrowed4 outs("out", out, dtype, true);
+            AttentionInput input{layer, queries.numbers(), keys.numbers(), values.numbers(), outs.numbers(), scaling, window, chunk,
+                                 softcap, nullptr, 0, threads};
+            if (sinks) input.sinks = sinks->data(), input.sink_count = sinks->size();
+            const nb::gil_scoped_release released;
+            self.attend(input);
+        }, "layer"_a, "query"_a, "key"_a, "value"_a, "out"_a, "scaling"_a, "window"_a = 0, "chunk"_a = 0, "softcap"_a = 0,
+           "sinks"_a.noconvert().none() = nb::none(), "threads"_a = 1,
+           "Stores keys and values, writes into out. Arrays of numpy (bfloat16 as uint16) or torch, of the Kv's dtype.");
+}
+
+}  // namespace
+
+void bind_attention(nb::module_& m) {
+    bind_kv(m);
+    bind_step(m);
+}
+
+}  // namespace foresay

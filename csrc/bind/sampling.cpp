@@ -1,0 +1,128 @@
+// Sampling for Python: keyed noise, choices, weights. Logits, probs and weights are too large to copy: they are read, and
+// weights written, while the GIL is released, so the caller keeps other threads from them. All else is copied first.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include <string>
+#include <type_traits>
+
+#include "bind/bind.hpp"
+#include "errors.hpp"
+#include "sampling/noise.hpp"
+#include "sampling/weights.hpp"
+
+using namespace nanobind::literals;
+
+namespace foresay {
+namespace {
+
+using Logits = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Weights = nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Chosen = std::tuple<Array<int32_t>, Array<double>, Array<uint8_t>>;
+
+FloatRows rows_of(const Logits& rows) { return {rows.data(), rows.shape(0), rows.shape(1)}; }
+WeightRows rows_of(const Weights& rows) { return {rows.data(), rows.shape(0), rows.shape(1)}; }
+
+/// One kind of noise for each token.
+template <double noise(const NoiseKey&, uint32_t)>
+Array<double> noise_of(uint64_t seed, uint32_t position, const Tokens& tokens, uint32_t stream) {
+    std::vector<double> values;
+    values.reserve(tokens.size());
+    for (const int32_t token : copy(tokens)) {
+        if (token < 0) throw InputError("token " + std::to_string(token) + " is not a token id; valid ids are 0 to 2147483647");
+        values.push_back(noise({seed, position, stream}, static_cast<uint32_t>(token)));
+    }
+    return own(std::move(values));
+}
+
+/// `choose` over logits in float32, or in bfloat16, whose bits come as uint16.
+template <class Number>
+void def_choose(nb::module_& m) {
+    using Rows = nb::ndarray<const Number, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+    m.def("choose", [](const Rows& logits, const Given<float>& temperatures, const Given<uint64_t>& seeds,
+                       const Given<uint32_t>& positions, uint32_t stream, const Tokens& offsets, const Tokens& gates,
+                       const Tokens& tokens, uint32_t threads, const std::string& level) -> Chosen {
+        const Kernels& kernels = level_of(level);
+        const auto heats = copy(temperatures);
+        const auto keys = copy(seeds);
+        const auto places = copy(positions);
+        const auto bounds = copy(offsets), parents = copy(gates), wanted = copy(tokens);
+        LogitRows rows{nullptr, nullptr, logits.shape(0), logits.shape(1), heats, keys, places, stream, bounds, parents, wanted};
+        if constexpr (std::is_same_v<Number, float>) rows.logits = logits.data();
+        else rows.small = logits.data();
+        Choices out;
+        {
+            const nb::gil_scoped_release released;
+            out = choose(rows, threads, kernels);
+        }
+        return Chosen(own(std::move(out.tokens)), own(std::move(out.values)), own(std::move(out.statuses)));
+    }, "logits"_a.noconvert(), nb::kw_only(), "temperatures"_a.noconvert(), "seeds"_a.noconvert(), "positions"_a.noconvert(),
+       "stream"_a, "offsets"_a.noconvert(), "gates"_a.noconvert(), "tokens"_a.noconvert(), "threads"_a, "level"_a = "",
+       "(chosen, values, statuses) of each row; see csrc/sampling/noise.hpp.");
+}
+
+void bind_choices(nb::module_& m) {
+    m.def("uniforms", &noise_of<uniform>, "seed"_a, "position"_a, "tokens"_a.noconvert(), "stream"_a = 0);
+    m.def("gumbels", &noise_of<gumbel>, "seed"_a, "position"_a, "tokens"_a.noconvert(), "stream"_a = 0);
+    def_choose<float>(m);
+    def_choose<uint16_t>(m);
+}
+
+void bind_weights(nb::module_& m) {
+    m.def("weigh", [](const Logits& scores, const Given<int64_t>& rows, const Given<float>& temperatures, const Weights& weights,
+                      const Given<int64_t>& walks, uint32_t threads, const std::string& level) {
+        const Kernels& kernels = level_of(level);
+        const auto sources = copy(rows), targets = copy(walks);
+        const auto heats = copy(temperatures);
+        Weighed out;
+        {
+            const nb::gil_scoped_release released;
+            out = weigh(rows_of(scores), sources, heats, rows_of(weights), targets, threads, kernels);
+        }
+        return std::tuple(own(std::move(out.totals)), own(std::move(out.statuses)));
+    }, "scores"_a.noconvert(), nb::kw_only(), "rows"_a.noconvert(), "temperatures"_a.noconvert(), "weights"_a.noconvert(),
+       "walks"_a.noconvert(), "threads"_a, "level"_a = "", "Writes into weights. (totals, statuses) of each walk; see csrc/sampling/weights.hpp.");
+    m.def("sums", [](const Logits& probs, const Given<int64_t>& rows, uint32_t threads, const std::string& level) {
+        const Kernels& kernels = level_of(level);
+        const auto sources = copy(rows);
+        Sums out;
+        {
+            const nb::gil_scoped_release released;
+            out = sums(rows_of(probs), sources, threads, kernels);
+        }
+        return std::tuple(own(std::move(out.sums)), own(std::move(out.least)));
+    }, "probs"_a.noconvert(), nb::kw_only(), "rows"_a.noconvert(), "threads"_a, "level"_a = "",
+       "(sums, least) of each row; a NaN makes the sum NaN.");
+    m.def("subtract", [](const Weights& weights, const Given<int64_t>& walks, const Given<double>& totals, const Logits& probs,
+                         const Given<int64_t>& rows, const Given<double>& sums, uint32_t threads, const std::string& level) {
+        const Kernels& kernels = level_of(level);
+        const auto targets = copy(walks), sources = copy(rows);
+        const auto before = copy(totals), divisors = copy(sums);
+        std::vector<double> out;
+        {
+            const nb::gil_scoped_release released;
+            out = subtract(rows_of(weights), targets, before, rows_of(probs), sources, divisors, threads, kernels);
+        }
+        return own(std::move(out));
+    }, "weights"_a.noconvert(), nb::kw_only(), "walks"_a.noconvert(), "totals"_a.noconvert(), "probs"_a.noconvert(),
+       "rows"_a.noconvert(), "sums"_a.noconvert(), "threads"_a, "level"_a = "", "Writes into weights. The new totals; see csrc/sampling/weights.hpp.");
+    m.def("draw", [](const Weights& weights, const Given<double>& coins, uint32_t threads, const std::string& level) {
+        const Kernels& kernels = level_of(level);
+        const auto chances = copy(coins);
+        std::vector<int64_t> out;
+        {
+            const nb::gil_scoped_release released;
+            out = draw(rows_of(weights), chances, threads, kernels);
+        }
+        return own(std::move(out));
+    }, "weights"_a.noconvert(), "coins"_a.noconvert(), nb::kw_only(), "threads"_a, "level"_a = "", "A token of each row of weights.");
+}
+
+}  // namespace
+
+void bind_sampling(nb::module_& m) {
+    bind_choices(m);
+    bind_weights(m);
+}
+
+}  // namespace foresay

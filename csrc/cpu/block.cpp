@@ -1,0 +1,100 @@
+#include "cpu/block.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+
+#include "errors.hpp"
+#include "cpu/norm.hpp"
+#include "slab.hpp"
+#include "cpu/team.hpp"
+
+namespace foresay {
+namespace {
+
+constexpr size_t kManyRows = 64, kShare = 16;  // rows that are worth a team; rows that a thread takes at a time
+
+/// Calls work(first, end) for parts of the rows, on the team where there are many.
+template <class Work>
+void by_rows(uint32_t threads, size_t rows, const Work& work) {
+    if (threads == 1 || rows < kManyRows) return work(size_t{0}, rows);
+    struct Call {
+        const Work& work;
+        size_t rows;
+        std::atomic<size_t> next = 0;
+    } call{work, rows};
+    on_team(threads, [](void* data) {
+        auto& [work, rows, next] = *static_cast<Call*>(data);
+        for (size_t first; (first = next.fetch_add(kShare)) < rows;) work(first, std::min(rows, first + kShare));
+    }, &call);
+}
+
+void check_size(const char* name, size_t given, size_t wanted) {
+    if (given != wanted) throw InputError(std::string(name) + " has the width " + std::to_string(given) + "; it is " + std::to_string(wanted) + " here");
+}
+
+}  // namespace
+
+Block::Block(Parts parts, size_t head) : parts_(std::move(parts)), head_(head) {
+    const Parts& p = parts_;
+    for (const Linear* layer : {p.query.get(), p.key.get(), p.value.get(), p.out.get(), p.gate.get(), p.up.get(), p.down.get()})
+        if (!layer) throw InputError("a linear layer is None; all seven are needed");
+    if (head == 0 || head % 2 != 0 || p.query->outs() % head != 0 || p.key->outs() % head != 0)
+        throw InputError("a head has the width " + std::to_string(head) + "; it is even, and divides " + std::to_string(p.query->outs()) + " queries and " +
+                         std::to_string(p.key->outs()) + " keys");
+    check_size("key", p.key->ins(), width()), check_size("value", p.value->ins(), width());
+    check_size("value", p.value->outs(), p.key->outs());
+    check_size("out", p.out->ins(), p.query->outs()), check_size("out", p.out->outs(), width());
+    check_size("gate", p.gate->ins(), width()), check_size("up", p.up->ins(), width()), check_size("up", p.up->outs(), p.gate->outs());
+    check_size("down", p.down->ins(), p.gate->outs()), check_size("down", p.down->outs(), width());
+    check_size("the norm before attention", p.before_attention.weight.size(), width());
+    check_size("the norm before the products", p.before_mlp.weight.size(), width());
+    for (const Norm* norm : {&p.of_queries, &p.of_keys})
+        if (!norm->weight.empty()) check_size("the norm of a head", norm->weight.size(), head);
+}
+
+void Block::forward(AttentionStep& step, const Place& place, uint16_t* x, size_t rows) const {
+    const auto& [query, key, value, out, gate, up, down, before_attention, before_mlp, of_queries, of_keys] = parts_;
+    const layer::Kernel& kernel = query->level().layer;
+    const size_t queries = query->outs(), keys = key->outs(), inner = gate->outs(), heads = queries / head_, key_heads = keys / head_;
+    uint16_t* const normed = slab::scratch<Block, uint16_t>(rows * (width() + std::max(2 * queries + 2 * keys, inner)));
+    uint16_t* const q = normed + rows * width();
+    uint16_t *const k = q + rows * queries, *const v = k + rows * keys, *const seen = v + rows * keys, *const between = q;
+    const auto norm_rows = [&](const Norm& norm) {
+        by_rows(place.threads, rows, [&](size_t first, size_t end) {
+            const size_t at = first * width();
+            rms_norm(kernel, x + at, static_cast<int64_t>(width()), end - first, width(), norm.weight.data(), norm.eps, normed + at);
+        });
+    };
+
+    norm_rows(before_attention);
+    const Product projected[] = {{*query, q}, {*key, k}, {*value, v}};
+    multiply(projected, normed, static_cast<int64_t>(width()), rows, place.threads);
+    by_rows(place.threads, rows, [&](size_t first, size_t end) {
+        const auto place_heads = [&](uint16_t* row, size_t count, const Norm& norm, size_t at) {
+            if (!norm.weight.empty()) rms_norm(kernel, row, static_cast<int64_t>(head_), count, head_, norm.weight.data(), norm.eps, row);
+            kernel.turn(row, count, head_, place.cos + at * head_, place.sin + at * head_);
+        };
+        for (size_t row = first; row < end; ++row) {
+            place_heads(q + row * queries, heads, of_queries, row);
+            place_heads(k + row * keys, key_heads, of_keys, row);
+        }
+    });
+    const auto by_heads = [&](uint16_t* data, size_t count) {
+        const auto distance = static_cast<int64_t>(count * head_);
+        return Numbers{data, {1, count, rows, head_}, {static_cast<int64_t>(rows) * distance, static_cast<int64_t>(head_), distance, 1}};
+    };
+    const auto step_size = static_cast<int64_t>(queries);
+    const Numbers outs{seen, {1, rows, heads, head_}, {static_cast<int64_t>(rows) * step_size, step_size, static_cast<int64_t>(head_), 1}};
+    step.attend({place.layer, by_heads(q, heads), by_heads(k, key_heads), by_heads(v, key_heads), outs, place.scaling, place.window, place.chunk, 0, nullptr, 0, place.threads});
+    const Product returned{*out, x, nullptr, x};
+    multiply({&returned, 1}, seen, step_size, rows, place.threads);
+
+    norm_rows(before_mlp);
+    const Product gated{*gate, between, up.get()};
+    multiply({&gated, 1}, normed, static_cast<int64_t>(width()), rows, place.threads);
+    const Product added{*down, x, nullptr, x};
+    multiply({&added, 1}, between, static_cast<int64_t>(inner), rows, place.threads);
+}
+
+}  // namespace foresay

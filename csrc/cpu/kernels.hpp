@@ -1,0 +1,24 @@
+// What is written once and compiled for each level of processor: one table of functions per level. csrc/cpu/levels.hpp says
+// which table is used.
+#pragma once
+
+#include "cpu/attention_kernel.hpp"
+#include "cpu/layer_kernel.hpp"
+#include "cpu/linear_kernel.hpp"
+#include "cpu/noise_kernel.hpp"
+#include "cpu/weights_kernel.hpp"
+
+namespace foresay {
+
+struct Kernels {
+    const char* name;  // null: not compiled
+    attention::Kernel attention;
+    linear::Kernel linear;
+    layer::Kernel layer;
+    noise::Kernel noise;
+    weights::Kernel weights;
+};
+
+extern const Kernels kPlain, kNeon, kAvx2, kAvx512, kAmx;
+
+}  // namespace foresay

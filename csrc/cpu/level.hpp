@@ -1,0 +1,25 @@
+// The kernels of one level: the file that includes this is compiled for it and has defined
+//   FORESAY_LEVEL, FORESAY_LEVEL_NAME  the table, and its name in FORESAY_CPU
+//   FORESAY_WIDTH, FORESAY_FUSED       as csrc/cpu/vectors.hpp says
+//   FORESAY_TILES                      whether there are matrix tiles of bfloat16
+//
+// Everything is in unnamed namespaces and nothing of the standard library is used: the linker would be free to take this
+// file's copy of an inline function for the rest of the program, which must run on lesser machines.
+//
+// Fused multiplication and addition is asked for by name, and the compiler may not contract others (-ffp-contract=off):
+// where bits are promised, all of them must come about in the same way.
+#include "cpu/kernels.hpp"
+
+#include "cpu/attention_loops.hpp"
+#include "cpu/layer_loops.hpp"
+#if FORESAY_TILES
+#include "cpu/linear_tiles.hpp"
+#else
+#include "cpu/linear_loops.hpp"
+#endif
+#include "cpu/noise_loops.hpp"
+#include "cpu/weights_loops.hpp"
+
+const foresay::Kernels foresay::FORESAY_LEVEL = {
+    FORESAY_LEVEL_NAME, attention::kKernel, linear::kKernel, layer::kKernel, noise::kKernel, weights::kKernel,
+};

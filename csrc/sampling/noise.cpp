@@ -1,0 +1,136 @@
+#include "sampling/noise.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cfloat>
+#include <cmath>
+#include <string>
+
+#include "errors.hpp"
+#include "parallel.hpp"
+
+namespace foresay {
+namespace {
+
+using noise::kLanes;
+
+/// The best token so far.
+struct Best {
+    int32_t token = -1;
+    double value = -INFINITY;  // NaN: the row holds a NaN
+    /// The value as the nearest finite float. No sum of floats whose exact value is above `value` comes out below this, as
+    /// rounding keeps order; -inf always does.
+    float floor = -FLT_MAX;
+
+    void offer(int32_t other, double its_value) {
+        if (its_value <= value || std::isnan(value)) return;  // it comes later, so an equal loses; NaN stays
+        token = other, value = its_value;
+        floor = static_cast<float>(std::clamp<double>(value, -FLT_MAX, FLT_MAX));
+    }
+};
+
+void choose_greedily(const noise::Kernel& kernel, const noise::Row& row, Best& best) {
+    // The value is a float's, so as a float it is exact.
+    for (size_t first = 0; (first = kernel.above(row, first, static_cast<float>(best.value))) < row.width; first += kLanes) {
+        for (size_t i = first; i < std::min(row.width, first + kLanes); ++i) best.offer(static_cast<int32_t>(i), row.logits[i]);
+        if (std::isnan(best.value)) return;
+    }
+}
+
+/// Token by token this is best.offer(token, double(logit / temperature) + gumbel(token)), and has its result exactly; but
+/// the noise of a token that could not win with all of the noise there is, and the logarithms of one that cannot win with
+/// the noise that its first word allows, are not computed. A NaN is never below the floor and so gets through.
+void choose_with_noise(const noise::Kernel& kernel, const noise::Row& row, float temperature, const NoiseKey& key, Best& best) {
+    noise::Lanes lanes;
+    for (size_t first = 0; (first = kernel.above_with_noise(row, first, temperature, key, best.floor, lanes)) < row.width; first += kLanes) {
+        for (size_t i = 0; i < std::min(kLanes, row.width - first); ++i) {
+            if (lanes.most[i] < best.floor) continue;
+            const auto token = static_cast<uint32_t>(first + i);
+            best.offer(static_cast<int32_t>(token), double{lanes.scaled[i]} + gumbel(key, token));
+        }
+        if (std::isnan(best.value)) return;
+    }
+}
+
+void check(const LogitRows& rows, uint32_t threads) {
+    const size_t count = rows.count;
+    const auto check_size = [&](const char* name, size_t size) {
+        if (size != count)
+            throw InputError(std::string(name) + " has " + std::to_string(size) + " values, but there are " +
+                             std::to_string(count) + " rows");
+    };
+    check_size("temperatures", rows.temperatures.size());
+    check_size("seeds", rows.seeds.size());
+    check_size("positions", rows.positions.size());
+    check_size("gates", rows.gates.size());
+    check_size("tokens", rows.tokens.size());
+    if (rows.width == 0 || rows.width > INT32_MAX)
+        throw InputError("a row has " + std::to_string(rows.width) + " logits; valid are 1 to 2147483647");
+    if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; it is from 1 to 256");
+    for (const float temperature : rows.temperatures)
+        if (!(temperature >= 0) || std::isinf(temperature))
+            throw InputError("temperature " + std::to_string(temperature) + " is not valid; it is 0 or more, and finite");
+    if (rows.offsets.empty() || rows.offsets.front() != 0 || static_cast<size_t>(rows.offsets.back()) != count ||
+        !std::is_sorted(rows.offsets.begin(), rows.offsets.end()))
+        throw InputError("the offsets do not rise from 0 to the number of rows, " + std::to_string(count));
+    for (size_t b = 0; b + 1 < rows.offsets.size(); ++b)
+        for (int32_t row = rows.offsets[b]; row < rows.offsets[b + 1]; ++row) {
+            const int32_t gate = rows.gates[static_cast<size_t>(row)];
+            if (gate != -1 && (gate < rows.offsets[b] || gate >= row))
+                throw InputError("the gate of row " + std::to_string(row) + " is " + std::to_string(gate) +
+                                 "; valid are -1 and earlier rows of its request, which begins at " + std::to_string(rows.offsets[b]));
+        }
+}
+
+/// A row in float32, in memory that the thread uses again for its next row.
+const float* widened(const Kernels& level, const LogitRows& rows, size_t row) {
+    thread_local std::vector<float> space;
+    if (space.size() < rows.width) space.resize(rows.width);
+    level.layer.widen(rows.small + row * rows.width, rows.width, space.data());
+    return space.data();
+}
+
+void choose_row(const Kernels& level, const LogitRows& rows, size_t row, Choices& out) {
+    if (rows.gates[row] >= 0) {
+        const auto gate = static_cast<size_t>(rows.gates[row]);
+        // The status is asked as well: a row without a choice has token -1, and so may whoever asks for it.
+        if (out.statuses[gate] != RowStatus::kGood || out.tokens[gate] != rows.tokens[row]) return;
+    }
+    const noise::Row logits{rows.logits ? rows.logits + row * rows.width : widened(level, rows, row), rows.width};
+    Best best;
+    if (rows.temperatures[row] == 0)
+        choose_greedily(level.noise, logits, best);
+    else
+        choose_with_noise(level.noise, logits, rows.temperatures[row], {rows.seeds[row], rows.positions[row], rows.stream}, best);
+    uint8_t& status = out.statuses[row];
+    if (std::isnan(best.value)) status = RowStatus::kNan;
+    else if (best.value == INFINITY) status = RowStatus::kInfinite;
+    else if (best.token < 0) status = RowStatus::kEmpty;
+    else status = RowStatus::kGood, out.tokens[row] = best.token, out.values[row] = best.value;
+}
+
+}  // namespace
+
+double uniform(const NoiseKey& key, uint32_t token) {
+    const noise::TwoWords words = noise::philox(key, token);
+    const uint64_t r = uint64_t{words.first} << 20 | words.second >> 12;
+    return (static_cast<double>(r) + 0.5) * 0x1p-52;
+}
+
+double gumbel(const NoiseKey& key, uint32_t token) { return -std::log(-std::log(uniform(key, token))); }
+
+Choices choose(const LogitRows& rows, uint32_t threads, const Kernels& level) {
+    check(rows, threads);
+    const size_t count = rows.count, requests = rows.offsets.size() - 1;
+    Choices out{std::vector<int32_t>(count, -1), std::vector<double>(count, NAN),
+                std::vector<uint8_t>(count, RowStatus::kNotReached)};
+    std::atomic<bool> stop = false;
+    std::atomic<size_t> next = 0;
+    in_parallel(static_cast<uint32_t>(std::clamp<size_t>(requests, 1, threads)), stop, [&](uint32_t) {
+        for (size_t b; !stop && (b = next++) < requests;)
+            for (int32_t row = rows.offsets[b]; row < rows.offsets[b + 1]; ++row) choose_row(level, rows, static_cast<size_t>(row), out);
+    });
+    return out;
+}
+
+}  // namespace foresay

@@ -1,0 +1,266 @@
+#include "suffix/text.hpp"
+
+#include <algorithm>
+
+namespace foresay {
+namespace {
+
+void check_tokens(std::span<const Token> tokens) {
+    for (size_t i = 0; i < tokens.size(); ++i)
+        if (tokens[i] < 0 || tokens[i] == INT32_MAX)
+            throw InputError("token " + std::to_string(tokens[i]) + " at index " + std::to_string(i) +
+                             " is not a token id; valid ids are 0 to 2147483646");
+}
+
+}  // namespace
+
+Request::~Request() { owner_->forget(*this); }
+
+TextDrafter::TextDrafter(const TextOptions& options, std::vector<std::shared_ptr<const FrozenIndex>> corpora)
+    : options_(options), corpora_(std::move(corpora)), crew_(options.threads) {
+    for (const auto& corpus : corpora_)
+        if (!corpus) throw InputError("a corpus is None; each is an open FrozenIndex");
+    if (chains()) chain_growers_.resize(options_.threads * kLanes);
+    else growers_.resize(options_.threads * kLanes);
+}
+
+TextDrafter::~TextDrafter() = default;
+
+void TextDrafter::check(const Request& request) const {
+    if (request.owner_ != this) throw StateError("this state was begun by another drafter; use the drafter that began it");
+    if (request.finished_) throw StateError("this state is finished; begin a new one");
+}
+
+void TextDrafter::check_all(std::span<Request* const> requests) {
+    ++call_;
+    for (size_t i = 0; i < requests.size(); ++i) {
+        if (i + kAhead < requests.size())
+            for (size_t line = 0; line < 192; line += 64) __builtin_prefetch(reinterpret_cast<const char*>(requests[i + kAhead]) + line);
+        check(*requests[i]);
+        if (requests[i]->call_ == call_)
+            throw InputError("state " + std::to_string(i) + " is in the batch twice; each state may be there once");
+        requests[i]->call_ = call_;
+    }
+}
+
+/// No tenant is not the tenant with the empty name.
+std::string TextDrafter::key_of(const std::optional<std::string>& tenant) { return tenant ? "=" + *tenant : ""; }
+
+Tenant& TextDrafter::tenant_of(const std::string& name) {
+    std::unique_ptr<Tenant>& tenant = tenants_[name];
+    if (!tenant) tenant.reset(new Tenant{History(options_.history_bytes), {}, {}, 0, 0, 0});
+    tenant->used = ++clock_;
+    return *tenant;
+}
+
+Group& TextDrafter::group_of(const std::string& tenant, const std::string& name) {
+    std::unique_ptr<Group>& group = groups_[{tenant, name}];
+    if (!group) group.reset(new Group{Automaton(), 0, 0});
+    group->used = ++clock_;
+    return *group;
+}
+
+std::unique_ptr<Request> TextDrafter::begin(std::span<const Token> prompt, const std::optional<std::string>& group,
+                                            const std::optional<std::string>& tenant) {
+    if (prompt.empty()) throw InputError("the prompt is empty; a prompt has 1 to " + std::to_string(options_.max_tokens) + " tokens");
+    if (prompt.size() > options_.max_tokens)
+        throw InputError("the prompt has " + std::to_string(prompt.size()) + " tokens; a prompt has 1 to " +
+                         std::to_string(options_.max_tokens) + " tokens");
+    check_tokens(prompt);
+    std::unique_ptr<Request> request(new Request(*this));
+    request->text_.assign(prompt.begin(), prompt.end());
+    request->prompt_length_ = prompt.size();
+    if (options_.own) {  // the long part, which needs nothing that is shared
+        // SAM-Decoding's rules speak of occurrences.
+        request->own_ = std::make_unique<Automaton>(options_.sam ? Counting::occurrences : Counting::novelties);
+        request->sequence_ = request->own_->begin();
+        for (const Token token : prompt) request->own_->extend(request->sequence_, token);
+        request->match_ = request->own_->cursor(request->sequence_);
+    }
+    const std::span<const Token> lead = prompt.last(std::min<size_t>(kLead, prompt.size()));
+    for (const auto& corpus : corpora_) {
+        FrozenIndex::Cursor cursor;
+        for (const Token token : lead) corpus->advance(cursor, token);
+        request->corpora_.push_back(cursor);
+    }
+    const std::lock_guard lock(mutex_);
+    const std::string owner = key_of(tenant);
+    requests_.insert(request.get());
+    request->tenant_ = &tenant_of(owner);
+    ++request->tenant_->running;
+    if (group) {
+        Group& shared = group_of(owner, *group);
+        ++shared.running;
+        request->group_ = &shared;
+        request->group_sequence_ = shared.automaton.begin();
+        for (const Token token : lead) shared.automaton.extend(request->group_sequence_, token);
+    }
+    evict();
+    return request;
+}
+
+/// Brings the request's bookmarks in line with the segments of its tenant's history.
+void TextDrafter::find_bookmarks(Request& request) const {
+    const History& history = request.tenant_->history;
+    std::vector<Bookmark>& marks = request.history_;
+    const uint32_t length = static_cast<uint32_t>(request.text_.size()), lead = length - std::min(kLead, length);
+    if (request.changes_ != history.changes()) {
+        const std::vector<Bookmark> known = std::move(marks);
+        marks.clear();
+        for (const auto& segment : history.segments()) {
+            const auto found = std::find_if(known.begin(), known.end(), [&](const Bookmark& mark) { return mark.segment == segment->id; });
+            marks.push_back(found != known.end() ? *found : Bookmark{segment->id, {}, lead});
+            segment->automaton.settle(marks.back().cursor);
+        }
+        request.changes_ = history.changes();
+    }
+    for (Bookmark& mark : marks)
+        if (mark.read < lead) mark = {mark.segment, {}, lead};  // what lies before is not worth reading
+}
+
+/// Tells the grower which texts the request may draft from, and where it stands in each.
+void TextDrafter::find_sources(Request& request, TreeGrower& grower) const {
+    grower.sources.clear();
+    grower.cursors.clear();
+    const auto add = [&](Kind kind, const Automaton& automaton, Automaton::Cursor cursor) {
+        grower.sources.push_back({kind, &automaton, nullptr});
+        grower.cursors.push_back({cursor, {}});
+    };
+    if (request.own_) add(kOwn, *request.own_, request.match_);
+    if (request.group_) add(kGroup, request.group_->automaton, request.group_->automaton.cursor(request.group_sequence_));
+    if (options_.history) {
+        find_bookmarks(request);
+        for (size_t s = 0; s < request.history_.size(); ++s) {
+            const Automaton& automaton = request.tenant_->history.segments()[s]->automaton;
+            Bookmark& mark = request.history_[s];
+            for (; mark.read < request.text_.size(); ++mark.read) automaton.advance(mark.cursor, request.text_[mark.read]);
+            add(kHistory, automaton, mark.cursor);
+        }
+    }
+    for (size_t c = 0; c < corpora_.size(); ++c) {
+        grower.sources.push_back({kCorpus, nullptr, corpora_[c].get()});
+        grower.cursors.push_back({{}, request.corpora_[c]});
+    }
+}
+
+void TextDrafter::check_budgets(std::span<Request* const> requests, std::span<const int32_t> budgets, float least) const {
+    if (requests.size() != budgets.size())
+        throw InputError(std::to_string(requests.size()) + " states came with " + std::to_string(budgets.size()) +
+                         " budgets; there must be one budget for each state");
+    if (!(least >= 0 && least <= 1)) throw InputError("least is " + std::to_string(least) + "; a chance is from 0 to 1");
+    for (size_t i = 0; i < budgets.size(); ++i)
+        if (budgets[i] < 0 || budgets[i] > kMaxBudget)
+            throw InputError("budgets[" + std::to_string(i) + "] is " + std::to_string(budgets[i]) +
+                             "; a budget is a whole number from 0 to " + std::to_string(kMaxBudget));
+}
+
+void TextDrafter::propose(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out) {
+    check_budgets(requests, budgets, least);
+    const std::lock_guard lock(mutex_);
+    check_all(requests);
+    draft(requests, budgets, least, out);
+}
+
+void TextDrafter::draft_by_sam(std::span<Request* const> requests, std::span<const int32_t> budgets, PackedTrees& out) {
+    TreeGrower& places = growers_.front();
+    for (size_t i = 0; i < requests.size(); ++i) {
+        find_sources(*requests[i], places);
+        const Kind kind = draft_by_sam_rule(*options_.sam, places.sources, places.cursors, static_cast<uint32_t>(budgets[i]), out);
+        Considered& considered = requests[i]->considered_;
+        considered.clear();  // there is nothing to learn, only where each node is from
+        const int32_t nodes = out.offsets.end()[-1] - out.offsets.end()[-2];
+        for (int32_t n = 0; n <= nodes; ++n) considered.nodes.push_back({0, 0, 0, 0, 0, static_cast<uint8_t>(1u << kind)});
+    }
+}
+
+/// Grows the trees of a few requests in turns.
+void TextDrafter::grow(std::span<Request* const> requests, std::span<const int32_t> budgets, float least,
+                       std::span<TreeGrower> growers, PackedTrees& out) {
+    for (size_t i = 0; i < requests.size(); ++i) {
+        Request& request = *requests[i];
+        find_sources(request, growers[i]);
+        growers[i].start(options_.growth, growers[i].sources.empty() ? 0 : static_cast<uint32_t>(budgets[i]), least,
+                         request.tenant_->calibration, options_.history ? &request.tenant_->lean : nullptr,
+                         request.considered_);
+    }
+    for (bool growing = true; growing;) {
+        growing = false;
+        for (size_t i = 0; i < requests.size(); ++i) growing |= growers[i].step();
+    }
+    for (size_t i = 0; i < requests.size(); ++i) growers[i].append_to(out);
+}
+
+/// Follows the committed tokens through what the last propose considered, and learns from each step's candidates.
+void TextDrafter::learn(const Request& request, std::span<const Token> tokens) {
+    const Considered& considered = request.considered_;
+    Calibration& calibration = request.tenant_->calibration;
+    TokenLean* lean = options_.history ? &request.tenant_->lean : nullptr;
+    uint32_t node = 0;
+    for (const Token token : tokens) {
+        if (node >= considered.nodes.size()) return;
+        const Considered::Node& here = considered.nodes[node];
+        for (uint32_t c = here.begin; c < here.end; ++c)
+            calibration.learn(considered.candidates[c], considered.candidates[c].token == token, lean);
+        const uint32_t parent = node++;
+        while (node < considered.nodes.size() &&
+               (considered.nodes[node].parent != static_cast<int32_t>(parent) || considered.nodes[node].token != token))
+            ++node;
+    }
+}
+
+void TextDrafter::check_committed(std::span<Request* const> requests, const Committed& committed) const {
+    const auto& [tokens, offsets] = committed;
+    if (offsets.size() != requests.size() + 1)
+        throw InputError(std::to_string(requests.size()) + " states came with " + std::to_string(offsets.empty() ? 0 : offsets.size() - 1) +
+                         " verdicts; there must be one verdict for each state");
+    for (size_t i = 0; i + 1 < offsets.size(); ++i)
+        if (offsets[i] > offsets[i + 1]) throw InputError("the verdicts' offsets fall at index " + std::to_string(i + 1) + "; they must not");
+    if (offsets.front() != 0 || static_cast<size_t>(offsets.back()) != tokens.size())
+        throw InputError("the verdicts' offsets run from " + std::to_string(offsets.front()) + " to " + std::to_string(offsets.back()) +
+                         "; they must run from 0 to " + std::to_string(tokens.size()));
+    check_tokens(tokens);
+}
+
+void TextDrafter::finish(Request& request) {
+    const std::lock_guard lock(mutex_);
+    check(request);
+    if (options_.history && request.publishes_ && request.text_.size() > request.prompt_length_) {
+        const size_t lead = std::min<size_t>(kLead, request.prompt_length_);
+        request.tenant_->history.add(std::span(request.text_).subspan(request.prompt_length_ - lead));
+        request.tenant_->used = ++clock_;
+    }
+    request.finished_ = true;
+    if (request.group_) --request.group_->running;
+    if (request.tenant_) --request.tenant_->running;
+    request.group_ = nullptr;
+    request.tenant_ = nullptr;
+    request.own_.reset();
+    request.text_ = {};
+    request.considered_ = {};
+    requests_.erase(&request);
+    evict();
+}
+
+std::vector<Token> TextDrafter::text(const Request& request) const {
+    const std::lock_guard lock(mutex_);
+    check(request);
+    return request.text_;
+}
+
+std::vector<uint8_t> TextDrafter::kinds(const Request& request) const {
+    const std::lock_guard lock(mutex_);
+    check(request);
+    std::vector<uint8_t> out;
+    for (uint32_t n = 1; n < request.considered_.nodes.size(); ++n) out.push_back(request.considered_.nodes[n].kinds);
+    return out;
+}
+
+/// A state that is dropped without finish() publishes nothing.
+void TextDrafter::forget(Request& request) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (request.group_) --request.group_->running;
+    if (request.tenant_) --request.tenant_->running;
+    requests_.erase(&request);
+}
+
+}  // namespace foresay

@@ -1,0 +1,183 @@
+// Drafting from text that exists: a request's own, its group's, the history of finished requests, and corpora.
+//
+// A Request owns its own text's automaton and its places in the shared ones; the TextDrafter owns what is shared: groups,
+// and by tenant the histories and what was learned, and the corpora. Each call locks the drafter. A call that refuses its arguments, or finds
+// a corpus file damaged, throws and has changed nothing (running out of memory is beyond that). This file knows nothing of
+// Python.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "suffix/automaton.hpp"
+#include "suffix/calibration.hpp"
+#include "suffix/chain.hpp"
+#include "suffix/crew.hpp"
+#include "corpus/frozen.hpp"
+#include "suffix/history.hpp"
+#include "suffix/sam.hpp"
+#include "suffix/tree.hpp"
+
+namespace foresay {
+
+struct TextOptions {
+    bool own = true;
+    bool history = true;
+    size_t history_bytes = size_t{256} << 20;  // per tenant
+    size_t tenant_bytes = size_t{4} << 30;     // all tenants together: beyond it idle ones are dropped, least recently used first
+    size_t group_bytes = size_t{1} << 30;      // all groups together: beyond it idle ones are dropped, least recently used
+                                               // first, whenever a request begins or finishes
+    size_t max_tenants = 256;                  // idle tenants beyond this many lose their history
+    uint32_t max_tokens = 1u << 26;            // of one request
+    uint32_t threads = 1;                      // at most this many share a large batch
+    Growth growth{};
+    std::optional<SamRule> sam;
+};
+
+class TextDrafter;
+
+/// One request's state. Made by TextDrafter::begin, which must outlive it.
+class alignas(64) Request {
+public:
+    ~Request();
+    Request(const Request&) = delete;
+    Request& operator=(const Request&) = delete;
+
+    size_t prompt_length() const noexcept { return prompt_length_; }
+    bool finished() const noexcept { return finished_; }
+
+private:
+    friend class TextDrafter;
+    explicit Request(TextDrafter& owner) : owner_(&owner) {}
+
+    // What a step reads, on a few cache lines.
+    TextDrafter* owner_;
+    uint64_t call_ = 0;        // of the drafter, that it took part in last
+    std::atomic<bool> finished_ = false;
+    bool publishes_ = true;    // false once its tenant was dropped
+    struct Tenant* tenant_ = nullptr;
+    struct Group* group_ = nullptr;
+    std::vector<Token> text_;  // prompt and observed tokens
+    Considered considered_;    // of the last propose
+    std::unique_ptr<Automaton> own_;
+    Automaton::Sequence sequence_;
+    Automaton::Cursor match_;  // of the own text, after the last token
+    std::vector<Bookmark> history_;  // in the order of the segments,
+    uint64_t changes_ = UINT64_MAX;  // when the history had been changed so often
+    Automaton::Sequence group_sequence_;
+    size_t prompt_length_ = 0;
+    std::vector<FrozenIndex::Cursor> corpora_;
+};
+
+struct Group {
+    Automaton automaton;
+    size_t running = 0;
+    uint64_t used = 0;  // when last
+
+    size_t bytes() const noexcept { return automaton.bytes(); }
+};
+
+/// Everything that a tenant's requests share: what was written, and what was learned from it.
+struct Tenant {
+    History history;
+    Calibration calibration;
+    TokenLean lean;
+    uint64_t lessons = 0;
+    size_t running = 0;
+    uint64_t used = 0;
+
+    size_t bytes() const noexcept { return sizeof(*this) + history.bytes() + lean.bytes(); }
+};
+
+class TextDrafter {
+public:
+    TextDrafter(const TextOptions& options, std::vector<std::shared_ptr<const FrozenIndex>> corpora);
+    ~TextDrafter();
+
+    std::unique_ptr<Request> begin(std::span<const Token> prompt, const std::optional<std::string>& group,
+                                   const std::optional<std::string>& tenant);
+    /// Appends one tree per request to `out`. Requests are unchanged but for what they remember of this call.
+    void propose(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out);
+    /// tokens[offsets[i] .. offsets[i + 1]) were committed to request i.
+    void observe(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets);
+    /// observe() and, if there is an `out`, propose() for the same requests, which is faster than one after the other.
+    void step(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets,
+              std::span<const int32_t> budgets, float least, PackedTrees* out);
+    void finish(Request& request);
+    std::vector<Token> text(const Request& request) const;  // prompt and observed tokens
+    std::vector<uint8_t> kinds(const Request& request) const;  // of source that had seen each node of its last draft: a bit set
+    void drop_group(const std::string& group, const std::optional<std::string>& tenant);
+    void drop_tenant(const std::string& name);
+
+    size_t bytes() const;
+    size_t bytes_of(const std::optional<std::string>& tenant) const;  // its history, its groups and its running requests
+    size_t tokens() const;  // held, each as often as it is held
+    size_t groups() const;
+    void check_integrity() const;
+
+private:
+    friend class Request;
+    static constexpr int32_t kMaxBudget = 4096;
+    static constexpr size_t kLanes = 16;    // trees that grow in turns, see TreeGrower
+    static constexpr size_t kAhead = 8;     // requests whose memory is asked for in advance
+    static constexpr size_t kMany = 64;     // requests that are worth more than one thread
+    static constexpr uint32_t kLead = 32;  // tokens of the prompt that lead into a shared output
+
+    void check(const Request& request) const;
+    void check_all(std::span<Request* const> requests);
+    struct Committed {  // tokens[offsets[i] .. offsets[i + 1]) are those of request i
+        std::span<const Token> tokens;
+        std::span<const int32_t> offsets;
+        std::span<const Token> operator[](size_t i) const {
+            return tokens.subspan(static_cast<size_t>(offsets[i]), static_cast<size_t>(offsets[i + 1] - offsets[i]));
+        }
+    };
+    void check_committed(std::span<Request* const> requests, const Committed& committed) const;
+    void check_budgets(std::span<Request* const> requests, std::span<const int32_t> budgets, float least) const;
+    bool chains() const noexcept { return options_.growth.chain && !options_.sam && corpora_.empty(); }
+    void find_bookmarks(Request& request) const;
+    void find_sources(Request& request, TreeGrower& grower) const;
+    void start(Request& request, uint32_t budget, float least, ChainGrower& grower) const;
+    void draft(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out);
+    void draft_by_sam(std::span<Request* const> requests, std::span<const int32_t> budgets, PackedTrees& out);
+    template <class Work>
+    void for_lanes(size_t requests, PackedTrees* out, Work&& work);
+    void grow_chains(std::span<Request* const> requests, std::span<const int32_t> budgets, float least,
+                     std::span<ChainGrower> growers, PackedTrees& out) const;
+    void learn_all(std::span<Request* const> requests, const Committed& committed);
+    void commit_lanes(std::span<Request* const> requests, const Committed& committed, size_t first) const;
+    void grow(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, std::span<TreeGrower> growers, PackedTrees& out);
+    void learn(const Request& request, std::span<const Token> tokens);
+    void forget(Request& request) noexcept;
+    void evict();
+    static std::string key_of(const std::optional<std::string>& tenant);
+    Tenant& tenant_of(const std::string& name);
+    Group& group_of(const std::string& tenant, const std::string& name);
+
+    TextOptions options_;
+    std::vector<std::shared_ptr<const FrozenIndex>> corpora_;
+    std::map<std::pair<std::string, std::string>, std::unique_ptr<Group>> groups_;
+    std::map<std::string, std::unique_ptr<Tenant>> tenants_;
+    std::unordered_set<Request*> requests_;
+    uint64_t turnovers_ = 0;  // requests begun and finished
+    uint64_t clock_ = 0;
+    uint64_t steps_ = 0;      // calls of observe and step
+    mutable std::mutex mutex_;
+
+    // Scratch of the present call.
+    std::vector<TreeGrower> growers_;  // [threads, kLanes]
+    std::vector<ChainGrower> chain_growers_;  // likewise
+    std::vector<PackedTrees> parts_;   // one for every kLanes requests
+    Crew crew_;
+    std::vector<FrozenIndex::Cursor> places_;  // [requests, corpora]
+    uint64_t call_ = 0;
+};
+
+}  // namespace foresay

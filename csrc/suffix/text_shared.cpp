@@ -1,0 +1,116 @@
+// What the text drafter shares between requests: forgetting it, bounding it, weighing it.
+#include "suffix/text.hpp"
+
+namespace foresay {
+
+void TextDrafter::drop_group(const std::string& group, const std::optional<std::string>& tenant) {
+    const std::lock_guard lock(mutex_);
+    const auto found = groups_.find({key_of(tenant), group});
+    if (found == groups_.end())
+        throw UnknownGroup("group '" + group + "' is not known" + (tenant ? " to tenant '" + *tenant + "'" : "") + "; " +
+                           std::to_string(groups_.size()) + " groups are, each from its first begin() until it is dropped");
+    for (Request* request : requests_)
+        if (request->group_ == found->second.get()) request->group_ = nullptr;
+    groups_.erase(found);
+}
+
+void TextDrafter::drop_tenant(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    const std::string tenant = key_of(name);
+    for (auto it = groups_.begin(); it != groups_.end();) {
+        if (it->first.first != tenant) {
+            ++it;
+            continue;
+        }
+        for (Request* request : requests_)
+            if (request->group_ == it->second.get()) request->group_ = nullptr;
+        it = groups_.erase(it);
+    }
+    const auto found = tenants_.find(tenant);
+    if (found == tenants_.end()) return;
+    // Requests that still run need a tenant: they go on with one that knows nothing.
+    Tenant& tenant_afresh = *found->second;
+    tenant_afresh.history = History(options_.history_bytes);
+    tenant_afresh.calibration = {};
+    tenant_afresh.lean = {};
+    tenant_afresh.lessons = 0;
+    for (Request* request : requests_)
+        if (request->tenant_ == &tenant_afresh) {
+            request->history_.clear();
+            request->changes_ = UINT64_MAX;
+            request->publishes_ = false;
+        }
+    if (tenant_afresh.running == 0) tenants_.erase(found);
+}
+
+/// Drops idle groups and idle tenants, least recently used first, until the bounds hold. With many of them the sums are
+/// taken only now and then.
+void TextDrafter::evict() {
+    constexpr uint64_t kMany = 256, kNowAndThen = 64;
+    if (++turnovers_ % kNowAndThen != 0 && groups_.size() + tenants_.size() > kMany && tenants_.size() <= options_.max_tenants) return;
+    const auto oldest_idle = [](auto& items) {
+        auto oldest = items.end();
+        for (auto it = items.begin(); it != items.end(); ++it)
+            if (it->second->running == 0 && (oldest == items.end() || it->second->used < oldest->second->used)) oldest = it;
+        return oldest;
+    };
+    const auto shrink = [&](auto& items, size_t most_bytes, size_t most_items) {
+        size_t bytes = 0;
+        for (const auto& [key, item] : items) bytes += item->bytes();
+        while (bytes > most_bytes || items.size() > most_items) {
+            const auto oldest = oldest_idle(items);
+            if (oldest == items.end()) return;
+            bytes -= oldest->second->bytes();
+            items.erase(oldest);
+        }
+    };
+    shrink(groups_, options_.group_bytes, SIZE_MAX);
+    shrink(tenants_, options_.tenant_bytes, options_.max_tenants);
+}
+
+size_t TextDrafter::bytes() const {
+    const std::lock_guard lock(mutex_);
+    size_t sum = 0;
+    for (const auto& [key, group] : groups_) sum += group->bytes();
+    for (const auto& [name, tenant] : tenants_) sum += tenant->bytes();
+    for (const Request* request : requests_)
+        sum += (request->own_ ? request->own_->bytes() : 0) + request->text_.capacity() * sizeof(Token);
+    return sum;
+}
+
+size_t TextDrafter::bytes_of(const std::optional<std::string>& name) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = tenants_.find(key_of(name));
+    if (found == tenants_.end()) return 0;
+    const Tenant* const tenant = found->second.get();
+    size_t sum = tenant->bytes();
+    for (const auto& [key, group] : groups_)
+        if (key.first == found->first) sum += group->bytes();
+    for (const Request* request : requests_)
+        if (request->tenant_ == tenant) sum += (request->own_ ? request->own_->bytes() : 0) + request->text_.capacity() * sizeof(Token);
+    return sum;
+}
+
+size_t TextDrafter::tokens() const {
+    const std::lock_guard lock(mutex_);
+    size_t sum = 0;
+    for (const auto& [key, group] : groups_) sum += group->automaton.size();
+    for (const auto& [name, tenant] : tenants_) sum += tenant->history.tokens();
+    for (const Request* request : requests_) sum += request->own_ ? request->own_->size() : 0;
+    return sum;
+}
+
+size_t TextDrafter::groups() const {
+    const std::lock_guard lock(mutex_);
+    return groups_.size();
+}
+
+void TextDrafter::check_integrity() const {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, group] : groups_) group->automaton.check_integrity();
+    for (const auto& [name, tenant] : tenants_) tenant->history.check_integrity();
+    for (const Request* request : requests_)
+        if (request->own_) request->own_->check_integrity();
+}
+
+}  // namespace foresay

@@ -1,0 +1,148 @@
+// The step of the text drafter: learning what was committed, and drafting from there. Many requests, a few at a time.
+#include <algorithm>
+
+#include "suffix/text.hpp"
+
+namespace foresay {
+namespace {
+
+// Once there has been much to learn from, every fourth lesson is enough.
+constexpr uint64_t kYoung = 20000, kLessonEvery = 4;
+
+}  // namespace
+
+/// Calls work(first, count, lane, out) for a few requests at a time, on as many threads as they are worth. What is appended
+/// to the outs is put together in the order of the requests.
+template <class Work>
+void TextDrafter::for_lanes(size_t requests, PackedTrees* out, Work&& work) {
+    const uint32_t pieces = static_cast<uint32_t>((requests + kLanes - 1) / kLanes);
+    if (out && parts_.size() < pieces) parts_.resize(pieces);
+    const auto piece = [&](uint32_t p, uint32_t member) {
+        if (out) parts_[p].clear();
+        work(p * kLanes, std::min(kLanes, requests - p * kLanes), member * kLanes, out ? &parts_[p] : nullptr);
+    };
+    if (requests >= kMany) crew_.run(pieces, piece);
+    else
+        for (uint32_t p = 0; p < pieces; ++p) piece(p, 0);
+    for (uint32_t p = 0; out && p < pieces; ++p) out->append(parts_[p]);
+}
+
+void TextDrafter::draft(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out) {
+    if (options_.sam) return draft_by_sam(requests, budgets, out);
+    if (requests.size() >= kMany) crew_.call();
+    for_lanes(requests.size(), &out, [&](size_t first, size_t count, size_t lane, PackedTrees* part) {
+        if (chains())
+            grow_chains(requests.subspan(first, count), budgets.subspan(first, count), least, {&chain_growers_[lane], count}, *part);
+        else grow(requests.subspan(first, count), budgets.subspan(first, count), least, {&growers_[lane], count}, *part);
+    });
+}
+
+/// Begins a chain, from all texts that the request may draft from.
+void TextDrafter::start(Request& request, uint32_t budget, float least, ChainGrower& grower) const {
+    const Tenant& tenant = *request.tenant_;
+    const bool any = request.own_ || request.group_ || options_.history;
+    grower.start(request.text_, any ? budget : 0, least, tenant.calibration, options_.history ? &tenant.lean : nullptr, request.considered_);
+    if (request.own_) grower.add(kOwn, *request.own_, request.match_);
+    if (request.group_) grower.add(kGroup, request.group_->automaton, request.group_->automaton.cursor(request.group_sequence_));
+    if (!options_.history) return;
+    find_bookmarks(request);
+    for (size_t s = 0; s < request.history_.size(); ++s) grower.add(tenant.history.segments()[s]->automaton, request.history_[s]);
+}
+
+/// Grows the chains of a few requests in turns.
+void TextDrafter::grow_chains(std::span<Request* const> requests, std::span<const int32_t> budgets, float least,
+                              std::span<ChainGrower> growers, PackedTrees& out) const {
+    std::array<uint8_t, kLanes> growing;
+    size_t left = requests.size();
+    for (size_t i = 0; i < requests.size(); ++i) {
+        start(*requests[i], static_cast<uint32_t>(budgets[i]), least, growers[i]);
+        growing[i] = static_cast<uint8_t>(i);
+    }
+    while (left > 0) {
+        size_t still = 0;
+        for (size_t i = 0; i < left; ++i) {
+            const uint8_t lane = growing[i];
+            growing[still] = lane;
+            still += growers[lane].step();
+        }
+        left = still;
+    }
+    for (size_t i = 0; i < requests.size(); ++i) growers[i].append_to(out);
+}
+
+/// What concerns all requests, one after the other: lessons, and the texts of groups.
+void TextDrafter::learn_all(std::span<Request* const> requests, const Committed& committed) {
+    ++steps_;
+    for (size_t i = 0; i < requests.size(); ++i) {
+        Request& request = *requests[i];
+        if (i + kAhead < requests.size()) {
+            const Considered& next = requests[i + kAhead]->considered_;
+            __builtin_prefetch(next.nodes.begin());
+            __builtin_prefetch(next.candidates.begin());
+        }
+        if (++request.tenant_->lessons <= kYoung || (steps_ + i) % kLessonEvery == 0) learn(request, committed[i]);
+        request.considered_.clear();
+        if (request.group_)
+            for (const Token token : committed[i]) request.group_->automaton.extend(request.group_sequence_, token);
+    }
+}
+
+/// What concerns each request alone, for a few of them in turns: what one reads next is fetched while the others work.
+void TextDrafter::commit_lanes(std::span<Request* const> requests, const Committed& committed, size_t first) const {
+    for (Request* request : requests) {
+        __builtin_prefetch(request->text_.data() + request->text_.size());
+        __builtin_prefetch(request->history_.data());
+        if (request->own_) request->own_->prefetch_head();
+    }
+    for (Request* request : requests)
+        if (request->own_) request->own_->prefetch(request->match_.state);
+    for (Request* request : requests)
+        if (request->own_) request->own_->prefetch_extend(request->sequence_, request->match_.state);
+    for (Request* request : requests)
+        if (request->own_) request->own_->prefetch_link(request->match_.state);
+    for (size_t i = 0; i < requests.size(); ++i) {
+        Request& request = *requests[i];
+        const std::span<const Token> tokens = committed[first + i];
+        request.text_.insert(request.text_.end(), tokens.begin(), tokens.end());
+        if (!request.own_) continue;
+        for (const Token token : tokens) request.own_->extend(request.sequence_, token);
+        request.match_ = request.own_->cursor(request.sequence_);
+    }
+}
+
+void TextDrafter::observe(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets) {
+    step(requests, tokens, offsets, {}, 0, nullptr);
+}
+
+void TextDrafter::step(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets,
+                       std::span<const int32_t> budgets, float least, PackedTrees* out) {
+    const Committed committed{tokens, offsets};
+    check_committed(requests, committed);
+    if (out) check_budgets(requests, budgets, least);
+    const std::lock_guard lock(mutex_);
+    check_all(requests);
+    for (size_t i = 0; i < requests.size(); ++i)
+        if (requests[i]->text_.size() + committed[i].size() > options_.max_tokens)
+            throw InputError("state " + std::to_string(i) + " would have more than " + std::to_string(options_.max_tokens) +
+                             " tokens, the most a request may have");
+    places_.clear();
+    for (size_t i = 0; i < requests.size() && !corpora_.empty(); ++i)  // first, since a damaged file may come to light here
+        for (size_t c = 0; c < corpora_.size(); ++c) {
+            FrozenIndex::Cursor& place = places_.emplace_back(requests[i]->corpora_[c]);
+            for (const Token token : committed[i]) corpora_[c]->advance(place, token);
+        }
+    for (size_t i = 0; i < requests.size() && !corpora_.empty(); ++i)
+        std::copy_n(places_.begin() + static_cast<ptrdiff_t>(i * corpora_.size()), corpora_.size(), requests[i]->corpora_.begin());
+
+    if (requests.size() >= kMany) crew_.call();
+    learn_all(requests, committed);
+    const bool fused = out && chains();
+    for_lanes(requests.size(), fused ? out : nullptr, [&](size_t first, size_t count, size_t lane, PackedTrees* part) {
+        commit_lanes(requests.subspan(first, count), committed, first);
+        if (fused)
+            grow_chains(requests.subspan(first, count), budgets.subspan(first, count), least, {&chain_growers_[lane], count}, *part);
+    });
+    if (out && !fused) draft(requests, budgets, least, *out);
+}
+
+}  // namespace foresay

@@ -1,0 +1,157 @@
+// Draft trees: grown best-first from what several sources know, and packed.
+//
+// A node's score is the estimated chance that it will be committed: its parent's score times its own chance given the
+// parent. The tree takes the highest score first, so nodes stand by falling score, parents come before children, and any
+// prefix is a tree. What cannot get into the tree is not looked at, so a tree of another size may differ in its weak nodes.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "suffix/automaton.hpp"
+#include "buffer.hpp"
+#include "suffix/calibration.hpp"
+#include "corpus/frozen.hpp"
+
+namespace foresay {
+
+/// Suffixes tried for a node's place in a text: they can be as many as the text has tokens, and a draft is not worth that.
+inline constexpr uint32_t kMostSuffixes = 16;
+/// No single guess is more certain than this.
+inline constexpr float kMostCertain = 0.98f;
+
+/// One text to draft from: an automaton or a frozen index. Borrowed; valid during one call.
+struct Source {
+    Kind kind;
+    const Automaton* automaton = nullptr;
+    const FrozenIndex* index = nullptr;
+};
+
+/// The present context's place in a source: which of the two members counts depends on the source.
+struct SourceCursor {
+    Automaton::Cursor online{};
+    FrozenIndex::Cursor frozen{};
+};
+
+/// Trees of many requests, one after the other.
+struct PackedTrees {
+    std::vector<Token> tokens;
+    std::vector<int32_t> parents;   // within each tree; -1: the last committed token
+    std::vector<float> scores;
+    std::vector<int32_t> offsets{0};
+
+    void clear() {
+        tokens.clear();
+        parents.clear();
+        scores.clear();
+        offsets.assign(1, 0);
+    }
+    void append(const PackedTrees& more) {
+        const int32_t base = offsets.back();
+        tokens.insert(tokens.end(), more.tokens.begin(), more.tokens.end());
+        parents.insert(parents.end(), more.parents.begin(), more.parents.end());
+        scores.insert(scores.end(), more.scores.begin(), more.scores.end());
+        for (size_t i = 1; i < more.offsets.size(); ++i) offsets.push_back(base + more.offsets[i]);
+    }
+};
+
+/// What one growth considered, so that the outcome can be learned from.
+struct Considered {
+    struct Node {
+        Token token;
+        int32_t parent;          // index into nodes; the root (the last committed token) is node 0
+        float score;
+        uint32_t begin, end;     // candidates that were considered after it; equal: it was not expanded
+        uint8_t kinds;           // bit set of the kinds of source that had seen the token there
+    };
+    Buffer<Node> nodes;
+    Buffer<Candidate> candidates;
+
+    void clear() {
+        nodes.resize(0);
+        candidates.resize(0);
+    }
+};
+
+/// How far to look for what may follow.
+struct Reach {
+    uint32_t contexts;  // per source, longest first
+    uint32_t width;     // continuations per context
+    uint32_t usual;     // filled up to this many candidates with what is usual
+    bool until_sure;    // whether shorter contexts are asked only while longer ones leave doubt
+};
+
+struct Growth {
+    Reach root{3, 8, 16, false};   // after the last committed token
+    Reach node{2, 4, 0, true};     // after a draft node
+    Reach small{1, 2, 0, true};    // after a node of a tree of at most kSmallTree, grown from one text
+    bool chain = false;            // no branches
+
+    static constexpr uint32_t kSmallTree = 8;
+};
+
+/// Grows one tree, a node at a time, so that several growers can take turns: what one reads next is fetched from memory
+/// while the others work. Keeps only scratch memory between trees.
+class TreeGrower {
+public:
+    // The texts to draft from and the request's place in each: to be filled before start().
+    std::vector<Source> sources;
+    std::vector<SourceCursor> cursors;
+
+    /// Begins a tree of at most `budget` nodes, none with a score below `floor`. `considered` is written until step() returns
+    /// false.
+    void start(const Growth& growth, uint32_t budget, float floor, const Calibration& calibration, const TokenLean* lean,
+               Considered& considered);
+    /// Does a part of the work; false when the tree is complete.
+    bool step();
+    /// Appends the complete tree.
+    void append_to(PackedTrees& out) const;
+
+private:
+    static constexpr uint32_t kMostCandidates = 64;  // per node
+
+    /// A node that may be taken into the tree.
+    struct Pending {
+        float score;
+        uint32_t candidate;
+        uint32_t parent;
+    };
+
+    void take_best();
+    void set_least(float score);
+    float promise(const Candidate& candidate) const;
+    void expand();
+    void gather(size_t source, const Reach& reach);
+    void gather_usual(uint32_t most);
+    void note(Kind kind, Token token, uint32_t entry, uint32_t length, uint32_t count, Automaton::Cursor child);
+    void wait(const Pending& pending);
+    void enter(Kind kind, uint32_t rank, uint32_t length, uint32_t best, uint32_t total);
+
+    const Calibration* calibration_ = nullptr;
+    const TokenLean* lean_ = nullptr;
+    const Growth* growth_ = nullptr;
+    const Reach* behind_ = nullptr;      // the root
+    Considered* considered_ = nullptr;
+    uint32_t room_ = 0;                  // nodes that may still be taken
+    float floor_ = 0;                    // the least score of a node
+    uint32_t node_ = 0;                  // to be expanded next
+    bool expandable_ = true;             // whether that may change the tree
+    bool fetched_ = false;               // whether its state is in the cache by now
+    Buffer<Pending> pending_;            // [first_pending_, end_pending_) by rising score
+    Buffer<Automaton::Cursor> children_; // [candidates] where each leads in sources[0], if that is an automaton
+    uint32_t first_pending_ = 0, end_pending_ = 0;
+    uint32_t num_kinds_ = 0;
+    std::array<Kind, kKinds> kinds_used_{};  // of the sources
+
+    // Of the present expansion: its candidates are those of `considered_` from begin_ on.
+    float least_ = 0;        // evidence with lower log odds cannot matter
+    bool by_floor_ = false;  // whether that is because of the floor
+    uint32_t begin_ = 0;
+    Candidate* found_ = nullptr;
+    uint32_t num_found_ = 0;
+    std::array<Token, kMostCandidates> tokens_;    // of the candidates found
+    std::array<uint32_t, kKinds> longest_{};       // context of each kind,
+    std::array<uint16_t, kKinds> unseen_{};        // and the entry that stands for a token not seen after it
+};
+
+}  // namespace foresay

@@ -1,0 +1,169 @@
+"""Ways to speculate that are right: a drafter, and one of the two rules that check its drafts.
+
+All verifiers here are `follow_rejection` and `follow_match`, the functions under proof. What varies
+is the draft, which must not matter. `user_scheme` puts a verifier of yours in their place.
+
+Mutates: nothing. Valid until: for ever. Raises: what a drafter or a verifier raises; InputError if
+a user's verifier returns no token ids. GIL: held.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from foresay.errors import InputError
+from foresay.lossless import drafts
+from foresay.lossless.chance import Chance
+from foresay.lossless.drafts import Drafting, Tree, chain_of, tree_of
+from foresay.lossless.worlds import Law, Text, World
+from foresay.sampling.reference import follow_match, follow_rejection
+
+__all__ = ["RIGHT", "Scheme", "Step", "match", "rejection", "step_of", "user_scheme"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a verifier is given."""
+
+    position: int
+    """Of the next token: the length of the text so far."""
+    tree: Tree
+    p: tuple[Law, ...]
+    """The target's laws: after the text so far, and after each node."""
+    raw: tuple[Law, ...]
+    """The same before the processors. No right verifier looks at them."""
+
+
+Verify: TypeAlias = Callable[[Step, Chance], Sequence[int]]
+"""Returns the tokens that the step emits."""
+UserVerify: TypeAlias = Callable[
+    [list[Law], list[Law | None], list[int], list[int], Chance], object
+]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """One way to speculate."""
+
+    name: str
+    rule: Literal["rejection", "match"]
+    """What it claims. rejection: the law of the text is the target's. match: for every noise the
+    text is the one of plain decoding, and its law is the target's."""
+    says: str
+    draft: Drafting
+    verify: Verify
+
+
+def step_of(world: World, text: Text, tree: Tree) -> Step:
+    """The step that checks this draft after this text."""
+    texts = [text]
+    for token, parent in zip(tree.tokens, tree.parents, strict=True):
+        texts.append((*texts[parent + 1], token))
+    p, raw = (tuple(laws[t] for t in texts) for laws in (world.p, world.raw))
+    return Step(len(text), tree, p, raw)
+
+
+def rejection(step: Step, chance: Chance) -> list[int]:
+    """Rule rejection."""
+    tokens, parents, q = step.tree
+    return follow_rejection(
+        tokens, parents, lambda node: step.p[node + 1], q.__getitem__, chance, step.position
+    )[1]
+
+
+def match(
+    step: Step, chance: Chance, key: Callable[[Step, int], int] = lambda s, d: s.position + d
+) -> list[int]:
+    """Rule match. `key` says which position's noise follows a path of so many tokens."""
+    tokens, parents, _ = step.tree
+
+    def choose(node: int) -> int:
+        return chance.choose(step.p[node + 1], key(step, _depth(parents, node)))
+
+    return follow_match(tokens, parents, choose)[1]
+
+
+def user_scheme(verify: UserVerify, trees: bool = False, chosen: bool = True) -> Scheme:
+    """Your own verifier, to be proved or refuted like ours: `exact.run(user_scheme(verify), 100)`.
+
+    `verify(p, q, tokens, parents, coins)` returns the tokens that the step emits. `p` has n + 1
+    laws, after the text and after each node; `q` the law each of the n nodes was drawn from, None
+    for a chosen one. Laws are tuples of Fractions. `trees`: whether it is given trees, or chains
+    only, where node i follows node i - 1. `chosen`: whether some nodes are chosen. On chains this
+    is right:
+
+        def verify(p, q, tokens, parents, coins):
+            for i, token in enumerate(tokens):
+                drawn_from = q[i] or [int(v == token) for v in range(len(p[i]))]
+                if not coins.accept(p[i][token] / drawn_from[token]):
+                    rest = [max(a - b, 0) for a, b in zip(p[i], drawn_from)]
+                    return [*tokens[:i], coins.draw(rest)]
+            return [*tokens, coins.draw(p[-1])]
+    """
+
+    def asked(step: Step, chance: Chance) -> Sequence[int]:
+        tokens, parents, q = step.tree
+        returned = verify(list(step.p), list(q), list(tokens), list(parents), chance)
+        return _token_ids(returned, len(step.p[0]))
+
+    draft = (tree_of if trees else chain_of)(drafts.mixed if chosen else drafts.merged)
+    return Scheme("user", "rejection", "A function of the user's.", draft, asked)
+
+
+def _token_ids(returned: object, vocabulary: int) -> list[int]:
+    """What a user's function returned, if that is token ids of the vocabulary, at least one."""
+    single = not isinstance(returned, list | tuple | np.ndarray)
+    if single or (isinstance(returned, np.ndarray) and not returned.ndim):
+        raise InputError(f"the function returned {_short(returned)}; a list of token ids is needed")
+    tokens = list(returned)  # type: ignore[call-overload]
+    whole = (isinstance(t, int | np.integer) and not isinstance(t, bool) for t in tokens)
+    if not all(whole):
+        needed = "a list of token ids, which are whole numbers, is needed"
+    elif not tokens:
+        needed = "at least one token id is needed"
+    elif not all(0 <= token < vocabulary for token in tokens):
+        needed = f"token ids from 0 to {vocabulary - 1} are needed"
+    else:
+        return [int(token) for token in tokens]
+    raise InputError(f"the function returned {_short(returned)}; {needed}")
+
+
+def _short(value: object) -> str:
+    return " ".join(reprlib.repr(value).split())
+
+
+def _depth(parents: Sequence[int], node: int) -> int:
+    return 0 if node < 0 else 1 + _depth(parents, parents[node])
+
+
+_REJECTION: dict[str, tuple[str, Drafting]] = {
+    "chain-drawn": ("Drawn from a small model.", chain_of(drafts.drawn)),
+    "chain-chosen": ("Found by lookup.", chain_of(drafts.chosen)),
+    "chain-before": ("As long as the small model is sure.", chain_of(drafts.confident)),
+    "chain-after": ("Up to and with the first unlikely token.", chain_of(drafts.stopping)),
+    "tree-drawn": ("Siblings drawn independently.", tree_of(drafts.drawn)),
+    "tree-distinct": ("Siblings drawn without replacement.", tree_of(drafts.distinct)),
+    "tree-likely": ("A small model's most likely tokens.", tree_of(drafts.likely, whole=True)),
+    "tree-merged": ("Two small models, equal tokens kept apart.", tree_of(drafts.merged)),
+    "tree-collapsed": ("Two small models, equal tokens once.", tree_of(drafts.collapsed)),
+    "tree-mixed": ("Some siblings chosen, some drawn.", tree_of(drafts.mixed)),
+    "tree-stopping": ("No sibling after a likely one.", tree_of(drafts.stopping)),
+    "tree-shuffled": ("Two small models, siblings in random order.", drafts.shuffled),
+}
+_MATCH: dict[str, tuple[str, Drafting]] = {
+    "match-chain-coupled": ("A small model under the same noise.", chain_of(drafts.coupled)),
+    "match-chain-chosen": ("Found by lookup.", chain_of(drafts.chosen)),
+    "match-tree-coupled": ("Two small models under the same noise.", tree_of(drafts.coupled)),
+    "match-tree-chosen": ("Lookup, with equal siblings.", tree_of(drafts.chosen, whole=True)),
+}
+
+RIGHT = {
+    **{name: Scheme(name, "rejection", *s, rejection) for name, s in _REJECTION.items()},
+    **{name: Scheme(name, "match", *s, match) for name, s in _MATCH.items()},
+}
+"""By name. None of them may ever differ from plain decoding."""

@@ -1,0 +1,371 @@
+"""The command `foresay lossless`, and that each of its layers fails when the code is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foresay.errors import InputError
+from foresay.lossless import exact, sampled, schemes, scripts
+from foresay.lossless.prove import batched_match
+from foresay.lossless.schemes import RIGHT
+from foresay.lossless.user import load, prove_function
+from foresay.sampling import Stream, noise, reference
+from foresay.sampling.batched import law
+from foresay.sampling.batched import match as match_module
+from foresay.sampling.batched import rejection as rejection_module
+from foresay.sampling.batched.match import Kernel
+from lossless.test_servers import Toy, serving
+
+FUNCTIONS = """
+def right(p, q, tokens, parents, coins):
+    for i, token in enumerate(tokens):
+        drawn_from = q[i] or [int(v == token) for v in range(len(p[i]))]
+        if not coins.accept(p[i][token] / drawn_from[token]):
+            rest = [max(a - b, 0) for a, b in zip(p[i], drawn_from)]
+            return [*tokens[:i], coins.draw(rest)]
+    return [*tokens, coins.draw(p[-1])]
+
+def resampling(p, q, tokens, parents, rng):
+    for i, token in enumerate(tokens):
+        if rng.random() >= p[i][token] / (q[i][token] if q[i] is not None else 1):
+            return [*tokens[:i], rng.choice(len(p[i]), p=p[i])]
+    return [*tokens, rng.choice(len(p[-1]), p=p[-1])]
+
+def raising(p, q, tokens, parents, coins):
+    raise RuntimeError("not today")
+
+def leaving(p, q, tokens, parents, coins):
+    raise SystemExit(0)
+
+def leaving_test(p, q, tokens, parents, rng):
+    raise SystemExit(0)
+
+def none(p, q, tokens, parents, coins):
+    return None
+
+def none_test(p, q, tokens, parents, rng):
+    return None
+
+def tested(p, q, tokens, parents, rng, strict=True, *more, **options):
+    return [rng.choice(len(p[0]), p=p[0])]
+
+def four(p, q, tokens, coins):
+    return [0]
+
+def keyword(p, q, tokens, parents, *, coins):
+    return [0]
+
+def six(p, q, tokens, parents, coins, more):
+    return [0]
+
+number = 7
+"""
+
+
+# Not found, as if not installed. (None in sys.modules would be simpler; scipy stumbles over it.)
+WITHOUT = """
+import sys
+from importlib.machinery import PathFinder
+
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.split(".")[0] in without else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
+from foresay.__main__ import main
+main()
+"""
+
+
+def foresay(*arguments: str | Path, without: tuple[str, ...] = ()) -> tuple[int, str, str]:
+    start = ["-c", f"without = {without!r}\n{WITHOUT}"] if without else ["-m", "foresay"]
+    command = [sys.executable, *start, "lossless", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.slow  # its layers have tests of their own, of every right and every wrong rule
+def test_the_quick_proof() -> None:
+    status, out, err = foresay("--quick", "--json")
+    assert (status, err) == (0, "")
+    report = json.loads(out)
+    assert report["ok"]
+    layers = [check["layer"] for check in report["checks"]]
+    assert {"exact", "scripts", "law", "wrong"} == set(layers)
+    assert layers.count("wrong") >= 30 and layers.count("exact") == len(RIGHT)
+
+
+@pytest.mark.parametrize("name", sampled.SUBJECTS)
+def test_the_laws_of_the_batched_code(name: str) -> None:
+    assert sampled.test(sampled.SUBJECTS[name], 0.03, family=len(sampled.SUBJECTS)).equal
+
+
+@pytest.mark.parametrize("name", sampled.WRONG_SUBJECTS)
+def test_wrong_laws_are_found(name: str) -> None:
+    assert not sampled.test(sampled.WRONG_SUBJECTS[name], 0.02).equal
+
+
+@pytest.fixture(scope="module")
+def functions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("user") / "functions.py"
+    path.write_text(FUNCTIONS)
+    return path
+
+
+def test_a_user_s_function(functions: Path) -> None:
+    status, out, _ = foresay("--quick", "--verify", f"{functions}:right")
+    assert status == 0 and "2 proofs: all as it should be" in out
+    status, out, _ = foresay("--quick", "--verify", f"{functions}:resampling")
+    assert status == 1 and "SURPRISE" in out and "different" in out
+    assert "2 tests: " in out
+
+
+def test_what_a_function_raises_is_a_failed_check(functions: Path) -> None:
+    for check in prove_function(load(f"{functions}:raising"), 5):
+        assert not check.ok and "RuntimeError: not today" in check.result
+    for name in ("leaving", "leaving_test"):
+        for check in prove_function(load(f"{functions}:{name}"), 5):
+            assert not check.ok and "SystemExit: 0" in check.result
+    for name in ("none", "none_test"):
+        for check in prove_function(load(f"{functions}:{name}"), 5):
+            assert not check.ok and (
+                ": the function returned None; a list of token ids is needed" in check.result
+            )
+
+
+def test_a_function_s_limits_are_stated(functions: Path) -> None:
+    for trees, nodes in ((False, 3), (True, 6)):
+        for check in prove_function(load(f"{functions}:right"), 40, trees):
+            assert (
+                f"(worlds of up to 5 tokens, drafts of up to {nodes} nodes and 3 deep, texts of "
+                "up to 4 tokens)"
+            ) in check.result
+            assert check.kind == "proof"
+    for check in prove_function(load(f"{functions}:tested")):
+        assert check.ok and "4 worlds (worlds of up to" in check.result and check.kind == "test"
+
+
+def test_the_example_of_the_help() -> None:
+    status, out, _ = foresay("--help")
+    text = textwrap.dedent(out[out.index("    def verify") :].split("\n\n")[0])
+    assert status == 0 and len(text.splitlines()) == 8
+    space: dict[str, Any] = {}
+    exec(text, space)
+    assert all(check.ok for check in prove_function(space["verify"], 40))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("import sys; sys.exit(0)", "cannot be imported: SystemExit: 0"),
+        ("def f(:", "cannot be imported: SyntaxError"),
+        ("a\0b", "cannot be imported: (Syntax|Value)Error"),  # as Python has it
+        ("1 / 0", "cannot be imported: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_file_that_cannot_be_imported(tmp_path: Path, text: str, sentence: str) -> None:
+    path, before = tmp_path / "broken.py", list(sys.path)
+    path.write_text(text)
+    with pytest.raises(InputError, match=sentence):
+        load(f"{path}:f")
+    assert "broken" not in sys.modules and sys.path == before
+
+
+def test_a_file_is_imported_as_a_module_would_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside_it.py").write_text("number = 7")
+    text = (
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+        "from typing import ClassVar\nimport beside_it\n\n@dataclass\nclass Options:\n"
+        "    many: ClassVar[int] = beside_it.number\n\ndef f():\n    return Options.many\n"
+    )
+    for name in ("with_options.py", "json.py"):
+        (tmp_path / name).write_text(text)
+        assert load(f"{tmp_path / name}:f")() == 7
+        assert load(f"{tmp_path / name}:f")() == 7
+    assert sys.modules["json"] is json
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    (tmp_path / "with_options_too.py").write_text(text)
+    assert load("with_options_too:f")() == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("right", "'right' is no function; module:function or file.py:function is one"),
+        ("no.such.module:f", "'no.such.module' cannot be imported"),
+        ("nowhere.py:f", "'nowhere.py' cannot be imported"),
+        ("json:nothing", "'json' has no function 'nothing'"),
+        ("json:decoder", "'decoder' in 'json' is a value of type module; a function is needed"),
+        (".rel:f", "'.rel' cannot be imported: TypeError"),
+        ("a\0b.py:f", "cannot be imported: "),
+        ("builtins:max", "the function's parameters cannot be read; p, q, tokens, parents and"),
+        ("json:dumps", "coins .to be proved. or rng .to be tested. are needed"),
+    ],
+)
+def test_what_is_no_function(name: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        list(prove_function(load(name)))
+
+
+@pytest.mark.parametrize("name", ["four", "keyword", "six"])
+def test_what_has_other_parameters(functions: Path, name: str) -> None:
+    with pytest.raises(InputError, match="and more only with defaults"):
+        list(prove_function(load(f"{functions}:{name}")))
+
+
+def test_what_needs_no_torch_does_not_import_it(functions: Path) -> None:
+    status, out, err = foresay("--quick", "--verify", f"{functions}:right", without=("torch",))
+    assert (status, err) == (0, "") and "2 proofs: all as it should be" in out
+    with serving(Toy()) as a, serving(Toy()) as b:
+        status, out, err = foresay("--servers", a, b, "--samples", "0", without=("torch",))
+    assert (status, err) == (0, "") and "1 test: all as it should be" in out
+
+
+def test_what_is_missing_is_named(functions: Path) -> None:
+    install = "with: pip install 'foresay[lossless]'\n"
+    status, out, err = foresay(without=("torch", "scipy"))
+    assert (status, out) == (1, "")
+    assert err == f"foresay: foresay lossless needs torch and scipy; install them {install}"
+    _, _, err = foresay(without=("torch",))
+    assert err == f"foresay: foresay lossless needs torch; install it {install}"
+    status, _, err = foresay("--verify", f"{functions}:right", without=("scipy",))
+    assert (status, err) == (1, f"foresay: foresay lossless needs scipy; install it {install}")
+
+
+def test_two_servers() -> None:
+    with serving(Toy()) as a, serving(Toy()) as b:
+        status, out, _ = foresay("--servers", a, b, "--samples", "256", "--json")
+        assert status == 0 and json.loads(out)["ok"]
+    with serving(Toy()) as a, serving(Toy(turn=2)) as b:
+        status, out, _ = foresay("--servers", a, b, "--samples", "0")
+        assert status == 1 and "greedy: different in" in out
+        assert "1 test: 1 SURPRISE (" in out and "prompt 0 ('def fibonacci(n):'): A writes" in out
+        status, out, _ = foresay("--servers", a, b, "--samples", "0", "--tie", "0.5")
+        assert status == 0
+    with serving(Toy()) as a, serving(Toy()) as b:
+        status, out, _ = foresay("--servers", a, b, "--samples", "16")
+        assert status == 1 and "2 tests: 1 SURPRISE (" in out
+
+
+def test_wrong_usage() -> None:
+    status, _, err = foresay("--verify", "a:b", "--servers", "http://x", "http://y")
+    assert status == 1 and "two different proofs" in err
+    status, _, err = foresay("--servers", "nonsense", "http://y")
+    assert status == 1 and "'nonsense' is no server" in err
+    status, _, _ = foresay("--seed", "-1")
+    assert status == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--max-tokens", "0"], "--max-tokens 0 is not valid; at least 1 is"),
+        (["--samples", "-1"], "--samples -1 is not valid; 0 (only greedy answers) is, or at"),
+        (["--samples", "15"], "--samples 15 is not valid; 0 (only greedy answers) is, or at"),
+        (["--tie", "nan"], "--tie nan is not valid; a margin in nats is, finite and at least 0"),
+        (["--tie=-1"], "--tie -1.0 is not valid"),
+        (["--prompts", "PROMPTS"], "is not UTF-8 at byte 3; UTF-8 with one prompt per line is"),
+        (["--trees"], "--trees goes with --verify only"),
+        (["--quick"], "--quick does not go with --servers"),
+    ],
+)
+def test_options_are_checked_before_a_server_is_asked(
+    tmp_path: Path, options: list[str], sentence: str
+) -> None:
+    path = tmp_path / "prompts"
+    path.write_bytes(b"abc\xff\n")
+    servers = ["--servers", "http://127.0.0.1:9", "http://127.0.0.1:10"]
+    given = [str(path) if option == "PROMPTS" else option for option in options]
+    status, out, err = foresay(*servers, *given)
+    assert (status, out) == (1, "") and sentence in err
+
+
+def test_options_of_another_proof_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    status, _, err = foresay("--trees", "--model", "x", "--tie", "0.01")
+    said = "--trees goes with --verify only; --model, --tie go with --servers only"
+    assert (status, err) == (1, f"foresay: {said}\n")
+    monkeypatch.setenv("FORESAY_API_KEY", "secret")  # which is no option that was given
+    status, _, err = foresay("--verify", "json:nothing")
+    assert (status, err) == (1, "foresay: 'json' has no function 'nothing'\n")
+    status, _, err = foresay("--verify", "json:nothing", "--api-key", "x", "--samples", "0")
+    assert (status, err) == (1, "foresay: --api-key, --samples go with --servers only\n")
+
+
+# That the proof is one: the code itself is broken, and the layer that covers it fails.
+
+
+def test_a_broken_residual_is_found_by_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "residual", lambda p, q: p)
+    assert exact.run(RIGHT["chain-drawn"], 20).differences
+    assert exact.run(RIGHT["tree-drawn"], 20).differences
+
+
+def test_a_broken_walk_is_found_by_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lazy(tokens: Any, parents: Any, choose: Any) -> Any:
+        return [], [choose(len(tokens) - 1)]
+
+    monkeypatch.setattr(schemes, "follow_match", lazy)
+    assert exact.run(RIGHT["match-chain-chosen"], 20).differences
+
+
+def test_a_broken_batched_residual_is_found_by_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rejection_module._LeftInCore, "subtract", lambda *_: None)
+    for name in ("rejection, drawn chain", "rejection, tree, no replacement"):
+        assert not sampled.test(sampled.SUBJECTS[name], total_variation=0.03).equal
+
+
+def test_a_broken_batched_choice_is_found_by_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = match_module._choose
+
+    def shifted(given: Any, rows: Any, asks: Any, *others: Any) -> Any:
+        return right(given, rows, replace(asks, positions=asks.positions * 0), *others)
+
+    monkeypatch.setattr(match_module, "_choose", shifted)
+    assert scripts.run(batched_match("core"), 20, enough=1).differences
+
+
+@pytest.mark.parametrize("kernel", ["core", "torch"])
+def test_a_walk_that_accepts_some_tokens_always_is_found_by_scripts(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with the core, which leaves out the rows behind such a token."""
+    right = match_module._agrees
+    monkeypatch.setattr(
+        match_module, "_agrees", lambda rows, chosen: right(rows, chosen) | (rows.token % 7 == 3)
+    )
+    assert scripts.run(batched_match(kernel), 20, enough=1).differences
+
+
+def test_a_law_that_forgets_the_path_is_found_by_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = law._penalise
+
+    def forgetful(part: Any, which: Any, rows: Any, asks: Any) -> None:
+        right(part, rows.starts[:-1][rows.request[which]], rows, asks)
+
+    monkeypatch.setattr(law, "_penalise", forgetful)
+    assert scripts.run(batched_match("core"), 40, enough=1).differences
+
+
+def test_coins_reused_between_steps_are_found_by_statistics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = noise.uniform
+
+    def stuttering(seeds: Any, positions: Any, tokens: Any, stream: int) -> Any:
+        return right(seeds, positions * (stream != Stream.ACCEPT), tokens, stream)
+
+    monkeypatch.setattr(rejection_module, "uniform", stuttering)
+    subject = sampled.SUBJECTS["rejection, drawn chain"]
+    assert not sampled.test(subject, total_variation=0.03).equal

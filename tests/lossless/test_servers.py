@@ -1,0 +1,438 @@
+"""Two servers compared over real HTTP: equal ones pass, wrong ones are found, broken ones named."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import SO_LINGER, SOL_SOCKET
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from foresay.errors import InputError, ServerError
+from foresay.lossless.answers import Difference, GreedyResult, SampledResult
+from foresay.lossless.servers import (
+    PROMPTS,
+    Answer,
+    Server,
+    _difference,
+    greedy_equality,
+    sampled_equality,
+    two_servers,
+)
+
+WORDS = ("sun", "sea", "sky", "salt")
+LAW = (0.45, 0.3, 0.15, 0.1)  # of the words that follow a word, in an order that it decides
+MODELS = b'{"data": [{"id": "toy"}, {"id": "other"}]}'
+ASK = ("the sea", "a sky", "salt")
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A Markov model over words, and what is wrong with the server that runs it."""
+
+    turn: int = -1  # the step at which greedy takes the second word
+    bias: float = 0.0  # moved from the likeliest word to the second
+    gap: float | None = None  # the margin it claims, where not the law's
+    logprobs: str = "given"  # or "absent", "refused"
+    answers: str = "many"  # or "one" whatever n says, "copies" of one
+    reply: bytes | None = None  # instead of all that
+    status: int = 200
+    delay: float = 0.0
+
+    def law(self, text: str) -> dict[str, float]:
+        last = text.split()[-1]
+        first = WORDS.index(last) if last in WORDS else 0
+        chances = [LAW[0] - self.bias, LAW[1] + self.bias, *LAW[2:]]
+        return {WORDS[(first + i) % 4]: chance for i, chance in enumerate(chances)}
+
+    def words(self, prompt: str, steps: int, temperature: float, seed: int) -> list[str]:
+        rng, words = random.Random(seed), [prompt]
+        for step in range(steps):
+            law = self.law(words[-1])
+            if temperature:
+                words.append(rng.choices(list(law), list(law.values()))[0])
+            else:
+                words.append(sorted(law, key=law.__getitem__)[-2 if step == self.turn else -1])
+        return words[1:]
+
+    def choice(self, body: dict[str, Any], seed: int) -> dict[str, Any]:
+        words = self.words(body["prompt"], body["max_tokens"], body["temperature"], seed)
+        tokens = [" " + word for word in words]
+        choice: dict[str, Any] = {"text": "".join(tokens), "logprobs": None}
+        if body.get("logprobs") and self.logprobs == "given":
+            rows = []
+            for before in [body["prompt"], *words[:-1]]:
+                one, two = sorted(self.law(before).items(), key=lambda item: -item[1])[:2]
+                gap = math.log(one[1] / two[1]) if self.gap is None else self.gap
+                rows.append({" " + one[0]: -1.0, " " + two[0]: -1.0 - gap})
+            choice["logprobs"] = {"tokens": tokens, "top_logprobs": rows}
+        return choice
+
+    def respond(self, body: dict[str, Any]) -> tuple[int, bytes]:
+        time.sleep(self.delay)
+        if self.reply is not None:
+            return self.status, self.reply
+        if body.get("logprobs") and self.logprobs == "refused":
+            return 400, b"logprobs are not supported"
+        wanted = range(1 if self.answers == "one" else body.get("n", 1))
+        step = 0 if self.answers == "copies" else 1  # vLLM's way
+        seeds = [body.get("seed", 0) + step * i for i in wanted]
+        return 200, json.dumps({"choices": [self.choice(body, s) for s in seeds]}).encode()
+
+
+class Loopback(ThreadingHTTPServer):
+    request_queue_size = 128
+
+
+@contextmanager
+def serving(toy: Toy, seen: list[Any] | None = None) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = self.path == "/v1/models"
+            self.answer(None, 200 if found else 404, MODELS if found else b"no such page")
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self.answer(body, *toy.respond(body))
+
+        def answer(self, body: Any, status: int, reply: bytes) -> None:
+            if seen is not None:
+                seen.append((self.path, self.headers.get("Authorization"), body))
+            with suppress(OSError):  # a client that did not wait
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(reply)))
+                self.end_headers()
+                self.wfile.write(reply)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with Loopback(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+Start = Callable[[Toy], Server]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts the server of a toy; all are shut down after the test."""
+    with ExitStack() as stack:
+        yield lambda toy: Server(stack.enter_context(serving(toy)), timeout=10)
+
+
+def test_a_server_is_found_by_its_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # which knows nothing of this machine
+    seen: list[Any] = []
+    with serving(Toy(), seen) as url:
+        for given in (url, url + "/", url + "/v1", url + "/v1/"):
+            assert Server(given).url == url + "/v1"
+        assert Server(url).model == "toy"
+        with pytest.raises(
+            ServerError, match="/v2/models answered with status 404: 'no such page'"
+        ):
+            Server(url + "/v2")
+        seen.clear()
+        server = Server(url, model="mine", api_key="secret", extra={"top_k": -1})
+        assert not seen and "secret" not in repr(server)
+        server.complete("sea", max_tokens=1, temperature=0)
+    path, key, body = seen[0]
+    assert (path, key) == ("/v1/completions", "Bearer secret")
+    assert body["model"] == "mine" and body["top_k"] == -1 and body["prompt"] == "sea"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:8000",
+        "file:///etc/passwd",
+        "http://",
+        "ws://host",
+        "http://[::1",
+        "http://host:port",
+        "http://host:99999",
+    ],
+)
+def test_what_is_no_url_is_refused(url: str) -> None:
+    with pytest.raises(InputError, match="is no server"):
+        Server(url)
+
+
+@pytest.mark.parametrize("key", ["ключ", "secret\n", "se\x00cret"])
+def test_a_key_that_no_header_can_carry_is_refused(key: str) -> None:
+    with pytest.raises(InputError, match="API key cannot be sent in a header") as raised:
+        Server("http://127.0.0.1:9", "toy", key)
+    assert key not in str(raised.value)
+    Server("http://127.0.0.1:9", "toy", "schlüssel")
+
+
+def test_one_server_is_not_two() -> None:
+    for other in ("http://127.0.0.1:9/", "http://127.0.0.1:9/v1", "HTTP://127.0.0.1:9"):
+        with pytest.raises(
+            InputError, match=r"both servers are http://127\.0\.0\.1:9/v1; two diff"
+        ):
+            two_servers(("http://127.0.0.1:9", other), "toy")
+    a, b = two_servers(("http://127.0.0.1:9", "http://127.0.0.1:10"), "toy", "key")
+    assert (a.url, b.url) == ("http://127.0.0.1:9/v1", "http://127.0.0.1:10/v1")
+
+
+@pytest.mark.parametrize(("resets", "answers"), [(2, True), (3, False)])
+def test_a_connection_that_is_reset_is_tried_again(resets: int, answers: bool) -> None:
+    tried: list[str] = []
+
+    class Resetting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            tried.append(self.path)
+            if len(tried) <= resets:
+                self.connection.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+                self.connection.close()
+                return
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(MODELS)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    class Quiet(Loopback):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            pass
+
+    with Quiet(("127.0.0.1", 0), Resetting) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            if answers:
+                assert Server(url).model == "toy"
+            else:
+                with pytest.raises(ServerError, match="gave no answer"):
+                    Server(url)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert len(tried) == 3
+
+
+def test_equal_servers_are_equal(start: Start) -> None:
+    a, b = start(Toy()), start(Toy())
+    greedy = greedy_equality(a, b, max_tokens=6)
+    assert greedy.equal and greedy.prompts == len(PROMPTS) == 20
+    assert str(greedy) == "greedy: equal in all of 20 prompts"
+    asked: list[int] = []
+    sampled = sampled_equality(a, b, ASK, n=128, max_tokens=2, progress=asked.append)
+    assert sampled.equal and len(sampled.tests) == 1
+    assert sum(asked) == 2 * len(ASK) * 128 / 8
+    assert sampled.false_alarm == pytest.approx(1e-6)
+    assert sampled.each is not None and sampled.alone is not None
+    assert 0.1 < sampled.each < sampled.alone < 1
+    assert f"{sampled.each:.2g} in all prompts" in str(sampled)
+    assert sampled.tests[0].chi_square == pytest.approx(sampled.tests[0].p_value, abs=0.1)
+
+
+def test_a_greedy_difference_is_shown_with_its_margin(start: Start) -> None:
+    result = greedy_equality(start(Toy()), start(Toy(turn=2)), ASK, max_tokens=4, workers=4)
+    assert not result.equal and [d.prompt for d in result.differences] == [0, 1, 2]
+    first = result.differences[0]
+    assert (first.a, first.b) == (" sea sea sea sea", " sea sea sky sky")
+    assert first.a[: first.at] == first.b[: first.at] == " sea sea s"
+    assert first.margin == pytest.approx(math.log(0.45 / 0.3))
+    assert result.faults() == result.differences
+    assert "different in 3 of 3" in str(result)
+    assert str(first) in str(result)
+    assert str(first) == (
+        "prompt 0 ('the sea'): A writes ' sea sea sea sea' and B ' sea sea sky sky', different "
+        "from character 10 on, of margin 0.405 nats"
+    )
+
+
+def test_a_tie_is_told_from_a_fault(start: Start) -> None:
+    a, b = start(Toy(gap=0.002)), start(Toy(turn=1, gap=0.003))
+    result = greedy_equality(a, b, ASK, max_tokens=3)
+    assert not result.equal and result.faults() == ()
+    assert result.differences[0].margin == pytest.approx(0.003)
+    assert len(result.faults(tie=0.001)) == 3
+
+
+@pytest.mark.parametrize("tie", [-0.1, math.nan, math.inf])
+def test_what_is_no_tie_is_refused(tie: float) -> None:
+    with pytest.raises(InputError, match="is not valid; a margin in nats is"):
+        GreedyResult(1, ()).faults(tie)
+
+
+def test_a_margin_that_is_no_number_is_a_fault(start: Start) -> None:
+    odd = Difference(0, 0, "a", "b", math.nan)
+    assert GreedyResult(1, (odd,)).faults(100.0) == (odd,)
+    a, b = start(Toy(gap=0.0)), start(Toy(turn=1, gap=math.nan))
+    assert len(greedy_equality(a, b, ASK, max_tokens=3).faults(100.0)) == 3
+
+
+def written(token: str, margin: float | None = 0.001, top: tuple[str, ...] = ("x", "y")) -> Answer:
+    return Answer(token, (token,), (margin,), (token,), (top,))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "margin"),
+    [
+        (written("x"), written("y", 0.002), 0.002),
+        (written("x"), written("y", None, ()), 0.001),  # one server tells of both
+        (written("x"), written("z"), None),  # a tie, but not of what was written
+        (written("x"), written("y", top=("x", "z")), None),
+        (written("x", None, ()), written("y", None, ()), None),
+        (written("x"), Answer(""), None),  # it ended there
+        (written("x"), written("z", top=("x", "z")), None),
+    ],
+)
+def test_only_a_tie_of_what_was_written_excuses(a: Answer, b: Answer, margin: float | None) -> None:
+    assert _difference(0, "prompt", a, b).margin == margin
+
+
+def test_a_long_prompt_is_shown_by_its_beginning() -> None:
+    assert _difference(7, "0123456789" * 9, written("x"), written("y")).asked == (
+        "012345678901234567890123456789…"
+    )
+
+
+@pytest.mark.parametrize("logprobs", ["absent", "refused"])
+def test_servers_without_logprobs_are_fine(start: Start, logprobs: str) -> None:
+    a, b = start(Toy(logprobs=logprobs)), start(Toy(turn=0, logprobs=logprobs))
+    assert greedy_equality(a, a, ASK, max_tokens=3).equal
+    result = greedy_equality(a, b, ASK, max_tokens=3)
+    assert [d.margin for d in result.differences] == [None] * 3
+    assert len(result.faults()) == 3
+
+
+def test_logprobs_of_another_shape_are_ignored(start: Start) -> None:
+    reply = b'{"choices": [{"text": "x", "logprobs": {"top_logprobs": [[1], null, {"a": 0}]}}]}'
+    assert start(Toy(reply=reply)).complete("sea")[0].margins == (None, None, None)
+    reply = b'{"choices": [{"text": "x", "logprobs": [1], "token_ids": [7, 8]}]}'
+    assert start(Toy(reply=reply)).complete("sea")[0].tokens == (7, 8)
+    reply = b'{"choices": [{"text": "x", "logprobs": {"top_logprobs": [{"a": null, "b": "c"}]}}]}'
+    assert start(Toy(reply=reply)).complete("sea")[0].margins == (None,)
+
+
+def test_a_biased_law_is_found(start: Start) -> None:
+    result = sampled_equality(start(Toy()), start(Toy(bias=0.15)), ASK, n=160, max_tokens=1)
+    assert not result.equal and len(result.tests) == 2
+    assert all(test.p_value <= 1e-3 for test in result.tests)
+    assert result.tests[1].chi_square < 1e-9
+    prompt, text, a, b = result.tests[1].shift
+    assert text.strip() in WORDS and abs(a - b) > 60 and 0 <= prompt < 3
+    assert "different" in str(result) and f"A answers {text!r}" in str(result)
+
+
+def test_servers_that_give_one_answer_at_a_time(start: Start) -> None:
+    a, b = start(Toy()), start(Toy(answers="one"))
+    result = sampled_equality(a, b, ASK[:1], n=50, max_tokens=1)
+    assert result.equal and result.n == 51  # 17 requests for 3 each, not 7 for 8
+
+
+def test_copies_of_one_answer_are_refused(start: Start) -> None:
+    a, b = start(Toy()), start(Toy(answers="copies"))
+    with pytest.raises(ServerError, match=r"copies of one answer where 8 samples.*per_request=1"):
+        sampled_equality(a, b, ASK, n=128, max_tokens=1)
+    assert sampled_equality(a, b, ASK, n=40, max_tokens=1, per_request=1).equal
+
+
+def test_a_test_without_power_says_so(start: Start) -> None:
+    result = sampled_equality(start(Toy()), start(Toy()), ASK, n=20, max_tokens=12)
+    assert result.equal and result.each is None and "which says nothing" in str(result)
+    assert not result.proved
+    coarse = SampledResult(True, 3, 20, result.tests, 1e-6, 0.26, None)
+    assert not coarse.proved and "too few answers to prove anything" in str(coarse)
+    fine = SampledResult(True, 3, 20, result.tests, 1e-6, 0.25, None)
+    assert fine.proved and "too few" not in str(fine)
+    assert not SampledResult(False, 3, 20, result.tests, 1e-6, 0.25, None).proved
+
+
+def test_no_seed_is_used_twice() -> None:
+    seen: list[Any] = []
+    with serving(Toy(bias=0.15), seen) as a, serving(Toy(), seen) as b:
+        sampled_equality(Server(a), Server(b), ASK, n=150, max_tokens=1, seed=5)
+    used = [body["seed"] + i for _, _, body in seen if body for i in range(body["n"])]
+    assert len(used) == len(set(used)) and min(used) == 5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n": 0},
+        {"temperature": 0},
+        {"alpha": 1e-5},
+        {"per_request": 0},
+        {"prompts": ()},
+        {"max_tokens": 0},
+    ],
+)
+def test_arguments_that_are_refused(change: dict[str, Any]) -> None:
+    server = Server("http://127.0.0.1:9", model="none")
+    with pytest.raises(InputError, match="not valid"):
+        sampled_equality(server, server, **change)
+    with pytest.raises(InputError, match="max_tokens 0 is not valid; at least 1 is"):
+        greedy_equality(server, server, max_tokens=0)
+
+
+@pytest.mark.parametrize(
+    ("toy", "sentence"),
+    [
+        (
+            Toy(status=500, reply=b"out of memory"),
+            r"/v1/completions .* status 500: 'out of memory'",
+        ),
+        (Toy(reply=b"<html>hello"), "status 200 but no JSON with choices.*<html>hello"),
+        (Toy(reply=b"[" * 100_000), r"status 200 but no JSON.*\[\[\["),
+        (Toy(reply=b"[1]"), r"no JSON with choices that have a text: '\[1\]'"),
+        (Toy(reply=b'{"object": "error"}'), "no JSON with choices .*object"),
+        (Toy(reply=b'{"choices": []}'), "no JSON with choices that have a text"),
+        (Toy(reply=b'{"choices": [{"text": null}]}'), "no JSON with choices that have a text"),
+        (Toy(reply=b'{"choices": [{"message": {}}]}'), "no JSON with choices .*message"),
+        (Toy(reply=b"x" * 5_000), "'x{200}'$"),
+    ],
+)
+def test_broken_servers_are_named(start: Start, toy: Toy, sentence: str) -> None:
+    a, b = start(Toy()), start(toy)
+    with pytest.raises(ServerError, match=sentence) as raised:
+        greedy_equality(a, b, ASK, max_tokens=2)
+    assert b.url in str(raised.value)
+    with pytest.raises(ServerError, match=sentence):
+        sampled_equality(a, b, ASK, n=16)
+
+
+def test_a_slow_server_is_named_and_one_that_is_gone() -> None:
+    with serving(Toy(delay=0.5)) as url:
+        slow, began = Server(url, timeout=0.1), time.monotonic()
+        with pytest.raises(ServerError, match=r"no answer, with a timeout of 0\.1 s.*timed out"):
+            sampled_equality(slow, slow, n=256, workers=2)
+        assert time.monotonic() - began < 5  # nobody waited for the other requests
+    with pytest.raises(ServerError, match=r"/v1/models gave no answer.*Connection"):
+        Server(url)
+
+
+def test_what_progress_raises_comes_through(start: Start) -> None:
+    def stop(answered: int) -> None:
+        raise KeyboardInterrupt
+
+    server = start(Toy())
+    with pytest.raises(KeyboardInterrupt):
+        sampled_equality(server, server, ASK, progress=stop)
+
+
+def test_a_prefix_is_a_difference(start: Start) -> None:
+    short, long = (f'{{"choices": [{{"text": "{text}"}}]}}'.encode() for text in ("ab", "abc"))
+    result = greedy_equality(start(Toy(reply=short)), start(Toy(reply=long)), ["x"])
+    assert [(d.at, d.a, d.b, d.margin) for d in result.differences] == [(2, "ab", "abc", None)]

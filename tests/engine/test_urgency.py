@@ -14,7 +14,7 @@ from foresay.engine.load import Load
 from foresay.engine.plain import logits_of, plain
 from foresay.engine.request import Request
 from foresay.engine.urgency import urgency
-from foresay.models.target import Target
+from foresay.models.load import target_of
 from models import zoo
 
 
@@ -73,7 +73,7 @@ def test_a_step_that_serves_nobody_who_waits_is_not_made_longer() -> None:
 
 @pytest.mark.parametrize("together", [False, True])
 def test_short_answers_are_drafted_for_only_where_somebody_reads_along(together: bool) -> None:
-    target = Target.of(zoo.make("llama"))
+    target = target_of(zoo.make("llama"))
     asked = [
         (np.tile(np.arange(start, start + 6), 5).tolist(), tokens)
         for start, tokens in ((3, 12), (20, 60))
@@ -95,7 +95,7 @@ def test_short_answers_are_drafted_for_only_where_somebody_reads_along(together:
 
 def test_who_waits_makes_every_token_count() -> None:
     """While somebody waits for a place, short answers are drafted for, to make it free."""
-    target = Target.of(zoo.make("llama"))
+    target = target_of(zoo.make("llama"))
     engine = Engine(target, SuffixDrafter(), policy=Adaptive(flat()), max_running=2)
     prompt = np.tile(np.arange(3, 9), 5).tolist()
     short, long, _ = (

@@ -8,7 +8,7 @@ it where texts end answers). It has no threads: whoever calls `step` drives it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -26,6 +26,7 @@ from foresay.engine.guesser import Guesser
 from foresay.engine.load import Load, StepFacts
 from foresay.engine.logprobs import logprobs_for, note_logprobs, note_prompt_logprobs
 from foresay.engine.measure import measured_cost
+from foresay.engine.pages import PAGE, Pages
 from foresay.engine.request import (
     FinishReason,
     Request,
@@ -38,7 +39,6 @@ from foresay.engine.scheduler import Scheduler, Turn
 from foresay.engine.text import AnswerText
 from foresay.engine.urgency import urgency
 from foresay.errors import ForesayError, InputError
-from foresay.models.pages import PAGE, Pages
 from foresay.models.progress import Progress, silent
 from foresay.models.target import Part, Target
 from foresay.sampling.ask import AskBatch
@@ -113,6 +113,7 @@ class Engine:
         pages = Pages(tokens // PAGE)
         self.scheduler = Scheduler(target.open, pages, max_running=max_running, max_rows=max_rows)
         self._added = 0
+        self._computed_with = target.version  # what is stored
 
     @property
     def busy(self) -> bool:
@@ -192,6 +193,22 @@ class Engine:
         """
         self._guesser.drop_group(group, tenant)
 
+    def replace_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Go on with other weights, by the names that the model gives them; those that are not
+        named stay. `version` counts up. What was computed with the old ones is gone: prefixes for
+        good, and the texts of running requests are computed again. What they have written stays.
+
+        Mutates: the target, for all engines that share it; each notices by itself. Raises:
+        InputError for a name that the model has not or a shape that differs; nothing has changed
+        then. GIL: released by torch and the core.
+        """
+        self.target.replace_weights(weights)
+
+    @property
+    def version(self) -> int:
+        """How often the weights were replaced."""
+        return self.target.version
+
     def step(self) -> list[Request]:
         """One pass of the model: the requests that got tokens or ended in it.
 
@@ -200,6 +217,9 @@ class Engine:
         interrupt, cancel what is under way to free its memory. GIL: released by torch and the core.
         """
         laps = _Laps()
+        if self._computed_with != self.target.version:
+            self.scheduler.recompute()
+            self._computed_with = self.target.version
         turns, failed = self._begun(self.scheduler.schedule())
         laps.end("schedule")
         if not turns:
@@ -209,10 +229,10 @@ class Engine:
         step.parts = self._parts(step)
         logits = self.target.forward(step.parts).logits
         laps.end("forward")
-        own = len(logits) - sum(part.early for part in step.parts)
+        own = len(logits) - sum(part.prefill_logits for part in step.parts)
         verified, logprobs = self._verify(step, logits[:own])
         note_prompt_logprobs(
-            [(t.request, part.early) for t, part in zip(turns, step.parts, strict=True)],
+            [(t.request, part.prefill_logits) for t, part in zip(turns, step.parts, strict=True)],
             logits[own:],
         )
         laps.end("verify")
@@ -263,13 +283,14 @@ class Engine:
         """Everybody's share of the pass."""
         drafts = iter(step.chosen.drafts)
         return [
-            self.target.part(
+            Part.of(
+                self.target,
                 r.kv,
                 r.pending[: turn.tokens],
                 next(drafts) if turn.whole else None,
-                wanted=turn.whole,
-                read=(read := min(turn.tokens, r.unread)),
-                early=min(read, max(r.stored + read + 1 - r.noted, 0)),
+                needs_logits=turn.whole,
+                prefill=(prefill := min(turn.tokens, r.unread)),
+                prefill_logits=min(prefill, max(r.stored + prefill + 1 - r.noted, 0)),
             )
             for turn in step.turns
             if (r := turn.request).kv is not None

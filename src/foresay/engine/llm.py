@@ -21,8 +21,8 @@ from foresay.engine.request import FinishReason, Request, Stats
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.models import weights
+from foresay.models.load import Dtype, load
 from foresay.models.progress import Progress, silent
-from foresay.models.target import Dtype, Target
 from foresay.models.tokenizer import Message, Tokenizer
 from foresay.sampling.noise import new_seed, seed_of_sample
 from foresay.sampling.params import SamplingParams
@@ -145,7 +145,7 @@ class LLM:
         folder = weights.find(model, progress=report)
         report("read", 0, None)
         self.tokenizer = Tokenizer(folder)
-        self.target = Target.load(folder, dtype=dtype, deterministic=deterministic, progress=report)
+        self.target = load(folder, dtype=dtype, deterministic=deterministic, progress=report)
         self._limits = {
             "memory": _free_memory() // 4 if memory is None else memory,
             "max_running": max_running,

@@ -15,7 +15,7 @@ from foresay.sampling.ask import Ask
 from foresay.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
-    from foresay._core import Kv
+    from foresay.models.target import TextKv
 
 __all__ = [
     "PHASES",
@@ -183,7 +183,7 @@ class Request:
             self.prompt_logprobs, self.prompt_top = [None], prompt_logprobs
         self.sources: list[str] = []
         self.stats = Stats(prompt_tokens=len(prompt))
-        self.kv: Kv | None = None
+        self.kv: TextKv | None = None
         self.state: Any = None  # the drafter's,
         self.begun = False  # if it knows of the request
         # Checked once, here; each step's ask is made of it without looking at the text again.

@@ -20,9 +20,9 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from foresay import LLM, SamplingParams
+from foresay.budget.cost import StepCost
+from foresay.budget.policy import make_policy
 from foresay.drafter import Drafter
-from foresay.engine.budget import make_policy
-from foresay.engine.cost import StepCost
 from foresay.engine.measure import measured_cost
 from foresay.engine.text import AnswerText
 

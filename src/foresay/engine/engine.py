@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foresay.arrays import IntsLike, as_tokens
+from foresay.budget.load import Chosen, Load, StepFacts
+from foresay.budget.policy import Policy, make_policy
 from foresay.draft import VerdictBatch
 from foresay.drafter import Drafter
-from foresay.engine.budget import Chosen, Policy, make_policy
 from foresay.engine.guesser import Guesser
-from foresay.engine.load import Load, StepFacts
+from foresay.engine.load import load_of
 from foresay.engine.logprobs import logprobs_for, note_logprobs, note_prompt_logprobs
 from foresay.engine.measure import measured_cost
 from foresay.engine.request import (
@@ -36,7 +37,6 @@ from foresay.engine.request import (
 )
 from foresay.engine.scheduler import Scheduler, Turn
 from foresay.engine.text import AnswerText
-from foresay.engine.urgency import urgency
 from foresay.errors import ForesayError, InputError
 from foresay.models.pages import PAGE, Pages
 from foresay.models.progress import Progress, silent
@@ -70,7 +70,7 @@ class Engine:
 
     target        the model
     drafter       who guesses; None: nobody
-    policy        how many guesses are verified: a name of `budget.POLICIES`, or a Policy
+    policy        how many guesses are verified: a name of `budget.policy.POLICIES`, or a Policy
     memory        bytes that the keys and values of stored tokens may take; texts that grow own up
                   to twice what they store
     max_running   requests in one step
@@ -254,7 +254,7 @@ class Engine:
     def _draft(self, turns: list[Turn]) -> _Step:
         """Who guesses what, and what of it is verified."""
         writing = [turn.request for turn in turns if turn.whole]
-        load = _load(turns, writing, None if self.scheduler.waiting else urgency(writing))
+        load = load_of(turns, somebody_waits=bool(self.scheduler.waiting))
         budgets = self.policy.budgets(load) if self._guesser.guesses else [0] * len(writing)
         chosen = self.policy.choose(self._guesser.propose(writing, budgets), load)
         return _Step(turns, writing, load, self._that_fits(writing, chosen))
@@ -379,22 +379,3 @@ def _until_texts_end(
                 sizes[at] = count
                 break
     return sizes, failures
-
-
-def _load(turns: list[Turn], writing: list[Request], weights: NDArray[np.float64] | None) -> Load:
-    """What the step has to do without guesses. Of a text's new tokens only the last one counts as
-    its own row; those before it are rows of a prompt.
-    """
-    rows = reads = 0
-    for turn in turns:
-        others = turn.tokens - turn.whole
-        rows += others
-        reads += others * (turn.request.stored + (others + 1) // 2)
-    return Load(
-        contexts=np.array([len(request) for request in writing], np.int64),
-        room=np.array([request.room for request in writing], np.int64),
-        other_rows=rows,
-        other_reads=reads,
-        ids=np.array([request.number for request in writing], np.int64),
-        weights=weights,
-    )

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from foresay.arrays import Int32s, as_tokens, check_callable, check_flag
+from foresay.budget.policy import Policy, make_policy
 from foresay.drafter import Drafter, check_drafter
 from foresay.drafters.lineup import make_drafter
-from foresay.engine.budget import Policy, make_policy
 from foresay.engine.engine import Engine
 from foresay.engine.logprobs import TokenLogprob
 from foresay.engine.request import FinishReason, Request, Stats

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from foresay._core import AttentionStep, Kv
+from foresay.budget.cost import Sample, StepCost
 from foresay.draft import Draft
-from foresay.engine.cost import Sample, StepCost
 from foresay.models.progress import Progress, silent
 from foresay.models.target import Target
 

@@ -53,7 +53,7 @@ def generate(
     To be given to it as `custom_generate`; the keywords after the config may be given beside it.
 
     drafter    who guesses: "suffix", "ngram", "none", or any Drafter
-    policy     how much is guessed, by its name: see `foresay.engine.budget.POLICIES`
+    policy     how much is guessed, by its name: see `foresay.budget.policy.POLICIES`
     seed       of the noise of sampling; None: torch's own generator is asked for one
     memory     bytes for keys and values
     tokenizer  needed with the GenerationConfig's stop_strings, as always; they end an answer as in

@@ -21,11 +21,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from foresay.budget.asking import Asking
+from foresay.budget.calibration import DepthCalibration, ScoreCalibration
+from foresay.budget.cost import StepCost
+from foresay.budget.load import Chosen, Load, StepFacts, keep, within_room
 from foresay.draft import DraftBatch
-from foresay.engine.asking import Asking
-from foresay.engine.calibration import DepthCalibration, ScoreCalibration
-from foresay.engine.cost import StepCost
-from foresay.engine.load import Chosen, Load, StepFacts, keep, within_room
 from foresay.errors import InputError
 
 __all__ = ["Adaptive"]
@@ -52,8 +52,7 @@ class Adaptive:
     total   nodes that all requests together may draft; each may always draft 4
     share   of the time, which trials may lose
 
-    Mutates: only through its methods. Valid until: for ever. Raises: InputError when constructed.
-    GIL: held.
+    Raises: InputError when constructed.
     """
 
     name = "adaptive"
@@ -82,8 +81,7 @@ class Adaptive:
     def budgets(self, load: Load) -> list[int]:
         """Nodes each request may draft: as many as drafting them has proved worth its time.
 
-        Mutates: what the policy remembers of this step. Valid until: for ever. Raises: nothing.
-        GIL: held.
+        Mutates: what the policy remembers of this step.
         """
         self._trial = None
         self._asked = 0
@@ -109,8 +107,8 @@ class Adaptive:
     def choose(self, drafts: DraftBatch, load: Load) -> Chosen:
         """The nodes worth verifying.
 
-        Mutates: what the policy remembers of this step. Valid until: for ever. Raises: InputError
-        for a number of drafts that does not fit the load. GIL: held.
+        Mutates: what the policy remembers of this step. Raises: InputError for a number of drafts
+        that does not fit the load.
         """
         drafts = DraftBatch.of(drafts)
         nodes = within_room(drafts, load)
@@ -190,7 +188,7 @@ class Adaptive:
         """Learn what the step took and what its nodes were worth.
 
         Mutates: the cost model, the calibration, the account. Valid until: outweighed by later
-        steps. Raises: nothing. GIL: held.
+        steps.
         """
         load, drafts = step.load, step.chosen.drafts
         requests, nodes = len(load), len(drafts.tokens)

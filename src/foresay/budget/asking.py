@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresay.arrays import Int32s
-from foresay.engine.cost import StepCost
-from foresay.engine.load import Load
+from foresay.budget.cost import StepCost
+from foresay.budget.load import Load
 
 __all__ = ["Asking", "Plan"]
 
@@ -27,10 +27,7 @@ _HOLDS = 8  # steps, for which a plan is good: making one takes as long as looki
 
 
 class Plan(NamedTuple):
-    """How many nodes to ask for, and how many for a trial (0: none), at what loss.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """How many nodes to ask for, and how many for a trial (0: none), at what loss."""
 
     best: int
     trial: int
@@ -39,10 +36,7 @@ class Plan(NamedTuple):
 
 
 class Asking:
-    """What drafting costs and brings, by the number of nodes asked for.
-
-    Mutates: only through `observe`. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """What drafting costs and brings, by the number of nodes asked for."""
 
     def __init__(self, most: int) -> None:
         # Seconds of the last drafts and their median, by nodes asked for: the first draft of all
@@ -60,10 +54,7 @@ class Asking:
         """What the cheapest trial loses, so that an account can be allowed to hold as much."""
 
     def seconds(self, asked: int) -> float:
-        """The expected time of drafting; proportional to the nodes where nothing better is known.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """The expected time of drafting; in proportion to the nodes where no better is known."""
         took = self._took
         known = took.get(asked)
         if known is not None or not asked or not took:
@@ -75,7 +66,7 @@ class Asking:
         """What to ask for, at most `cap` nodes for each of `asked` of the requests; without drafts
         the step would take `plain`.
 
-        Mutates: `least_loss`. Valid until: for ever. Raises: nothing. GIL: held.
+        Mutates: `least_loss`.
         """
         self._cheap = self.seconds(cap) < _CHEAP * plain
         if self._cheap or self._steps < _LEARNING:
@@ -118,8 +109,7 @@ class Asking:
         """Learn what drafts of `asked` nodes for so many requests took and brought; 0 teaches
         nothing.
 
-        Mutates: what is remembered. Valid until: outweighed by later steps. Raises: nothing.
-        GIL: held.
+        Mutates: what is remembered. Valid until: outweighed by later steps.
         """
         if not asked:
             return

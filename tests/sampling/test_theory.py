@@ -24,11 +24,11 @@ from foresay.sampling.theory import (
     best_length,
     beta_by_depth,
     bretagnolle_huber,
+    expected_tokens,
+    expected_tokens_of_tree,
     kl,
     pinsker,
     speedup,
-    tokens_per_step,
-    tokens_per_step_tree,
     total_variation,
 )
 
@@ -163,21 +163,21 @@ def test_one_over_one_plus_kl_is_no_bound() -> None:
 def test_tokens_per_step_of_equal_depths(alpha: float, k: int) -> None:
     _, accepted = simulated([alpha] * k, np.random.default_rng(k))
     assert acceptance(*pair(alpha)) == pytest.approx(alpha)
-    assert tokens_per_step([alpha] * k) == pytest.approx(1 + sum(accepted) / STEPS, rel=WITHIN)
+    assert expected_tokens([alpha] * k) == pytest.approx(1 + sum(accepted) / STEPS, rel=WITHIN)
     closed = (1 - alpha ** (k + 1)) / (1 - alpha)
-    assert tokens_per_step([alpha] * k) == pytest.approx(closed, rel=1e-12)
+    assert expected_tokens([alpha] * k) == pytest.approx(closed, rel=1e-12)
 
 
 def test_tokens_per_step_of_a_curve() -> None:
     curve = [0.9, 0.5, 0.7, 0.95, 0.2, 1.0, 0.6]
     _, accepted = simulated(curve, np.random.default_rng(7))
-    assert tokens_per_step(curve) == pytest.approx(1 + sum(accepted) / STEPS, rel=WITHIN)
+    assert expected_tokens(curve) == pytest.approx(1 + sum(accepted) / STEPS, rel=WITHIN)
 
 
 def test_tokens_per_step_at_the_edges() -> None:
-    assert tokens_per_step([]) == 1 and tokens_per_step([0.0, 1.0]) == 1
-    assert tokens_per_step([1.0] * 5) == 6
-    assert tokens_per_step([0.8] * 4) == pytest.approx(3.3616)  # and not 1 + 4 * 0.8 = 4.2
+    assert expected_tokens([]) == 1 and expected_tokens([0.0, 1.0]) == 1
+    assert expected_tokens([1.0] * 5) == 6
+    assert expected_tokens([0.8] * 4) == pytest.approx(3.3616)  # and not 1 + 4 * 0.8 = 4.2
 
 
 def test_a_tree_of_chosen_tokens() -> None:
@@ -193,13 +193,15 @@ def test_a_tree_of_chosen_tokens() -> None:
             if parents[child] == node:
                 arrived[child] = int(drawn[tokens[child]])
     chances = [acceptance_chosen(laws[n], [t]) for n, t in zip(parents, tokens, strict=True)]
-    assert tokens_per_step_tree(parents, chances) == pytest.approx(sum(arrived) / STEPS, rel=WITHIN)
+    assert expected_tokens_of_tree(parents, chances) == pytest.approx(
+        sum(arrived) / STEPS, rel=WITHIN
+    )
 
 
 @given(st.lists(st.floats(0, 1), max_size=12))
 def test_a_chain_is_a_tree(curve: list[float]) -> None:
-    tree = tokens_per_step_tree(range(-1, len(curve) - 1), curve)
-    assert tree == pytest.approx(tokens_per_step(curve), rel=1e-12)
+    tree = expected_tokens_of_tree(range(-1, len(curve) - 1), curve)
+    assert tree == pytest.approx(expected_tokens(curve), rel=1e-12)
 
 
 # Speed
@@ -322,12 +324,12 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: acceptance_chosen([0.5, 0.5], [0.5]), r"tokens is \[0\.5\]"),  # type: ignore[list-item]
     (lambda: pinsker(-0.1), r"kl is -0\.1; a divergence is from 0 to inf"),
     (lambda: acceptance_floor(math.nan), "kl is nan"),
-    (lambda: tokens_per_step([0.5, 1.2]), r"acceptances\[1\] is 1\.2; a chance is from 0 to 1"),
-    (lambda: tokens_per_step_tree([0], [0.5]), r"parents\[0\] is 0; valid are -1 to -1"),
-    (lambda: tokens_per_step_tree([-2], [0.5]), r"parents\[0\] is -2; a parent is"),
-    (lambda: tokens_per_step_tree([-1, 0], [0.5]), "acceptances has 1 entries"),
+    (lambda: expected_tokens([0.5, 1.2]), r"acceptances\[1\] is 1\.2; a chance is from 0 to 1"),
+    (lambda: expected_tokens_of_tree([0], [0.5]), r"parents\[0\] is 0; valid are -1 to -1"),
+    (lambda: expected_tokens_of_tree([-2], [0.5]), r"parents\[0\] is -2; a parent is"),
+    (lambda: expected_tokens_of_tree([-1, 0], [0.5]), "acceptances has 1 entries"),
     (
-        lambda: tokens_per_step_tree([-1, 0, 0], [1, 0.6, 0.6]),
+        lambda: expected_tokens_of_tree([-1, 0, 0], [1, 0.6, 0.6]),
         r"below node 0 sum to 1\.2; at most 1",
     ),
     (lambda: StepCost([], []), r"lengths \[\]"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foresay.corpus import build
+from foresay.counts import tokens_per_step
 from foresay.models.progress import Progress, silent
 from foresay.sampling.params import SamplingParams
 
@@ -98,7 +99,7 @@ class Comparison:
 
     @property
     def tokens_per_step(self) -> float:
-        return self.fast.tokens / max(self.fast.steps, 1)
+        return tokens_per_step(self.fast.tokens, self.fast.steps)
 
     @property
     def speedup(self) -> float:

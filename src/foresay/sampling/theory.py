@@ -34,11 +34,11 @@ __all__ = [
     "best_length",
     "beta_by_depth",
     "bretagnolle_huber",
+    "expected_tokens",
+    "expected_tokens_of_tree",
     "kl",
     "pinsker",
     "speedup",
-    "tokens_per_step",
-    "tokens_per_step_tree",
     "total_variation",
 ]
 
@@ -99,7 +99,7 @@ def acceptance_floor(kl: float) -> float:
     return max(pinsker(kl), bretagnolle_huber(kl, tight=True))
 
 
-def tokens_per_step(acceptances: Numbers) -> float:
+def expected_tokens(acceptances: Numbers) -> float:
     """E = 1 + sum_i prod_{j <= i} beta_j, with the target's own token.
 
     Always holds for a chain if beta_i is the chance at depth i *given* that depth i is reached.
@@ -108,7 +108,7 @@ def tokens_per_step(acceptances: Numbers) -> float:
     return 1.0 + float(np.cumprod(_row(acceptances, "acceptances", *_CHANCE)).sum())
 
 
-def tokens_per_step_tree(parents: Wholes, acceptances: Numbers) -> float:
+def expected_tokens_of_tree(parents: Wholes, acceptances: Numbers) -> float:
     """E = 1 + sum over nodes of the product of beta on the way from the root to the node.
 
     Always holds if beta is the chance that of its siblings this node is accepted, given the parent.
@@ -165,7 +165,7 @@ def speedup(acceptances: float | Numbers, cost: StepCost, k: int) -> float:
     relative, chances = cost.relative(k), _depths(acceptances, k)
     if chances.size < k:
         raise InputError(f"k is {k}; the acceptances end at depth {chances.size}")
-    return tokens_per_step(chances) / relative
+    return expected_tokens(chances) / relative
 
 
 def best_length(acceptances: float | Numbers, cost: StepCost) -> tuple[int, float]:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from foresay.counts import tokens_per_step
+
 __all__ = ["Ended", "Share", "Step", "Steps"]
 
 _LINE = 200  # steps that are remembered
@@ -152,8 +154,7 @@ class Steps:
                 "drafted": total.drafted,
                 "accepted": total.accepted,
                 "tokens": total.tokens,
-                # Of one answer, as everywhere: an answer's tokens by its own steps.
-                "tokens_per_step": total.tokens / total.answers if total.answers else 0.0,
+                "tokens_per_step": tokens_per_step(total.tokens, total.answers),
                 "accepted_lengths": {str(k): v for k, v in sorted(total.lengths.items())},
             },
             "timeline": [

@@ -8,6 +8,7 @@ import os
 import time
 from dataclasses import dataclass, replace
 
+from foresay.counts import tokens_per_step
 from foresay.integrations.vllm.settings import Settings
 
 __all__ = ["Meter", "Stats"]
@@ -39,7 +40,7 @@ class Stats:
     @property
     def tokens_per_step(self) -> float:
         """Tokens per request and step. Mutates: nothing. Raises: nothing. GIL: held."""
-        return self.tokens / self.rows if self.rows else 0.0
+        return tokens_per_step(self.tokens, self.rows)
 
 
 class Meter:
@@ -108,7 +109,7 @@ class Meter:
                 "tokens/s, Accepted throughput: %.2f tokens/s, Draft acceptance rate: %.1f%%, "
                 "Drafting: %.0f us/step, Steps without drafts: %d of %d",
                 rows // steps,
-                (sums.tokens - last.tokens) / rows,
+                tokens_per_step(sums.tokens - last.tokens, rows),
                 drafted / seconds,
                 accepted / seconds,
                 100 * accepted / drafted if drafted else 0.0,

@@ -2,6 +2,7 @@
 
 policy       the policies by name, and what a policy is
 adaptive     the default: what pays on this machine, for this load
+least_chance  how likely a guess must be, for hosts that tell nothing but how long steps take
 cost         how long a step takes, by its rows and what they read
 load         the values: what a step has to do, the nodes chosen, what came of them
 calibration  what a drafter's scores are worth

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from foresay.budget.asking import Asking
 from foresay.budget.calibration import DepthCalibration, ScoreCalibration
-from foresay.budget.cost import StepCost
+from foresay.budget.cost import StepCost, seconds_lost
 from foresay.budget.load import Chosen, Load, StepFacts, keep, within_room
 from foresay.draft import DraftBatch
 from foresay.errors import InputError
@@ -179,7 +179,7 @@ class Adaptive:
         """`best`, or more if the account covers what seems to be lost by it."""
         if self._account <= 0:
             return best
-        loss = times - tokens * (times[best] / tokens[best])
+        loss = seconds_lost(tokens, times, times[best] / tokens[best])
         bearable = np.flatnonzero(loss <= _MOST_TRIAL * times[0])
         taken = int(bearable[-1])
         return taken if taken > best and loss[taken] <= self._account else best
@@ -214,11 +214,11 @@ class Adaptive:
             rows, reads = rows - load.other_rows, reads - load.other_reads
             took = self.cost.of(rows, reads, keys, len(load)) + self._asking.seconds(self._asked)
             won = float(load.worth_of(step.chosen.drafts) @ step.accepted)
-            self._account += (load.worth + won) * trial.seconds_per_token - took
+            self._account -= seconds_lost(load.worth + won, took, trial.seconds_per_token)
         elif trial is not None and trial.chosen is step.chosen:  # more was verified
             worth = step.load.worth_of(step.chosen.drafts)[trial.extra]
             won = float(worth @ step.accepted[trial.extra])
-            self._account += won * trial.seconds_per_token - trial.price
+            self._account -= seconds_lost(won, trial.price, trial.seconds_per_token)
         limit = _MOST_ACCOUNT * max(self._plain, self._asking.least_loss)
         self._account = min(self._account, limit)
         self._trial = None

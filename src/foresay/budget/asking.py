@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresay.arrays import Int32s
-from foresay.budget.cost import StepCost
+from foresay.budget.cost import StepCost, seconds_lost
 from foresay.budget.load import Load
 
 __all__ = ["Asking", "Plan"]
@@ -91,7 +91,7 @@ class Asking:
         tokens = load.worth + won
         best = int((tokens / times).argmax())
         per_token = float(times[best] / tokens[best])
-        loss: NDArray[np.float64] = times - tokens * per_token
+        loss: NDArray[np.float64] = seconds_lost(tokens, times, per_token)
         more = np.flatnonzero(loss[best + 1 :] <= 0.25 * plain)
         if best + 1 == len(levels):
             return Plan(levels[best], 0, 0.0, per_token)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from foresay.errors import InputError
 
-__all__ = ["KNOTS", "Sample", "StepCost", "isotonic"]
+__all__ = ["KNOTS", "Sample", "StepCost", "isotonic", "seconds_lost"]
 
 Number = float | NDArray[Any]
 
@@ -243,6 +243,14 @@ class StepCost:
         ends = ", ".join(f"{self.flat_rows(c)} at context {c}" for c in contexts)
         lines.append(f"Rows that cost at most 1.25 times one row: {ends}.")
         return "\n".join(lines)
+
+
+def seconds_lost(tokens: Number, seconds: Number, seconds_per_token: float) -> Any:
+    """What is lost by making so many tokens in so many seconds, where others take
+    `seconds_per_token`; negative: won. Guesses pay where nothing is lost by them: this is the one
+    rule by which all of this room decides.
+    """
+    return seconds - tokens * seconds_per_token
 
 
 def _fit(

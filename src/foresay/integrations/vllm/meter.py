@@ -29,7 +29,7 @@ class Stats:
     tokens: int = 0
     accepted: int = 0  # drafted tokens that were kept
     drafted: int = 0
-    closed: int = 0  # steps in which the gate let nothing be drafted
+    closed: int = 0  # steps in which nothing was to be drafted
     begun: int = 0  # texts that were not known before
     returned: int = 0  # texts that were recognised after some steps without them
     finished: int = 0

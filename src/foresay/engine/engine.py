@@ -23,6 +23,7 @@ from foresay.budget.load import Chosen, Load, StepFacts
 from foresay.budget.policy import Policy, make_policy
 from foresay.draft import VerdictBatch
 from foresay.drafter import Drafter
+from foresay.engine.groups import Groups
 from foresay.engine.guesser import Guesser
 from foresay.engine.load import load_of
 from foresay.engine.logprobs import logprobs_for, note_logprobs, note_prompt_logprobs
@@ -112,6 +113,7 @@ class Engine:
         self.policy = make_policy(used, cost)
         pages = Pages(tokens // PAGE)
         self.scheduler = Scheduler(target.open, pages, max_running=max_running, max_rows=max_rows)
+        self.groups = Groups(self)
         self._added = 0
 
     @property
@@ -172,21 +174,32 @@ class Engine:
             with suppress(Exception):  # of whoever decodes: the request will fail, in its turn
                 text.follow(tokens.tolist())
         self._added += 1
+        self.groups.join(request)
         self.scheduler.add(request)
         return request
 
-    def cancel(self, request: Request) -> None:
-        """End a request now; nothing happens if it has ended.
+    def cancel(self, *requests: Request) -> None:
+        """End requests now; nothing happens to one that has ended.
 
-        Mutates: the request; its memory is free. Valid until: for ever. Raises: nothing. GIL: held.
+        Mutates: the requests; their memory is free. Valid until: for ever. Raises: nothing but an
+        interrupt, which is heard when none of them is left under way. GIL: held.
         """
-        if request.finished:
-            self.scheduler.mend()  # who ended it may have been interrupted
-        else:
-            self._finish(request, "cancelled")
+        try:
+            self._cancel(requests)
+        except BaseException:
+            self._cancel(requests)
+            raise
+
+    def _cancel(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            if request.finished:
+                self.scheduler.mend()  # who ended it may have been interrupted
+            else:
+                self._finish(request, "cancelled")
 
     def drop_group(self, group: str, tenant: str | None = None) -> None:
-        """Let the drafter forget a group that nobody will join any more.
+        """Let the drafter forget a group that nobody will join any more; those of `groups` end by
+        themselves.
 
         Mutates: the drafter. Valid until: for ever. Raises: nothing. GIL: held.
         """
@@ -338,6 +351,7 @@ class Engine:
         # Last of all it has finished: who was interrupted before that can do it again.
         self.scheduler.release(request, keep=reason in ("stop", "length"))
         self._guesser.finish(request)
+        self.groups.leave(request)
         request.error, request.finish_reason = error, reason
 
 

@@ -15,11 +15,11 @@ from foresay.counts import tokens_per_step
 from foresay.drafters import SuffixDrafter
 from foresay.engine.engine import Engine
 from foresay.engine.request import Request
-from foresay.integrations.vllm.meter import Stats as VllmStats
+from foresay.integrations.vllm.meter import ProposerStats
 from foresay.models.target import Target
 from foresay.serve.job import Job
 from foresay.serve.question import Question
-from foresay.serve.steps import Share, Step, Steps
+from foresay.serve.steps import Share, StepReport, Steps
 from foresay.serve.stream import Stream
 from models import zoo
 
@@ -27,9 +27,9 @@ from models import zoo
 def test_every_place_uses_the_definition() -> None:
     assert tokens_per_step(0, 0) == 0.0 and tokens_per_step(7, 2) == 3.5
     assert ReplayResult(steps=2, tokens=7).tokens_per_step == 3.5
-    assert VllmStats(steps=1, rows=2, tokens=7).tokens_per_step == 3.5
+    assert ProposerStats(steps=1, rows=2, tokens=7).tokens_per_step == 3.5
     steps = Steps()
-    steps.note(Step(0.0, {}, {None: Share(steps=1, answers=2, tokens=7)}))
+    steps.note(StepReport(0.0, {}, {None: Share(steps=1, answers=2, tokens=7)}))
     assert steps.seen_by(None)["totals"]["tokens_per_step"] == 3.5
     divides = re.compile(r"tokens\)? / (max\()?[\w.]*(steps|rows|answers)\b")
     root = Path(foresay.__file__).parent

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from foresay.errors import InputError
 from foresay.integrations.vllm import (
-    Settings,
     SuffixDecodingCache,
+    VllmSettings,
     describe,
     read_settings,
     register,
@@ -124,7 +124,7 @@ def test_equal_texts_are_all_kept() -> None:
 
 
 def test_settings_come_from_variables_and_a_file(tmp_path: Path) -> None:
-    assert read_settings({}) == Settings()
+    assert read_settings({}) == VllmSettings()
     path = tmp_path / "foresay.json"
     path.write_text(json.dumps({"vllm": {"max_requests": 32, "history": False}, "serve": {"x": 1}}))
     given = {
@@ -134,9 +134,9 @@ def test_settings_come_from_variables_and_a_file(tmp_path: Path) -> None:
         "FORESAY_VLLM_GROUPS": "off",
         "PATH": "/bin",
     }
-    expected = Settings(max_requests=16, history=False, least_chance=0.25, groups=False)
+    expected = VllmSettings(max_requests=16, history=False, least_chance=0.25, groups=False)
     assert read_settings(given) == expected
-    assert all(f"FORESAY_VLLM_{n.upper()}" in describe() for n in Settings.__dataclass_fields__)
+    assert all(f"FORESAY_VLLM_{n.upper()}" in describe() for n in VllmSettings.__dataclass_fields__)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ __all__ = [
     "Comparison",
     "Demo",
     "DemoPrompt",
-    "Run",
+    "TimedResults",
     "built_in_prompts",
     "compare",
     "write_corpus",
@@ -45,7 +45,7 @@ class DemoPrompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TimedResults:
     """The answers to one prompt, and the seconds that they took, reading the prompt included.
 
     Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
@@ -72,8 +72,8 @@ class Comparison:
     """
 
     prompt: DemoPrompt | None
-    plain: Run
-    fast: Run
+    plain: TimedResults
+    fast: TimedResults
 
     @property
     def differences(self) -> list[tuple[int, int]]:
@@ -184,7 +184,7 @@ def compare(
     done, total = 0, 2 * sum(prompt.params.n * prompt.params.max_tokens for prompt in prompts)
     progress("answer", done, total)
 
-    def timed(llm: LLM, prompt: DemoPrompt) -> Run:
+    def timed(llm: LLM, prompt: DemoPrompt) -> TimedResults:
         nonlocal done
         most = done + prompt.params.n * prompt.params.max_tokens
 
@@ -197,7 +197,7 @@ def compare(
         results = llm.generate(
             prompt.text, prompt.params, chat=llm.tokenizer.chats, progress=advance
         )
-        run = Run(results, time.perf_counter() - began)
+        run = TimedResults(results, time.perf_counter() - began)
         advance(most - done)  # answers may have ended early
         return run
 
@@ -211,8 +211,8 @@ def compare(
             yield Comparison(prompt, plain_run, timed(fast, prompt))
 
 
-def _together(runs: list[Run]) -> Run:
-    return Run([r for run in runs for r in run.results], sum(run.seconds for run in runs))
+def _together(runs: list[TimedResults]) -> TimedResults:
+    return TimedResults([r for run in runs for r in run.results], sum(run.seconds for run in runs))
 
 
 def _first_difference(a: Result, b: Result) -> int | None:

@@ -160,4 +160,4 @@ class _Times:
             return True
         slope = self.per_node()
         plain = max(1e-9, self.t - slope * (self.x - self.rows)) / self.rows
-        return seconds_lost(self.won, self.drafting + self.nodes * slope, plain) <= 0
+        return bool(seconds_lost(self.won, self.drafting + self.nodes * slope, plain) <= 0)

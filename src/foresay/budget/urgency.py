@@ -25,7 +25,7 @@ def urgency(room: ArrayLike, tokens: ArrayLike, steps: ArrayLike) -> NDArray[np.
     almost nothing gets 0, and need not be asked for.
     """
     rates = (np.asarray(tokens) + _EARLY) / (np.asarray(steps) + _EARLY)
-    passes: NDArray[np.float64] = np.asarray(room, np.float64) / rates
-    worth = (passes / passes.max(initial=1e-9)) ** _STEEP
+    passes = np.asarray(room, np.float64) / rates
+    worth: NDArray[np.float64] = (passes / passes.max(initial=1e-9)) ** _STEEP
     worth[worth < _LEAST] = 0.0
     return worth

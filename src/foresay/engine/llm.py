@@ -17,7 +17,7 @@ from foresay.drafter import Drafter, check_drafter
 from foresay.drafters.lineup import make_drafter
 from foresay.engine.engine import Engine
 from foresay.engine.logprobs import TokenLogprob
-from foresay.engine.request import FinishReason, Request, Stats
+from foresay.engine.request import FinishReason, Request, RequestStats
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.models import weights
@@ -60,7 +60,7 @@ class Result:
     error: ForesayError | None
     logprobs: list[TokenLogprob] | None
     sources: list[str] | None
-    stats: Stats
+    stats: RequestStats
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values, for JSON. Mutates: nothing. Valid until: for ever. Raises: nothing."""

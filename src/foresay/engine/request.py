@@ -22,7 +22,7 @@ __all__ = [
     "PHASES",
     "FinishReason",
     "Request",
-    "Stats",
+    "RequestStats",
     "check_name",
     "check_prompt",
     "check_prompt_logprobs",
@@ -34,7 +34,7 @@ PHASES = ("schedule", "draft", "forward", "verify", "commit")
 
 
 @dataclass(slots=True)
-class Stats:
+class RequestStats:
     """What an answer took. Seconds are the request's share of steps that it had with others.
 
     Mutates: by the engine, until the request has finished. Valid until: for ever. Raises: nothing.
@@ -184,7 +184,7 @@ class Request:
         if prompt_logprobs is not None:
             self.prompt_logprobs, self.prompt_top = [None], prompt_logprobs
         self.sources: list[str] = []
-        self.stats = Stats(prompt_tokens=len(prompt))
+        self.stats = RequestStats(prompt_tokens=len(prompt))
         self.kv: Kv | None = None
         self.state: Any = None  # the drafter's,
         self.begun = False  # if it knows of the request

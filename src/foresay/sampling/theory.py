@@ -26,7 +26,7 @@ from foresay.errors import InputError
 __all__ = [
     "TOLERANCE",
     "BetaByDepth",
-    "StepCost",
+    "CostByLength",
     "acceptance",
     "acceptance_chosen",
     "acceptance_coupled_bound",
@@ -126,7 +126,7 @@ def expected_tokens_of_tree(parents: Wholes, acceptances: Numbers) -> float:
     return float(reach.sum())
 
 
-class StepCost:
+class CostByLength:
     """cost(k) = verify(k) + draft(k): the seconds of a step as measured, for lengths 0 to K.
 
     verify    of the target's pass over k + 1 rows; verify(0) is the plain step
@@ -146,7 +146,9 @@ class StepCost:
         self.seconds: Doubles = np.interp(np.arange(at[-1] + 1), at, passes + drafts)
 
     @classmethod
-    def constant(cls, rho: float, verify: Growth | None = None, longest: int = 1024) -> StepCost:
+    def constant(
+        cls, rho: float, verify: Growth | None = None, longest: int = 1024
+    ) -> CostByLength:
         """cost(k) = k rho + v(k) in plain steps. Holds with v = 1 (None) at small batches only."""
         v = [verify(k) if verify else 1.0 for k in range(longest + 1)]
         if v and v[0] != 1:
@@ -160,7 +162,7 @@ class StepCost:
         return float(self.seconds[k] / self.seconds[0])
 
 
-def speedup(acceptances: float | Numbers, cost: StepCost, k: int) -> float:
+def speedup(acceptances: float | Numbers, cost: CostByLength, k: int) -> float:
     """S = E(k) cost(0) / cost(k), for a row or one alpha. Holds if every step drafts k tokens."""
     relative, chances = cost.relative(k), _depths(acceptances, k)
     if chances.size < k:
@@ -168,7 +170,7 @@ def speedup(acceptances: float | Numbers, cost: StepCost, k: int) -> float:
     return expected_tokens(chances) / relative
 
 
-def best_length(acceptances: float | Numbers, cost: StepCost) -> tuple[int, float]:
+def best_length(acceptances: float | Numbers, cost: CostByLength) -> tuple[int, float]:
     """(k, speed-up) with k = argmax E(k) cost(0) / cost(k); k = 0, to draft nothing, brings 1.
 
     Holds for one k in all steps. If it is the last k that is known, the best may lie beyond.

@@ -29,13 +29,13 @@ from foresay.serve.limits import Limits, Refused
 from foresay.serve.metrics import measured
 from foresay.serve.news import Bundle, News
 from foresay.serve.question import Question
-from foresay.serve.steps import Ended, Share, Step
+from foresay.serve.steps import Ended, Share, StepReport
 from foresay.serve.stream import Piece, Stream
 
 __all__ = ["Driver"]
 
 T = TypeVar("T")
-Seen = Callable[[Step | None, list[Ended]], None]
+Seen = Callable[[StepReport | None, list[Ended]], None]
 _log = logging.getLogger("foresay.serve")
 
 
@@ -316,7 +316,7 @@ class Driver:
     def _tell(
         self,
         told: list[tuple[Stream, Piece]],
-        step: Step | None,
+        step: StepReport | None,
         ended: list[Ended],
         *,
         first: bool = False,
@@ -359,7 +359,7 @@ class Driver:
         del self._jobs[job.request]
         return job.ended()
 
-    def _accounted(self, changed: list[Request], start: float) -> Step:
+    def _accounted(self, changed: list[Request], start: float) -> StepReport:
         """What the step did, from what the requests have more than before."""
         preemptions, spent = 0, dict[str | None, dict[str, float]]()
         for request in {*self._engine.scheduler.running, *changed}:
@@ -373,7 +373,7 @@ class Driver:
                 share = shares.setdefault(request.tenant, Share(steps=1, seconds=own))
                 gaps += self._jobs[request].count(share)
         total = {phase: sum(own[phase] for own in spent.values()) for phase in PHASES}
-        return Step(start - self.started, total, shares, gaps, preemptions)
+        return StepReport(start - self.started, total, shares, gaps, preemptions)
 
 
 def _resolve(answer: asyncio.Future[T], value: T, failure: BaseException | None) -> None:

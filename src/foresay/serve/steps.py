@@ -11,7 +11,7 @@ from typing import Any
 
 from foresay.counts import tokens_per_step
 
-__all__ = ["Ended", "Share", "Step", "Steps"]
+__all__ = ["Ended", "Share", "StepReport", "Steps"]
 
 _LINE = 200  # steps that are remembered
 
@@ -72,7 +72,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepReport:
     """One pass of the model.
 
     start        seconds since the server began
@@ -128,10 +128,10 @@ class Steps:
     """
 
     def __init__(self) -> None:
-        self._line: deque[Step] = deque(maxlen=_LINE)
+        self._line: deque[StepReport] = deque(maxlen=_LINE)
         self._sums: dict[str | None, Share] = {}
 
-    def note(self, step: Step) -> None:
+    def note(self, step: StepReport) -> None:
         """Remember a step.
 
         Mutates: the time line and the sums. Valid until: for ever. Raises: nothing. GIL: held.

@@ -9,16 +9,16 @@ import time
 from dataclasses import dataclass, replace
 
 from foresay.counts import tokens_per_step
-from foresay.integrations.vllm.settings import Settings
+from foresay.integrations.vllm.settings import VllmSettings
 
-__all__ = ["Meter", "Stats"]
+__all__ = ["Meter", "ProposerStats"]
 
 log = logging.getLogger("vllm.foresay")  # under vLLM's own logger, so that its settings hold
 clock = time.perf_counter
 
 
 @dataclass(slots=True)
-class Stats:
+class ProposerStats:
     """Sums since the start. `seconds` is the time spent in `propose`.
 
     Mutates: nothing by itself. Valid until: for ever. Raises: nothing. GIL: held.
@@ -50,12 +50,12 @@ class Meter:
     a file that cannot be written. GIL: held.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self.sums = Stats()
+    def __init__(self, settings: VllmSettings) -> None:
+        self.sums = ProposerStats()
         self._path = settings.steps_file
         self._pause = settings.log_seconds
         self._told = clock()
-        self._last = Stats()
+        self._last = ProposerStats()
         if self._path:
             with open(self._path, "a", encoding="utf-8"):
                 pass  # a path that cannot be written is heard of now

@@ -17,9 +17,9 @@ from foresay.draft import Verdict, VerdictBatch
 from foresay.drafters import SuffixDrafter
 from foresay.drafters._text import default_threads
 from foresay.integrations.vllm.host import drafts_by_rows, move_in
-from foresay.integrations.vllm.meter import Meter, Stats, clock, log
+from foresay.integrations.vllm.meter import Meter, ProposerStats, clock, log
 from foresay.integrations.vllm.rows import Rows, Texts
-from foresay.integrations.vllm.settings import Settings, read_settings
+from foresay.integrations.vllm.settings import VllmSettings, read_settings
 
 __all__ = ["SuffixProposer"]
 
@@ -48,7 +48,7 @@ class SuffixProposer:
     """
 
     def __init__(self, vllm_config: Any) -> None:
-        self.settings: Settings = read_settings()
+        self.settings: VllmSettings = read_settings()
         self._most = int(vllm_config.speculative_config.num_speculative_tokens)
         self._max_length = int(vllm_config.model_config.max_model_len)
         self._by_rows = drafts_by_rows(vllm_config.speculative_config)
@@ -90,7 +90,7 @@ class SuffixProposer:
         Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
         """
 
-    def stats(self) -> Stats:
+    def stats(self) -> ProposerStats:
         """What happened so far.
 
         Mutates: nothing. Valid until: for ever, it is a copy. Raises: nothing. GIL: held.

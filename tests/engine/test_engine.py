@@ -13,8 +13,8 @@ import torch
 
 from engine.drafters import Scripted
 from foresay import Draft, SamplingParams, Wants
+from foresay.budget.policy import POLICIES, Fixed
 from foresay.drafters import MergeDrafter, NgramDrafter, SuffixDrafter
-from foresay.engine.budget import POLICIES, Fixed
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
 from foresay.engine.plain import logits_of, plain

@@ -13,8 +13,10 @@ import pytest
 
 from foresay import SamplingParams
 from foresay._core import AttentionStep, Kv
+from foresay.drafters import SuffixDrafter
 from foresay.engine import pages, prefixes, scheduler
 from foresay.engine.engine import Engine
+from foresay.engine.groups import Groups
 from foresay.engine.pages import PAGE, Pages
 from foresay.engine.request import Request
 from foresay.engine.scheduler import Scheduler
@@ -207,3 +209,51 @@ def test_an_engine_that_was_interrupted_goes_on_as_if_nothing_had_been() -> None
     again = asked()
     engine.run()
     assert told(again) == told(wanted)
+
+
+class Groupwise(SuffixDrafter):
+    """Knows which groups it holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: set[str | None] = set()
+
+    def begin(self, prompt: Any, /, **names: Any) -> Any:
+        self.held.add(names["group"])
+        return super().begin(prompt, **names)
+
+    def drop_group(self, group: str, tenant: str | None = None) -> None:
+        super().drop_group(group, tenant)
+        self.held.discard(group)
+
+
+GROUPS = {
+    code.__code__ for code in (Groups.add, Groups.join, Groups.leave, Engine._finish, Engine.cancel)
+}
+
+
+def test_a_group_ends_also_after_an_interrupt() -> None:
+    """While it is asked, while it ends, and while it is cancelled."""
+    target, drafter = target_of(zoo.make("llama")), Groupwise()
+    text = zoo.tokens(np.random.default_rng(1), 40)
+    params = SamplingParams(temperature=0, max_tokens=2)
+    engine = Engine(target, drafter, policy="fixed")
+    asked: list[Request] = []
+
+    def work() -> None:
+        asked.clear()
+        asked.extend(engine.groups.add(text, params, seeds=[1, 2]))
+        engine.run()
+        asked.extend(engine.groups.add(text, params, seeds=[1, 2]))
+        engine.step()
+        engine.cancel(*asked)
+
+    found = places(work, GROUPS.__contains__)
+    assert {code for code, _ in found} == GROUPS
+    for place, times in found.items():
+        for at in {1, times}:
+            with interrupted(GROUPS.__contains__, place, at):
+                work()
+            engine.cancel(*asked, *engine.scheduler.running, *engine.scheduler.waiting)
+            assert not engine.busy and not len(engine.groups) and not drafter.held
+            engine.check_integrity()

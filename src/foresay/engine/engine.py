@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foresay.arrays import IntsLike, as_tokens
+from foresay.budget.load import Chosen, Load, StepFacts
+from foresay.budget.policy import Policy, make_policy
 from foresay.draft import VerdictBatch
 from foresay.drafter import Drafter
-from foresay.engine.budget import Chosen, Policy, make_policy
+from foresay.engine.groups import Groups
 from foresay.engine.guesser import Guesser
-from foresay.engine.load import Load, StepFacts
+from foresay.engine.load import load_of
 from foresay.engine.logprobs import logprobs_for, note_logprobs, note_prompt_logprobs
 from foresay.engine.measure import measured_cost
 from foresay.engine.pages import PAGE, Pages
@@ -37,7 +39,6 @@ from foresay.engine.request import (
 )
 from foresay.engine.scheduler import Scheduler, Turn
 from foresay.engine.text import AnswerText
-from foresay.engine.urgency import urgency
 from foresay.errors import ForesayError, InputError
 from foresay.models.progress import Progress, silent
 from foresay.models.target import Part, Target
@@ -70,7 +71,7 @@ class Engine:
 
     target        the model
     drafter       who guesses; None: nobody
-    policy        how many guesses are verified: a name of `budget.POLICIES`, or a Policy
+    policy        how many guesses are verified: a name of `budget.policy.POLICIES`, or a Policy
     memory        bytes that the keys and values of stored tokens may take; texts that grow own up
                   to twice what they store
     max_running   requests in one step
@@ -112,6 +113,7 @@ class Engine:
         self.policy = make_policy(used, cost)
         pages = Pages(tokens // PAGE)
         self.scheduler = Scheduler(target.open, pages, max_running=max_running, max_rows=max_rows)
+        self.groups = Groups(self)
         self._added = 0
         self._computed_with = target.version  # what is stored
 
@@ -173,21 +175,32 @@ class Engine:
             with suppress(Exception):  # of whoever decodes: the request will fail, in its turn
                 text.follow(tokens.tolist())
         self._added += 1
+        self.groups.join(request)
         self.scheduler.add(request)
         return request
 
-    def cancel(self, request: Request) -> None:
-        """End a request now; nothing happens if it has ended.
+    def cancel(self, *requests: Request) -> None:
+        """End requests now; nothing happens to one that has ended.
 
-        Mutates: the request; its memory is free. Valid until: for ever. Raises: nothing. GIL: held.
+        Mutates: the requests; their memory is free. Valid until: for ever. Raises: nothing but an
+        interrupt, which is heard when none of them is left under way. GIL: held.
         """
-        if request.finished:
-            self.scheduler.mend()  # who ended it may have been interrupted
-        else:
-            self._finish(request, "cancelled")
+        try:
+            self._cancel(requests)
+        except BaseException:
+            self._cancel(requests)
+            raise
+
+    def _cancel(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            if request.finished:
+                self.scheduler.mend()  # who ended it may have been interrupted
+            else:
+                self._finish(request, "cancelled")
 
     def drop_group(self, group: str, tenant: str | None = None) -> None:
-        """Let the drafter forget a group that nobody will join any more.
+        """Let the drafter forget a group that nobody will join any more; those of `groups` end by
+        themselves.
 
         Mutates: the drafter. Valid until: for ever. Raises: nothing. GIL: held.
         """
@@ -274,7 +287,7 @@ class Engine:
     def _draft(self, turns: list[Turn]) -> _Step:
         """Who guesses what, and what of it is verified."""
         writing = [turn.request for turn in turns if turn.whole]
-        load = _load(turns, writing, None if self.scheduler.waiting else urgency(writing))
+        load = load_of(turns, somebody_waits=bool(self.scheduler.waiting))
         budgets = self.policy.budgets(load) if self._guesser.guesses else [0] * len(writing)
         chosen = self.policy.choose(self._guesser.propose(writing, budgets), load)
         return _Step(turns, writing, load, self._that_fits(writing, chosen))
@@ -359,6 +372,7 @@ class Engine:
         # Last of all it has finished: who was interrupted before that can do it again.
         self.scheduler.release(request, keep=reason in ("stop", "length"))
         self._guesser.finish(request)
+        self.groups.leave(request)
         request.error, request.finish_reason = error, reason
 
 
@@ -400,22 +414,3 @@ def _until_texts_end(
                 sizes[at] = count
                 break
     return sizes, failures
-
-
-def _load(turns: list[Turn], writing: list[Request], weights: NDArray[np.float64] | None) -> Load:
-    """What the step has to do without guesses. Of a text's new tokens only the last one counts as
-    its own row; those before it are rows of a prompt.
-    """
-    rows = reads = 0
-    for turn in turns:
-        others = turn.tokens - turn.whole
-        rows += others
-        reads += others * (turn.request.stored + (others + 1) // 2)
-    return Load(
-        contexts=np.array([len(request) for request in writing], np.int64),
-        room=np.array([request.room for request in writing], np.int64),
-        other_rows=rows,
-        other_reads=reads,
-        ids=np.array([request.number for request in writing], np.int64),
-        weights=weights,
-    )

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from foresay.budget.load import Chosen
 from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
 from foresay.drafter import Drafter, check_lengths
-from foresay.engine.load import Chosen
 from foresay.engine.request import Request
 from foresay.errors import ForesayError, InputError, UnknownGroup
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from foresay.budget.cost import Sample, StepCost
 from foresay.draft import Draft
-from foresay.engine.cost import Sample, StepCost
 from foresay.models.progress import Progress, silent
 from foresay.models.target import Part, Target, TextKv
 

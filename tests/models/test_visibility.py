@@ -92,5 +92,5 @@ def test_narrow_layers_keep_their_kind() -> None:
     for wide, small in zip(layers, narrow(layers), strict=True):
         assert (wide.window > 0, wide.chunk > 0) == (small.window > 0, small.chunk > 0)
         assert small.window <= wide.window and small.chunk <= wide.chunk
-        assert max(small.window, small.chunk) < 9  # the canary's texts are longer
+        assert max(small.window, small.chunk) < 9  # the check's texts are longer
     assert narrow(layers[3:]) == layers[3:]

@@ -47,7 +47,7 @@ class StepAttention(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LayerCall:
-    """What a layer's attention was called with, for the canaries.
+    """What a layer's attention was called with, for the checks.
 
     Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """

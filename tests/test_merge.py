@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from doubles import Scripted, paths, tokens
 from foresay import Draft, Verdict, Wants
+from foresay.drafter import Source
 from foresay.drafters import MergeDrafter, NgramDrafter, SuffixDrafter
 from foresay.errors import InputError, StateError, UnknownGroup
 
@@ -111,7 +112,7 @@ def test_sources_and_verdicts_in_own_indices() -> None:
     state = drafter.begin(tokens(5, 5))
     draft = drafter.propose([state], [4])[0]
     assert draft.tokens.tolist() == [1, 2, 4, 3]
-    assert drafter.sources(state) == [(0, 1), (0,), (0,), (1,)]
+    assert drafter.sources(state) == [(Source.OTHER,)] * 4  # neither says
     drafter.observe([state], [Verdict([0, 1, 2], [1, 2, 4, 7])])
     assert first.verdicts[0] == Verdict([1, 2, 3], [1, 2, 4, 7])
     assert second.verdicts[0] == Verdict([0], [1, 2, 4, 7])  # all tokens, only its own node
@@ -122,6 +123,39 @@ def test_sources_and_verdicts_in_own_indices() -> None:
     assert len(first.verdicts) == 2
     drafter.finish(state)
     assert first.events[-1] == second.events[-1] == "finish [5, 5, 1, 2, 4, 7, 6]"
+
+
+def test_sources_are_those_of_the_drafters_that_proposed_a_node() -> None:
+    class Telling(Scripted):
+        """Has each node from where the table says."""
+
+        def __init__(self, draft: Draft, table: dict[int, Source]) -> None:
+            super().__init__({0: draft})
+            self.table = table
+
+        def sources(self, state: list[int], /) -> list[tuple[Source, ...]]:
+            return [(self.table[token],) for token in self.script[0].tokens.tolist()]
+
+    first = Telling(
+        Draft([9, 1, 2], [-1, -1, 1], [0.1, 0.8, 0.7]),
+        {9: Source.HISTORY, 1: Source.USUAL, 2: Source.CORPUS},
+    )
+    second = Telling(Draft([1, 3], [-1, 0], [0.8, 0.3]), {1: Source.OWN, 3: Source.GROUP})
+    silent = Scripted({0: Draft([1, 3], [-1, 0], [0.8, 0.3])})
+    for drafters in ([first, second], [second, first]):  # the best source comes first
+        drafter = MergeDrafter(*drafters)
+        state = drafter.begin(tokens(5, 5))
+        assert drafter.propose([state], [3])[0].tokens.tolist() == [1, 2, 3]
+        expected = [(Source.OWN, Source.USUAL), (Source.CORPUS,), (Source.GROUP,)]
+        assert drafter.sources(state) == expected
+    drafter = MergeDrafter(drafter, silent)
+    state = drafter.begin(tokens(5, 5))
+    assert drafter.propose([state], [3])[0].tokens.tolist() == [1, 2, 3]
+    other = Source.OTHER
+    expected = [(Source.OWN, Source.USUAL, other), (Source.CORPUS,), (Source.GROUP, other)]
+    assert drafter.sources(state) == expected
+    drafter.observe([state], [Verdict([0], [1, 7])])
+    assert drafter.sources(state) == []
 
 
 def test_topk_rows_follow_their_nodes() -> None:

@@ -13,6 +13,7 @@ preempted is not an event: nothing is called and nothing is lost.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -24,6 +25,7 @@ from foresay.errors import InputError, StateError
 __all__ = [
     "MAX_BUDGET",
     "Drafter",
+    "Source",
     "as_budgets",
     "as_prompt",
     "as_states",
@@ -37,14 +39,41 @@ MAX_BUDGET = 4096
 """The most nodes that a draft may be asked to have."""
 
 
+class Source(str, Enum):
+    """The kind of text that a token was drafted from; the best one comes first. It is its name
+    (`Source.OWN == "own"`), so it can be written down as it is.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    OWN = "own"
+    """The request's own text: the prompt, and the answer so far."""
+    GROUP = "group"
+    """Other answers to the same prompt."""
+    HISTORY = "history"
+    """Earlier answers of the same tenant."""
+    CORPUS = "corpus"
+    """Recorded text in a file."""
+    USUAL = "usual"
+    """No place in particular: what is frequent in these texts."""
+    OTHER = "other"
+    """A drafter that does not say."""
+    MODEL = ""
+    """Nowhere: the target's own token."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
 @runtime_checkable
 class Drafter(Protocol[State]):
     """Guesses the next tokens of many requests at once.
 
     Some methods are optional, and callers look for them by name: `drop_group(group, tenant=None)`
     forgets a group at once, `bytes_used()`, `bytes_of(tenant)` and `tokens_held()` say what the
-    drafter keeps in memory, and `text(state)` returns prompt + observed tokens, for tests and
-    debugging.
+    drafter keeps in memory, `sources(state)` says of each node of the state's last draft which
+    `Source`s it came from, one or more, until the draft is observed, and `text(state)` returns
+    prompt + observed tokens, for tests and debugging.
     """
 
     wants: Wants

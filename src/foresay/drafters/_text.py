@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from foresay._core import Request
 from foresay.arrays import Int32s, IntsLike, as_items
 from foresay.draft import DraftBatch, Verdict, VerdictBatch, Wants
-from foresay.drafter import as_prompt
+from foresay.drafter import Source, as_prompt
 from foresay.errors import InputError, StateError
 
 if TYPE_CHECKING:
     from foresay._core import TextDrafter as Core
 
-SOURCES = ("own", "group", "history", "corpus")
-"""The kinds of text a guess can come from, in the order of the bits of `sources`."""
+_BITS = (Source.OWN, Source.GROUP, Source.HISTORY, Source.CORPUS)
+"""What the bits of the core's `kinds` mean."""
 
 
 def default_threads(processes: int = 1) -> int:
@@ -150,14 +150,14 @@ class TextDrafter:
         _check_name("tenant", tenant, needed=True)
         self._core.drop_tenant(tenant)
 
-    def sources(self, state: Request, /) -> list[tuple[str, ...]]:
+    def sources(self, state: Request, /) -> list[tuple[Source, ...]]:
         """Which kinds of text had seen each node of the state's last draft, node by node.
 
         Mutates: nothing. Valid until: for ever; empty once the draft was observed. Raises:
         StateError. GIL: held.
         """
         return [
-            tuple(name for bit, name in enumerate(SOURCES) if kinds >> bit & 1)
+            tuple(source for bit, source in enumerate(_BITS) if kinds >> bit & 1) or (Source.USUAL,)
             for kinds in self._core.kinds(_as_state(state))
         ]
 

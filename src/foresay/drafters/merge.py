@@ -29,6 +29,7 @@ from foresay.arrays import Int32s, IntsLike
 from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
 from foresay.drafter import (
     Drafter,
+    Source,
     as_budgets,
     as_prompt,
     as_states,
@@ -43,11 +44,10 @@ __all__ = ["MergeDrafter", "MergeState"]
 class _Union:
     """The nodes of one merged proposal and, per drafter, where its own nodes went."""
 
-    __slots__ = ("draft", "homes", "sources")
+    __slots__ = ("draft", "homes")
 
-    def __init__(self, draft: Draft, sources: list[tuple[int, ...]], homes: list[Int32s]) -> None:
+    def __init__(self, draft: Draft, homes: list[Int32s]) -> None:
         self.draft = draft
-        self.sources = sources  # per merged node: the drafters that proposed it
         self.homes = homes  # per drafter: merged index of each of its own nodes, -1 if cut
 
 
@@ -225,13 +225,24 @@ class MergeDrafter:
             )
         return texts[0]
 
-    def sources(self, state: MergeState, /) -> list[tuple[int, ...]]:
-        """Which drafters (by position) proposed each node of the state's last proposal.
+    def sources(self, state: MergeState, /) -> list[tuple[Source, ...]]:
+        """Where the drafters that proposed a node have it from, all of them together, for each node
+        of the state's last proposal; `Source.OTHER` of a drafter that does not say.
 
-        Mutates: nothing. Valid until: for ever, it is a copy. Raises: StateError. GIL: held.
+        Valid until: for ever; empty once the draft was observed. Raises: StateError. GIL: as the
+        drafters.
         """
         as_states([state], MergeState, self)
-        return list(state.last.sources) if state.last else []
+        if state.last is None:
+            return []
+        found: list[set[Source]] = [set() for _ in range(len(state.last.draft))]
+        for drafter, inner, home in zip(self.drafters, state.states, state.last.homes, strict=True):
+            say = getattr(drafter, "sources", None)
+            said = [(Source.OTHER,)] * len(home) if say is None else say(inner)
+            for node, its in zip(home.tolist(), said, strict=True):
+                if node >= 0:
+                    found[node].update(its)
+        return [tuple(source for source in Source if source in node) for node in found]
 
 
 def _merge(drafts: Sequence[Draft], budget: int, prior: float) -> _Union:
@@ -277,8 +288,7 @@ def _merge(drafts: Sequence[Draft], budget: int, prior: float) -> _Union:
         place[[parents[v] for v in best]] if best else np.empty(0, np.int32),
         np.array([merged[v] for v in best], np.float32),
     )
-    sources = [tuple(misses[v]) for v in best]
-    return _Union(draft, sources, [place[home] if home else place[:0] for home in homes])
+    return _Union(draft, [place[home] if home else place[:0] for home in homes])
 
 
 def _check_fit(at: int, verdict: Verdict, size: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
-from foresay.drafter import Drafter, check_lengths
+from foresay.drafter import Drafter, Source, check_lengths
 from foresay.engine.load import Chosen
 from foresay.engine.request import Request
 from foresay.errors import ForesayError, InputError, UnknownGroup
@@ -95,20 +95,22 @@ class Guesser:
             [d if max(d.tokens, default=0) < self._vocabulary else Draft.empty() for d in drafts]
         )
 
-    def sources(self, request: Request, verdict: Verdict) -> list[str]:
-        """Where each committed token was guessed from, "" where it is the target's own; nothing if
-        nobody wants to know. To be asked before `observe`.
+    def sources(self, request: Request, verdict: Verdict) -> list[Source]:
+        """Where each committed token was guessed from: the best of its sources; nothing if nobody
+        wants to know. To be asked before `observe`.
 
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: as the drafter.
+        GIL: as the drafter.
         """
         if not self._with_sources or self._drafter is None:
             return []
-        kinds = self._tell(self._drafter.sources, request.state) or []  # type: ignore[attr-defined]
-        names = [
-            (kinds[node][0] if kinds[node] else "usual") if node < len(kinds) else ""
-            for node in verdict.path.tolist()
-        ]
-        return names + [""] * (len(verdict.tokens) - len(names))
+        sources = self._drafter.sources  # type: ignore[attr-defined]
+
+        def best() -> list[Source]:
+            said = sources(request.state)
+            return [Source(said[node][0]) for node in verdict.path.tolist()]
+
+        found = self._tell(best) or []
+        return found + [Source.MODEL] * (len(verdict.tokens) - len(found))
 
     def observe(self, requests: Sequence[Request], verdicts: VerdictBatch) -> None:
         """Tell what was committed; a request without tokens is left out.

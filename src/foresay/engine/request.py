@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from foresay.arrays import MAX_TOKEN, Int32s
+from foresay.drafter import Source
 from foresay.engine.logprobs import TokenLogprob
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
@@ -145,7 +146,7 @@ class Request:
 
     number           counts up in order of arrival
     token_ids        the answer so far
-    sources          where each of its tokens was drafted from, "" where it is the target's own
+    sources          where each of its tokens was drafted from, if that is noted
     prompt_logprobs  one for each token of the prompt that was read, if they were asked for; None
                      for the first, before which there is nothing
     finish_reason    None while it is being written
@@ -181,7 +182,7 @@ class Request:
         self.prompt_top = 0  # how many of the likeliest are noted beside each
         if prompt_logprobs is not None:
             self.prompt_logprobs, self.prompt_top = [None], prompt_logprobs
-        self.sources: list[str] = []
+        self.sources: list[Source] = []
         self.stats = Stats(prompt_tokens=len(prompt))
         self.kv: Kv | None = None
         self.state: Any = None  # the drafter's,

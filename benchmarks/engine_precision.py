@@ -87,7 +87,7 @@ def _ours(
         block = line[at : at + rows]
         draft, path = guessed(block[1:], target.vocabulary)
         part = target.part(kv, np.array(block[:1], np.int32), draft)
-        logits = target.forward([part])
+        logits = target.forward([part]).logits
         part.keep(path)
         found.append(logits[[0, *(node + 1 for node in path)]])
     return _logprobs(found)

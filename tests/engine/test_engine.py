@@ -21,7 +21,7 @@ from foresay.engine.request import Request
 from foresay.engine.text import AnswerText
 from foresay.errors import InputError, LogitsError, UnknownGroup
 from foresay.models.pages import PAGE
-from foresay.models.target import Part, Target
+from foresay.models.target import Outputs, Part, Target
 from models import zoo
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
@@ -336,15 +336,15 @@ def test_logits_that_are_no_law_fail_alone(target: Target, monkeypatch: pytest.M
     bad = [5, 77, 5, 77, 99]
     forward = Target.forward
 
-    def spoiled(self: Target, parts: Sequence[Part]) -> torch.Tensor:
-        logits, at = forward(self, parts).clone(), 0
+    def spoiled(self: Target, parts: Sequence[Part], *, hidden: bool = False) -> Outputs:
+        logits, at = forward(self, parts).logits.clone(), 0
         for part in parts:
             rows = (1 + len(part.draft)) * part.wanted
             text = part.kv.length + len(part.tokens)
             if part.tokens[0] == 5 and rows and text >= len(bad) + 3:
                 logits[at : at + rows] = np.nan
             at += rows
-        return logits
+        return Outputs(logits)
 
     drafter = SuffixDrafter()
     engine = Engine(target, drafter, policy="fixed")

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from torch import Tensor
 
 from foresay.engine.measure import _KINDS, measured_cost
-from foresay.models.target import Part, Target
+from foresay.models.target import Outputs, Part, Target
 from models import zoo
 
 
@@ -19,10 +18,10 @@ class Slow(Target):
 
     steps = 0
 
-    def forward(self, parts: Sequence[Part]) -> Tensor:
+    def forward(self, parts: Sequence[Part], *, hidden: bool = False) -> Outputs:
         self.steps += 1
         time.sleep(0.3)
-        return super().forward(parts)
+        return super().forward(parts, hidden=hidden)
 
 
 def test_a_large_model_is_measured_with_few_steps() -> None:

@@ -163,5 +163,5 @@ def test_a_good_model_is_not_harmed_by_a_refused_one() -> None:
     assert torch.equal(zoo.plain_logits(plain, range(3, 40)), before)
     target = Target.of(zoo.make("llama"))
     text = torch.arange(3, 40, dtype=torch.int32).numpy()
-    given = target.forward([target.part(target.open(), text)])
+    given = target.forward([target.part(target.open(), text)]).logits
     torch.testing.assert_close(given, before[-1:], rtol=0, atol=1e-4)

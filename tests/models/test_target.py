@@ -62,7 +62,7 @@ def prefill(target: Target, text: Int32s, *pieces: int) -> Kv:
 
 def after(target: Target, text: Int32s, draft: Draft = NOTHING, read: int = 0) -> Tensor:
     """Logits after a text and a draft, with nothing stored before."""
-    return target.forward([target.part(target.open(), text, draft, read=read)])
+    return target.forward([target.part(target.open(), text, draft, read=read)]).logits
 
 
 def assert_close(given: Tensor, wanted: Tensor, close: float = CLOSE) -> None:
@@ -85,7 +85,7 @@ def ragged_step(
         kv = prefill(target, text[:stored], stored // 3, stored // 2)
         parts.append(target.part(kv, text[stored:], draft))
         wanted.append(zoo.expected(plain, text, draft))
-    return target.forward(parts), torch.cat(wanted)
+    return target.forward(parts).logits, torch.cat(wanted)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -197,7 +197,7 @@ class Walk:
             self.target.part(kv, text[kv.length :], draft, read=max(prompt - 1 - kv.length, 0))
             for (text, kv), prompt, draft in zip(self.texts, self.prompts, drafts, strict=True)
         ]
-        rows = self.target.forward(parts)
+        rows = self.target.forward(parts).logits
         for at, part in enumerate(parts):
             given, rows = rows[: len(part.draft) + 1], rows[len(part.draft) + 1 :]
             self.compare(at, part.draft, given)
@@ -315,7 +315,7 @@ def test_a_text_does_not_see_the_texts_beside_it(name: str) -> None:
         ]
         mine = target.part(target.open(), text, draft)
         for place in range(len(parts) + 1):
-            rows = target.forward([*parts[:place], mine, *parts[place:]])
+            rows = target.forward([*parts[:place], mine, *parts[place:]]).logits
             first = sum(1 + len(part.draft) for part in parts[:place])
             given = rows[first : first + 1 + len(draft)]
             assert_close(given, alone)
@@ -329,7 +329,7 @@ def test_decoding_and_verifying_have_the_same_logprobs(name: str) -> None:
     kv, rows = prefill(target, text[:-size]), []
     for token in text[-size:]:
         part = target.part(kv, np.array([token], np.int32))
-        rows.append(target.forward([part]))
+        rows.append(target.forward([part]).logits)
         part.keep()
     one_by_one = torch.cat(rows).log_softmax(-1)
 
@@ -376,12 +376,12 @@ def test_only_wanted_rows_come_back() -> None:
         target.part(target.open(), text, zoo.tree(random, 3), wanted=at != 1)
         for at, text in enumerate(texts)
     ]
-    rows = target.forward(parts)
+    rows = target.forward(parts).logits
     assert rows.shape == (8, zoo.VOCABULARY)
     wanted = [after(target, texts[at], parts[at].draft) for at in (0, 2)]
     assert_close(rows, torch.cat(wanted))
     unwanted = [target.part(target.open(), text, wanted=False) for text in texts]
-    assert target.forward(unwanted).shape == (0, zoo.VOCABULARY)
+    assert target.forward(unwanted).logits.shape == (0, zoo.VOCABULARY)
     for part, text in zip(unwanted, texts, strict=True):
         part.keep()
         assert part.kv.length == len(text)
@@ -395,7 +395,9 @@ def test_few_rows_are_enough() -> None:
         kv = prefill(target, text[:1], *range(len(text)))
         for at in range(1, 5):
             part = target.part(kv, text[at : at + 1])
-            assert_close(target.forward([part]), zoo.plain_logits(plain, text[: at + 1])[-1:])
+            assert_close(
+                target.forward([part]).logits, zoo.plain_logits(plain, text[: at + 1])[-1:]
+            )
             part.keep()
             assert kv.length == at + 1
             kv.check_integrity()
@@ -452,7 +454,7 @@ def test_a_text_ends_where_the_context_does(name: str) -> None:
         target.part(target.open(), zoo.tokens(random, zoo.CONTEXT + 1))
     kv = prefill(target, text[:-3])
     wide = Draft(zoo.tokens(random, 5), [-1, -1, 0, 0, 1])
-    rows = target.forward([target.part(kv, text[-3:-2], wide)])
+    rows = target.forward([target.part(kv, text[-3:-2], wide)]).logits
     assert_close(rows, zoo.expected(plain_of(name), text[:-2], wide))
     deep = Draft(zoo.tokens(random, 4), [-1, 0, 1, 0])
     with pytest.raises(InputError, match=f"the draft reaches {zoo.CONTEXT + 1} tokens"):
@@ -470,7 +472,7 @@ def test_far_queries_of_llama4_are_not_scaled_by_their_row() -> None:
         text = zoo.tokens(random, size)
         parts.append(target.part(target.open(), text))
         wanted.append(zoo.plain_logits(plain, text)[-1:])
-    assert_close(target.forward(parts), torch.cat(wanted))
+    assert_close(target.forward(parts).logits, torch.cat(wanted))
 
 
 def test_threads_may_share_a_target() -> None:

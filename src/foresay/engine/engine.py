@@ -207,7 +207,7 @@ class Engine:
         step = self._draft(turns)
         laps.end("draft")
         step.parts = self._parts(step)
-        logits = self.target.forward(step.parts)
+        logits = self.target.forward(step.parts).logits
         laps.end("forward")
         own = len(logits) - sum(part.early for part in step.parts)
         verified, logprobs = self._verify(step, logits[:own])

@@ -56,6 +56,6 @@ def logits_of(target: Target) -> NextLogits:
 
     def next_logits(text: Int32s, prompt: int) -> Tensor:
         with torch.inference_mode():
-            return target.forward([target.part(target.open(), text, read=prompt - 1)])[0]
+            return target.forward([target.part(target.open(), text, read=prompt - 1)]).logits[0]
 
     return next_logits

@@ -190,7 +190,7 @@ def _in_one_step(target: Target, texts: Sequence[Any], trees: Sequence[Draft]) -
     for part in parts:
         part.keep()
     parts = [target.part(*given) for given in zip(kvs, [t[2:] for t in texts], trees, strict=True)]
-    return target.forward(parts).float()
+    return target.forward(parts).logits.float()
 
 
 def _plainly(target: Target, text: Any, tree: Draft) -> Tensor:

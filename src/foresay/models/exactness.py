@@ -113,7 +113,7 @@ def _in_pieces(target: Target, text: Int32s) -> bool:
             part = target.part(kv, piece, wanted=False, read=len(piece))
             target.forward([part])
             part.keep()
-        rows.append(target.forward([target.part(kv, text[-1:])]))
+        rows.append(target.forward([target.part(kv, text[-1:])]).logits)
     return torch.equal(*rows)
 
 
@@ -122,14 +122,14 @@ def _one_by_one(target: Target, text: Int32s, last: int) -> Tensor:
     rows = []
     for piece in [text[:-last], *np.split(text[-last:], last)]:
         part = target.part(kv, piece, read=len(piece) - 1)
-        rows.append(target.forward([part]))
+        rows.append(target.forward([part]).logits)
         part.keep()
     return torch.cat(rows)
 
 
 def _as_chain(target: Target, text: Int32s, wrong: Int32s, last: int) -> Tensor:
     prompt, chain = text[:-last], Draft.chain(text[-last:])
-    return target.forward([target.part(target.open(), prompt, chain, read=len(prompt) - 1)])
+    return target.forward([target.part(target.open(), prompt, chain, read=len(prompt) - 1)]).logits
 
 
 def _in_tree(target: Target, text: Int32s, wrong: Int32s, last: int) -> Tensor:
@@ -141,7 +141,7 @@ def _in_tree(target: Target, text: Int32s, wrong: Int32s, last: int) -> Tensor:
     tokens = np.stack([wrong[:last], text[-last:]], axis=1).reshape(-1)
     parents = np.repeat(np.arange(-1, 2 * last - 2, 2), 2)
     tree, rest = Draft(tokens, parents.astype(np.int32)), text[7:-last]
-    rows = target.forward([target.part(kv, rest, tree, read=len(rest) - 1)])
+    rows = target.forward([target.part(kv, rest, tree, read=len(rest) - 1)]).logits
     return torch.cat([rows[:1], rows[2::2]])
 
 
@@ -150,4 +150,4 @@ def _beside_another(target: Target, text: Int32s, wrong: Int32s, last: int) -> T
     other = target.part(target.open(), np.tile(wrong, 3)[: target.context], wanted=False)
     prompt, chain = text[:-last], Draft.chain(text[-last:])
     mine = target.part(target.open(), prompt, chain, read=len(prompt) - 1)
-    return target.forward([other, mine])
+    return target.forward([other, mine]).logits

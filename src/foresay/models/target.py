@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
@@ -33,7 +34,7 @@ from foresay.models.norms import fuse_norms
 from foresay.models.progress import Progress, silent
 from foresay.models.visibility import Visible, visible_by_layer
 
-__all__ = ["Dtype", "Part", "Target"]
+__all__ = ["Dtype", "Outputs", "Part", "Target"]
 
 Dtype = Literal["auto", "bfloat16", "float32"]
 # from_pretrained replaces functions of torch and of its own for the whole process while it runs
@@ -79,6 +80,19 @@ class Part:
         rows[:tokens] = np.arange(tokens)
         rows[tokens:] = np.asarray(path, np.int32) + tokens
         self.kv.keep(rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outputs:
+    """What a step gives for each row that needs logits: part by part, after its last token, then
+    after each node of its draft; behind these, again part by part, the rows of prefill tokens.
+
+    logits  [R, vocabulary]
+    hidden  [R, width] | None   what the logits were computed from: the last hidden states
+    """
+
+    logits: Tensor
+    hidden: Tensor | None = None
 
 
 class Target:
@@ -230,10 +244,8 @@ class Target:
             raise InputError(f"{early} early tokens want logits; valid are 0 to the {read} read")
         return Part(kv, tokens, draft, wanted, read, early, kv.length)
 
-    def forward(self, parts: Sequence[Part]) -> Tensor:
-        """The logits [R, vocabulary] of the parts that want them, one after the other: after the
-        last of its tokens, then after each guess. Behind them, again part by part, those after the
-        `early` tokens.
+    def forward(self, parts: Sequence[Part], *, hidden: bool = False) -> Outputs:
+        """One pass over the rows of all parts: their logits, and the last hidden states if asked.
 
         Mutates: the parts' texts have new rows that `Part.keep` stores or the next step forgets.
         Valid until: for ever. Raises: InputError for no parts, or a text that is there twice. GIL:
@@ -256,17 +268,41 @@ class Target:
         # And it must not take its rows for the step's, of which some are read in another way.
         spare = not len(wanted) or (len(wanted) == len(tokens) and read.any())
         picked = torch.from_numpy(np.append(wanted, 0) if spare else wanted)
-        with torch.inference_mode(), running(run), reading(torch.from_numpy(read)):
+        head = _HeadInput(self.model) if hidden else nullcontext()
+        with torch.inference_mode(), running(run), reading(torch.from_numpy(read)), head:
             if self._picks_rows:
                 logits = self._call(ids, places, logits_to_keep=picked)
             else:
                 logits = self._call(ids, places)[picked]
-        return logits[: len(wanted)]
+        if not isinstance(head, _HeadInput):
+            return Outputs(logits[: len(wanted)])
+        states = head.rows if self._picks_rows else head.rows[picked]
+        return Outputs(logits[: len(wanted)], states[: len(wanted)])
 
     def _call(self, ids: Tensor, places: Tensor, **options: Any) -> Tensor:
         out = self.model(input_ids=ids[None], position_ids=places[None], use_cache=False, **options)
         logits: Tensor = out.logits[0]
         return logits
+
+
+class _HeadInput:
+    """While the body runs, what the present thread gives to the model's head is noted in `rows`."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._head = model.get_output_embeddings()
+        self._thread = threading.get_ident()
+        self.rows = torch.empty(0)
+
+    def __enter__(self) -> _HeadInput:
+        self._hook = self._head.register_forward_pre_hook(self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hook.remove()
+
+    def _note(self, head: object, given: tuple[Tensor, ...]) -> None:
+        if threading.get_ident() == self._thread:
+            self.rows = given[0].reshape(-1, given[0].shape[-1])
 
 
 def _packed(

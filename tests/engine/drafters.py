@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import torch
 
 from foresay import Draft, Verdict, Wants
-from foresay.arrays import Int32s
+from foresay.arrays import Floats, Int32s
+from foresay.drafter import SeededParams
+from foresay.sampling import law
+from foresay.sampling.ask import Ask
+from foresay.sampling.noise import gumbel
 
 
 class State:
@@ -39,7 +44,13 @@ class Scripted:
         self.states: list[State] = []
 
     def begin(
-        self, prompt: Int32s, /, *, group: str | None = None, tenant: str | None = None
+        self,
+        prompt: Int32s,
+        /,
+        *,
+        group: str | None = None,
+        tenant: str | None = None,
+        sampling: SeededParams | None = None,
     ) -> State:
         self.states.append(State(prompt))
         return self.states[-1]
@@ -70,4 +81,77 @@ class Scripted:
 
     def finish(self, state: State, /) -> None:
         assert not state.finished
+        state.finished = True
+
+
+Near = Callable[[Sequence[int], int], Floats]
+"""The row of logits after a text whose first so many tokens are the prompt, as a drafter knows it:
+near the target's own."""
+
+
+def near(next_logits: Callable[[Int32s, int], torch.Tensor], error: float) -> Near:
+    """The target's logits, each off by a normal error of this size that depends on the text."""
+
+    def rows(text: Sequence[int], prompt: int) -> Floats:
+        row = next_logits(np.array(text, np.int32), prompt).float().numpy()
+        noise = np.random.default_rng(list(text)).standard_normal(len(row))
+        return (row + error * noise).astype(np.float32)
+
+    return rows
+
+
+class Writing(State):
+    """A request whose parameters and seed are known."""
+
+    def __init__(self, prompt: Int32s, sampling: SeededParams | None) -> None:
+        super().__init__(prompt)
+        assert sampling is not None, "the engine says by what tokens are chosen"
+        self.sampling = sampling
+
+    def ask(self) -> Ask:
+        return Ask(self.sampling.params, self.sampling.seed, self.prompt, self.observed)
+
+
+class Coupled:
+    """Chooses as the target will, from a law that is a little wrong, with the request's own noise.
+
+    foreign  added to the seed: another noise
+    """
+
+    wants = Wants()
+
+    def __init__(self, rows: Near, foreign: int = 0) -> None:
+        self.rows = rows
+        self.foreign = foreign
+
+    def begin(
+        self,
+        prompt: Int32s,
+        /,
+        *,
+        group: str | None = None,
+        tenant: str | None = None,
+        sampling: SeededParams | None = None,
+    ) -> Writing:
+        return Writing(prompt, sampling)
+
+    def propose(self, states: Sequence[Writing], budgets: Sequence[int], /) -> list[Draft]:
+        return [self._chain(s, budget) for s, budget in zip(states, budgets, strict=True)]
+
+    def _chain(self, state: Writing, budget: int) -> Draft:
+        ask, path = state.ask(), list[int]()
+        for _ in range(min(budget, ask.room - 1)):
+            row = self.rows([*state.prompt, *state.observed, *path], len(state.prompt))
+            scores = law.scores(row, ask, path).astype(np.float64)
+            if not ask.params.greedy:
+                at = ask.position + len(path)
+                scores += gumbel(ask.seed + self.foreign, at, range(len(scores)))
+            path.append(int(scores.argmax()))
+        return Draft.chain(path)
+
+    def observe(self, states: Sequence[Writing], verdicts: Sequence[Verdict], /) -> None:
+        for state, verdict in zip(states, verdicts, strict=True):
+            state.observed += verdict.tokens.tolist()
+
+    def finish(self, state: Writing, /) -> None:
         state.finished = True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from foresay._core import Request
 from foresay.arrays import Int32s, IntsLike, as_items
 from foresay.draft import DraftBatch, Verdict, VerdictBatch, Wants
-from foresay.drafter import Source, as_prompt
+from foresay.drafter import SeededParams, Source, as_prompt
 from foresay.errors import InputError, StateError
 
 if TYPE_CHECKING:
@@ -62,9 +62,16 @@ class TextDrafter:
         self._scored = scored
 
     def begin(
-        self, prompt: IntsLike, /, *, group: str | None = None, tenant: str | None = None
+        self,
+        prompt: IntsLike,
+        /,
+        *,
+        group: str | None = None,
+        tenant: str | None = None,
+        sampling: SeededParams | None = None,
     ) -> Request:
-        """Start a request, at 0.1 to 0.3 microseconds per prompt token.
+        """Start a request, at 0.1 to 0.3 microseconds per prompt token. How its tokens are chosen
+        changes nothing.
 
         Mutates: the group's text, which gets a new sequence. Valid until: `finish`.
         Raises: TokenTypeError, InputError for an empty prompt, a token out of range, or more tokens

@@ -29,6 +29,7 @@ from foresay.arrays import Int32s, IntsLike
 from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
 from foresay.drafter import (
     Drafter,
+    SeededParams,
     Source,
     as_budgets,
     as_prompt,
@@ -90,7 +91,13 @@ class MergeDrafter:
         self._prior = prior
 
     def begin(
-        self, prompt: IntsLike, /, *, group: str | None = None, tenant: str | None = None
+        self,
+        prompt: IntsLike,
+        /,
+        *,
+        group: str | None = None,
+        tenant: str | None = None,
+        sampling: SeededParams | None = None,
     ) -> MergeState:
         """Start the request in every drafter.
 
@@ -101,7 +108,7 @@ class MergeDrafter:
         states: list[Any] = []
         try:
             for drafter in self.drafters:
-                states.append(drafter.begin(tokens, group=group, tenant=tenant))
+                states.append(drafter.begin(tokens, group=group, tenant=tenant, sampling=sampling))
         except BaseException:
             for drafter, state in zip(self.drafters, states, strict=False):
                 drafter.finish(state)

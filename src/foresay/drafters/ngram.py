@@ -13,7 +13,7 @@ import numpy as np
 
 from foresay.arrays import Int32s, IntsLike
 from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
-from foresay.drafter import Source, as_budgets, as_prompt, as_states, check_lengths
+from foresay.drafter import SeededParams, Source, as_budgets, as_prompt, as_states, check_lengths
 from foresay.errors import InputError
 
 __all__ = ["NgramDrafter", "NgramState"]
@@ -66,9 +66,15 @@ class NgramDrafter:
         self._tokens = 0
 
     def begin(
-        self, prompt: IntsLike, /, *, group: str | None = None, tenant: str | None = None
+        self,
+        prompt: IntsLike,
+        /,
+        *,
+        group: str | None = None,
+        tenant: str | None = None,
+        sampling: SeededParams | None = None,
     ) -> NgramState:
-        """Start a request. Group and tenant are accepted and change nothing.
+        """Start a request. Group, tenant and sampling are accepted and change nothing.
 
         Mutates: nothing shared. Valid until: `finish`. Raises: TokenTypeError, InputError for an
         empty prompt or a token out of range. GIL: held.

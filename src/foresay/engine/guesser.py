@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
-from foresay.drafter import Drafter, Source, check_lengths
+from foresay.drafter import Drafter, SeededParams, Source, check_lengths
 from foresay.engine.load import Chosen
 from foresay.engine.request import Request
 from foresay.errors import ForesayError, InputError, UnknownGroup
@@ -61,7 +61,12 @@ class Guesser:
             return None
         begin = self._drafter.begin
         try:
-            request.state = begin(request.tokens.copy(), group=request.group, tenant=request.tenant)
+            request.state = begin(
+                request.tokens.copy(),
+                group=request.group,
+                tenant=request.tenant,
+                sampling=SeededParams(request.params, request.seed),
+            )
             request.begun = True
         except ForesayError as error:
             return error

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from foresay.arrays import MAX_TOKEN
 from foresay.errors import InputError
 
-__all__ = ["SamplingParams"]
+__all__ = ["SamplingParams", "check_seed"]
 
 _LARGEST = 3.4e38  # of float32, in which logits are processed
 
@@ -73,7 +73,7 @@ class SamplingParams:
         _check_number("presence_penalty", self.presence_penalty, -1e6, 1e6)
         _check_number("frequency_penalty", self.frequency_penalty, -1e6, 1e6)
         if self.seed is not None:
-            _check_int("seed", self.seed, 0, 2**64 - 1)
+            check_seed(self.seed)
         if self.logprobs is not None:
             _check_int("logprobs", self.logprobs, 0, MAX_TOKEN)
         if not isinstance(self.ignore_eos, bool):
@@ -97,6 +97,11 @@ class SamplingParams:
     @property
     def stop_ids(self) -> tuple[int, ...]:
         return tuple(s for s in self.stop if not isinstance(s, str))
+
+
+def check_seed(seed: object) -> None:
+    """Refuse what cannot be the key of a noise. Raises: InputError."""
+    _check_int("seed", seed, 0, 2**64 - 1)
 
 
 def _check_int(name: str, value: object, low: int, high: int, high_name: str = "") -> None:

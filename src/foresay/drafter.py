@@ -21,9 +21,10 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from foresay.arrays import Int32s, IntsLike, as_items, as_tokens
-from foresay.draft import Draft, Verdict, Wants
+from foresay.draft import Draft
 from foresay.errors import InputError, StateError
 from foresay.sampling.params import SamplingParams, check_seed
+from foresay.verdict import Verdict, Wants
 
 __all__ = [
     "MAX_BUDGET",

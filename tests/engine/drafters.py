@@ -155,3 +155,68 @@ class Coupled:
 
     def finish(self, state: Writing, /) -> None:
         state.finished = True
+
+
+class Recycling:
+    """A tiny Token Recycling: drafts trees from the likeliest tokens after each token, as it saw
+    them last, after whichever token they were verified; and notes all that it was told."""
+
+    wants = Wants(topk=3)
+
+    def __init__(self) -> None:
+        self.after: dict[int, list[int]] = {}
+        self.told: list[tuple[State, Draft, Verdict]] = []
+        self.last: dict[int, Draft] = {}
+
+    def begin(self, prompt: Int32s, /, **about: object) -> State:
+        return State(prompt)
+
+    def propose(self, states: Sequence[State], budgets: Sequence[int], /) -> list[Draft]:
+        self.last = {
+            id(s): self._tree(s, budget) for s, budget in zip(states, budgets, strict=True)
+        }
+        return [self.last[id(state)] for state in states]
+
+    def _tree(self, state: State, budget: int) -> Draft:
+        """Breadth first."""
+        tokens, parents = list[int](), list[int]()
+        for node in range(-1, budget):
+            if node == len(tokens):
+                break
+            last = tokens[node] if node >= 0 else [*state.prompt, *state.observed][-1]
+            for token in self.after.get(last, [])[: budget - len(tokens)]:
+                tokens.append(token)
+                parents.append(node)
+        return Draft(tokens, parents)
+
+    def observe(self, states: Sequence[State], verdicts: Sequence[Verdict], /) -> None:
+        for state, verdict in zip(states, verdicts, strict=True):
+            draft = self.last.pop(id(state), Draft.empty())
+            assert verdict.topk is not None and len(verdict.topk) == len(draft) + 1
+            before = [[*state.prompt, *state.observed][-1], *draft.tokens.tolist()]
+            for token, row in zip(before, verdict.topk.tokens.tolist(), strict=True):
+                if row[0] >= 0:  # verified
+                    self.after[token] = row
+            past = State(np.array([*state.prompt, *state.observed], np.int32))
+            self.told.append((past, draft, verdict))
+            state.observed += verdict.tokens.tolist()
+
+    def finish(self, state: State, /) -> None:
+        state.finished = True
+
+
+class Watching(Scripted):
+    """Notes the hidden states of each request's committed tokens."""
+
+    wants = Wants(hidden=True)
+
+    def __init__(self, answers: Mapping[tuple[int, ...], Sequence[int]], wrong: float) -> None:
+        super().__init__(answers, wrong)
+        self.hidden: dict[tuple[int, ...], list[Floats]] = {}
+
+    def observe(self, states: Sequence[State], verdicts: Sequence[Verdict], /) -> None:
+        super().observe(states, verdicts)
+        for state, verdict in zip(states, verdicts, strict=True):
+            assert verdict.hidden is not None and verdict.topk is None
+            assert len(verdict.hidden) == len(verdict.tokens)
+            self.hidden.setdefault(tuple(state.prompt), []).append(verdict.hidden)

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from foresay.draft import DraftBatch, VerdictBatch
+from foresay.draft import DraftBatch
 from foresay.engine.adaptive import Adaptive
 from foresay.engine.budget import Fixed, Policy
 from foresay.engine.calibration import DepthCalibration, ScoreCalibration
 from foresay.engine.cost import StepCost
 from foresay.engine.load import Chosen, Load, StepFacts
+from foresay.verdict import VerdictBatch
 
 Array = NDArray[Any]
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from foresay._core import Request
 from foresay.arrays import Int32s, IntsLike, as_items
-from foresay.draft import DraftBatch, Verdict, VerdictBatch, Wants
+from foresay.draft import DraftBatch
 from foresay.drafter import SeededParams, Source, as_prompt
 from foresay.errors import InputError, StateError
+from foresay.verdict import Verdict, VerdictBatch, Wants
 
 if TYPE_CHECKING:
     from foresay._core import TextDrafter as Core

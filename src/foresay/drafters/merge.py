@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from foresay.arrays import Int32s, IntsLike
-from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
+from foresay.draft import Draft, DraftBatch
 from foresay.drafter import (
     Drafter,
     SeededParams,
@@ -38,6 +38,7 @@ from foresay.drafter import (
     check_lengths,
 )
 from foresay.errors import InputError, StateError, UnknownGroup
+from foresay.verdict import Verdict, VerdictBatch, Wants
 
 __all__ = ["MergeDrafter", "MergeState"]
 
@@ -71,7 +72,8 @@ class MergeDrafter:
     """Asks each drafter for a full budget of nodes and proposes the best of their union.
 
     Each drafter hears of every commit: its verdict has all committed tokens, and a path in the
-    indices of its *own* last proposal, without the nodes that only others proposed.
+    indices of its *own* last proposal, without the nodes that only others proposed. What one of
+    them wants of the target is asked for, and told to those who want it.
 
     Mutates: owns nothing but the drafters. Valid until: for ever. Raises: InputError for no drafter
     or a prior outside 0 … 1. GIL: held, except where a drafter releases it.
@@ -149,8 +151,10 @@ class MergeDrafter:
         for at, (state, verdict) in enumerate(zip(states, items, strict=True)):
             _check_fit(at, verdict, len(state.last.draft) if state.last else 0)
         batches = [
-            VerdictBatch.of([_own(v, s.last, k) for s, v in zip(states, items, strict=True)])
-            for k in range(len(self.drafters))
+            VerdictBatch.of(
+                [_own(v, s.last, k, drafter.wants) for s, v in zip(states, items, strict=True)]
+            )
+            for k, drafter in enumerate(self.drafters)
         ]
         for k, drafter in enumerate(self.drafters):
             drafter.observe([state.states[k] for state in states], batches[k])
@@ -311,19 +315,15 @@ def _check_fit(at: int, verdict: Verdict, size: int) -> None:
         )
 
 
-def _own(verdict: Verdict, union: _Union | None, k: int) -> Verdict:
-    """`verdict` as drafter k has to hear it."""
-    if union is None or (not len(verdict.path) and verdict.topk is None):
-        return verdict
-    home = union.homes[k]
+def _own(verdict: Verdict, union: _Union | None, k: int, wants: Wants) -> Verdict:
+    """`verdict` as drafter k has to hear it: in its own nodes, and with what it wants."""
+    home = np.empty(0, np.int32) if union is None else union.homes[k]
     # Both run from root to leaf, and a drafter's tree holds whole root paths: what it did not
     # propose is always the end of the path.
     at = {node: i for i, node in enumerate(home.tolist()) if node >= 0}
     path = [at[node] for node in verdict.path.tolist() if node in at]
-    topk = verdict.topk
-    if topk is not None:
-        rows = np.full((len(home) + 1, topk.shape[1]), -1, topk.dtype)
-        rows[0] = topk[0]
-        rows[1:][home >= 0] = topk[1:][home[home >= 0]]
-        topk = rows
-    return Verdict._trusted(np.array(path, np.int32), verdict.tokens, topk, verdict.hidden)
+    topk, hidden = None, verdict.hidden if wants.hidden else None
+    if wants.topk and verdict.topk is not None:
+        rows = np.append(0, np.where(home < 0, -1, home + 1))
+        topk = verdict.topk.take(rows).first(wants.topk)
+    return Verdict._trusted(np.array(path, np.int32), verdict.tokens, topk, hidden)

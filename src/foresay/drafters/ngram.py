@@ -12,9 +12,10 @@ from typing import Literal
 import numpy as np
 
 from foresay.arrays import Int32s, IntsLike
-from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
+from foresay.draft import Draft, DraftBatch
 from foresay.drafter import SeededParams, Source, as_budgets, as_prompt, as_states, check_lengths
 from foresay.errors import InputError
+from foresay.verdict import Verdict, VerdictBatch, Wants
 
 __all__ = ["NgramDrafter", "NgramState"]
 

@@ -10,20 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from time import perf_counter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from foresay.arrays import IntsLike, as_tokens
-from foresay.draft import VerdictBatch
 from foresay.drafter import Drafter
 from foresay.engine.budget import Chosen, Policy, make_policy
 from foresay.engine.guesser import Guesser
-from foresay.engine.load import Load, StepFacts
+from foresay.engine.load import StepFacts
 from foresay.engine.logprobs import logprobs_for, note_logprobs, note_prompt_logprobs
 from foresay.engine.measure import measured_cost
 from foresay.engine.request import (
@@ -35,6 +31,7 @@ from foresay.engine.request import (
     fitted,
 )
 from foresay.engine.scheduler import Scheduler, Turn
+from foresay.engine.step import Laps, Step, load_of, seen_by_drafter, until_texts_end
 from foresay.engine.text import AnswerText
 from foresay.engine.urgency import urgency
 from foresay.errors import ForesayError, InputError
@@ -44,25 +41,12 @@ from foresay.models.target import Part, Target
 from foresay.sampling.ask import AskBatch
 from foresay.sampling.batched.match import match
 from foresay.sampling.batched.verdicts import Verified, cut
-from foresay.sampling.logprobs import Logprobs
+from foresay.sampling.logprobs import Logprobs, topk_of
 from foresay.sampling.noise import new_seed
 from foresay.sampling.params import SamplingParams
+from foresay.verdict import VerdictBatch
 
 __all__ = ["Engine"]
-
-
-@dataclass(slots=True)
-class _Step:
-    """What one step is about, filled in as it goes."""
-
-    turns: list[Turn]
-    writing: list[Request]
-    """Those at the end of whose text a token is chosen, in the order of the turns."""
-    load: Load
-    chosen: Chosen
-    """The guesses that are verified, one draft for each of those."""
-    parts: list[Part] = field(default_factory=list)
-    """What the model is given, one for each turn."""
 
 
 class Engine:
@@ -199,7 +183,7 @@ class Engine:
         was committed. A request that fails ends with its error, and harms no other. After an
         interrupt, cancel what is under way to free its memory. GIL: released by torch and the core.
         """
-        laps = _Laps()
+        laps = Laps()
         turns, failed = self._begun(self.scheduler.schedule())
         laps.end("schedule")
         if not turns:
@@ -207,10 +191,13 @@ class Engine:
         step = self._draft(turns)
         laps.end("draft")
         step.parts = self._parts(step)
-        logits = self.target.forward(step.parts).logits
+        wants = self._guesser.wants
+        outputs = self.target.forward(step.parts, hidden=wants.hidden)
+        logits, step.hidden = outputs.logits, outputs.hidden
         laps.end("forward")
         own = len(logits) - sum(part.early for part in step.parts)
         verified, logprobs = self._verify(step, logits[:own])
+        step.topk = topk_of(logits[:own], wants.topk)
         note_prompt_logprobs(
             [(t.request, part.early) for t, part in zip(turns, step.parts, strict=True)],
             logits[own:],
@@ -251,15 +238,15 @@ class Engine:
                 refused.append(turn.request)
         return [turn for turn in turns if not turn.request.finished], refused
 
-    def _draft(self, turns: list[Turn]) -> _Step:
+    def _draft(self, turns: list[Turn]) -> Step:
         """Who guesses what, and what of it is verified."""
         writing = [turn.request for turn in turns if turn.whole]
-        load = _load(turns, writing, None if self.scheduler.waiting else urgency(writing))
+        load = load_of(turns, writing, None if self.scheduler.waiting else urgency(writing))
         budgets = self.policy.budgets(load) if self._guesser.guesses else [0] * len(writing)
         chosen = self.policy.choose(self._guesser.propose(writing, budgets), load)
-        return _Step(turns, writing, load, self._that_fits(writing, chosen))
+        return Step(turns, writing, load, self._that_fits(writing, chosen))
 
-    def _parts(self, step: _Step) -> list[Part]:
+    def _parts(self, step: Step) -> list[Part]:
         """Everybody's share of the pass."""
         drafts = iter(step.chosen.drafts)
         return [
@@ -284,7 +271,7 @@ class Engine:
         ]
         return chosen if all(fits) else chosen.only(np.array(fits))
 
-    def _verify(self, step: _Step, logits: Tensor) -> tuple[Verified, Logprobs | None]:
+    def _verify(self, step: Step, logits: Tensor) -> tuple[Verified, Logprobs | None]:
         """What is committed of the guesses, and the target's own tokens."""
         if not step.writing:
             return _NOTHING, None
@@ -292,12 +279,13 @@ class Engine:
         verified = match(step.chosen.drafts, logits, asks)
         return verified, logprobs_for(step.writing, verified, step.chosen.drafts, logits, asks)
 
-    def _commit(self, step: _Step, verified: Verified, logprobs: Logprobs | None) -> VerdictBatch:
+    def _commit(self, step: Step, verified: Verified, logprobs: Logprobs | None) -> VerdictBatch:
         """Find the ends, store, tell the drafter, and end what has ended."""
-        sizes, failures = _until_texts_end(step, verified)
+        sizes, failures = until_texts_end(step, verified)
         note_logprobs(step.writing, verified, logprobs, sizes)
-        verdicts = cut(verified, sizes).verdicts
-        told = step.chosen.original_paths(verdicts)
+        verified = cut(verified, sizes)
+        verdicts = verified.verdicts
+        told = self._guesser.original_paths(step.chosen, seen_by_drafter(step, verified))
         sources = [self._guesser.sources(*of) for of in zip(step.writing, told, strict=True)]
         each = iter(verdicts)
         for turn, part in zip(step.turns, step.parts, strict=True):
@@ -312,7 +300,7 @@ class Engine:
                 self._finish(request, reason, failures.get(at))
         return verdicts
 
-    def _account(self, step: _Step, verdicts: VerdictBatch, laps: _Laps) -> None:
+    def _account(self, step: Step, verdicts: VerdictBatch, laps: Laps) -> None:
         """Add the step to the requests' statistics, and let the policy learn from it."""
         seconds = laps.seconds["forward"] + laps.seconds["verify"]
         facts = StepFacts.of(step.load, step.chosen, verdicts, seconds, laps.seconds["draft"])
@@ -341,60 +329,4 @@ class Engine:
         request.error, request.finish_reason = error, reason
 
 
-class _Laps:
-    """A watch: how long each phase took."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._begin = perf_counter()
-
-    def end(self, phase: str) -> None:
-        now = perf_counter()
-        self.seconds[phase] = now - self._begin
-        self._begin = now
-
-
 _NOTHING = Verified(VerdictBatch.of([]), {}, np.empty(0, np.int64))
-
-
-def _until_texts_end(
-    step: _Step, verified: Verified
-) -> tuple[NDArray[np.int64], dict[int, ForesayError]]:
-    """How many of each request's tokens there are up to a text that ends it, and which requests
-    fail, also because their text cannot be read. The texts grow.
-    """
-    failures = dict(verified.failures)
-    sizes = np.diff(verified.verdicts.offsets).astype(np.int64)
-    for at, request in enumerate(step.writing):
-        if request.answer is None:
-            continue
-        for count, token in enumerate(verified.verdicts[at].tokens.tolist(), 1):
-            try:
-                ends = token not in request.stops and request.answer.add(token)
-            except Exception as error:  # of whoever decodes
-                failures[at] = InputError(f"the answer's tokens cannot be read: {error!r}")
-                sizes[at] = 0
-                break
-            if ends:
-                sizes[at] = count
-                break
-    return sizes, failures
-
-
-def _load(turns: list[Turn], writing: list[Request], weights: NDArray[np.float64] | None) -> Load:
-    """What the step has to do without guesses. Of a text's new tokens only the last one counts as
-    its own row; those before it are rows of a prompt.
-    """
-    rows = reads = 0
-    for turn in turns:
-        others = turn.tokens - turn.whole
-        rows += others
-        reads += others * (turn.request.stored + (others + 1) // 2)
-    return Load(
-        contexts=np.array([len(request) for request in writing], np.int64),
-        room=np.array([request.room for request in writing], np.int64),
-        other_rows=rows,
-        other_reads=reads,
-        ids=np.array([request.number for request in writing], np.int64),
-        weights=weights,
-    )

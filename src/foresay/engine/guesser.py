@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
+from foresay.draft import DraftBatch
 from foresay.drafter import Drafter, SeededParams, Source, check_lengths
-from foresay.engine.load import Chosen
+from foresay.engine.load import Chosen, along_paths, keep, parents_of
 from foresay.engine.request import Request
 from foresay.errors import ForesayError, InputError, UnknownGroup
+from foresay.verdict import Verdict, VerdictBatch, Wants
 
 __all__ = ["Guesser"]
 
@@ -31,25 +32,33 @@ class Guesser:
     with_sources  whether to ask where guesses came from
 
     Mutates: the drafter and the requests' drafter states. Valid until: for ever. Raises: InputError
-    when constructed with a drafter that wants what the engine does not give. GIL: as the drafter.
+    when constructed with a drafter that wants more likely tokens than there are. GIL: as the
+    drafter.
     """
 
     def __init__(
         self, drafter: Drafter[Any] | None, vocabulary: int, *, with_sources: bool = False
     ) -> None:
-        if drafter is not None and drafter.wants != Wants():
+        if drafter is not None and drafter.wants.topk > vocabulary:
             raise InputError(
-                f"the drafter wants {drafter.wants}; this engine tells drafters what was committed "
-                "and nothing more"
+                f"the drafter wants the {drafter.wants.topk} likeliest tokens; the model has "
+                f"{vocabulary}"
             )
         self._drafter = drafter
+        self._wants = Wants() if drafter is None else drafter.wants
         self._vocabulary = vocabulary
         self._with_sources = with_sources and hasattr(drafter, "sources")
+        self._known: Chosen | None = None  # the nodes of the last proposal that the model can read
 
     @property
     def guesses(self) -> bool:
         """Whether there is somebody to ask."""
         return self._drafter is not None
+
+    @property
+    def wants(self) -> Wants:
+        """What has to be found out for the drafter; nothing, if there is none any more."""
+        return Wants() if self._drafter is None else self._wants
 
     def begin(self, request: Request) -> ForesayError | None:
         """Begin a request, if it has not begun; why the drafter refuses it, if it does.
@@ -77,8 +86,9 @@ class Guesser:
     def propose(self, requests: Sequence[Request], budgets: Sequence[int]) -> DraftBatch:
         """Guesses for the requests, within their budgets and the vocabulary.
 
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: as the drafter.
+        Mutates: what it remembers of this step. GIL: as the drafter.
         """
+        self._known = None
         nothing = Chosen.nothing(len(requests)).drafts
         if self._drafter is None or not any(budgets):
             return nothing
@@ -96,9 +106,15 @@ class Guesser:
             return nothing
         if not len(drafts.tokens) or drafts.tokens.max() < self._vocabulary:
             return drafts
-        return DraftBatch.of(
-            [d if max(d.tokens, default=0) < self._vocabulary else Draft.empty() for d in drafts]
-        )
+        known = np.append(drafts.tokens < self._vocabulary, True).astype(np.int64)
+        known = along_paths(drafts, parents_of(drafts), known, np.minimum)[:-1]
+        self._known = keep(drafts, np.flatnonzero(known))
+        return self._known.drafts
+
+    def original_paths(self, chosen: Chosen, verdicts: VerdictBatch) -> VerdictBatch:
+        """Verdicts on what was chosen of the last proposal, in the drafter's own numbers."""
+        told = chosen.original_paths(verdicts)
+        return told if self._known is None else self._known.original_paths(told)
 
     def sources(self, request: Request, verdict: Verdict) -> list[Source]:
         """Where each committed token was guessed from: the best of its sources; nothing if nobody

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foresay.arrays import Int32s
-from foresay.draft import DraftBatch, VerdictBatch
+from foresay.draft import DraftBatch
 from foresay.errors import ForesayError, LogitsError
 from foresay.sampling.ask import AskBatch
 from foresay.sampling.batched.rows import Longs, Rows
 from foresay.sampling.law import RowStatus
+from foresay.verdict import VerdictBatch
 
 __all__ = ["Verified", "cut", "failures_of", "verdicts", "without"]
 

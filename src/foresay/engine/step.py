@@ -1,0 +1,109 @@
+"""What one step of the engine is about, and the small parts of it that need no engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from foresay.engine.load import Chosen, Load
+from foresay.engine.request import Request
+from foresay.engine.scheduler import Turn
+from foresay.errors import ForesayError, InputError
+from foresay.models.target import Part
+from foresay.sampling.batched.verdicts import Verified
+from foresay.verdict import TopK, VerdictBatch
+
+__all__ = ["Laps", "Step", "load_of", "seen_by_drafter", "until_texts_end"]
+
+
+@dataclass(slots=True)
+class Step:
+    """What one step is about, filled in as it goes."""
+
+    turns: list[Turn]
+    writing: list[Request]
+    """Those at the end of whose text a token is chosen, in the order of the turns."""
+    load: Load
+    chosen: Chosen
+    """The guesses that are verified, one draft for each of those."""
+    parts: list[Part] = field(default_factory=list)
+    """What the model is given, one for each turn."""
+    topk: TopK | None = None
+    """The likeliest tokens after each row of `writing`, if the drafter wants them."""
+    hidden: Tensor | None = None
+    """The last hidden states of all rows, likewise."""
+
+
+class Laps:
+    """A watch: how long each phase took."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._begin = perf_counter()
+
+    def end(self, phase: str) -> None:
+        now = perf_counter()
+        self.seconds[phase] = now - self._begin
+        self._begin = now
+
+
+def until_texts_end(
+    step: Step, verified: Verified
+) -> tuple[NDArray[np.int64], dict[int, ForesayError]]:
+    """How many of each request's tokens there are up to a text that ends it, and which requests
+    fail, also because their text cannot be read. The texts grow.
+    """
+    failures = dict(verified.failures)
+    sizes = np.diff(verified.verdicts.offsets).astype(np.int64)
+    for at, request in enumerate(step.writing):
+        if request.answer is None:
+            continue
+        for count, token in enumerate(verified.verdicts[at].tokens.tolist(), 1):
+            try:
+                ends = token not in request.stops and request.answer.add(token)
+            except Exception as error:  # of whoever decodes
+                failures[at] = InputError(f"the answer's tokens cannot be read: {error!r}")
+                sizes[at] = 0
+                break
+            if ends:
+                sizes[at] = count
+                break
+    return sizes, failures
+
+
+def seen_by_drafter(step: Step, verified: Verified) -> VerdictBatch:
+    """The verdicts with what the drafter wants to see, in the numbers of the nodes verified."""
+    found, hidden, rows = verified.verdicts, None, None
+    if step.topk is not None:
+        rows = step.chosen.drafts.offsets + np.arange(len(found) + 1, dtype=np.int32)
+    if step.hidden is not None:
+        at = torch.as_tensor(verified.rows, device=step.hidden.device)
+        # Wider than bfloat16, which numpy has not, and the same numbers.
+        hidden = step.hidden[at].float().cpu().numpy()
+    return VerdictBatch._trusted(
+        found.tokens, found.offsets, found.path, found.path_offsets, step.topk, rows, hidden
+    )
+
+
+def load_of(turns: list[Turn], writing: list[Request], weights: NDArray[np.float64] | None) -> Load:
+    """What the step has to do without guesses. Of a text's new tokens only the last one counts as
+    its own row; those before it are rows of a prompt.
+    """
+    rows = reads = 0
+    for turn in turns:
+        others = turn.tokens - turn.whole
+        rows += others
+        reads += others * (turn.request.stored + (others + 1) // 2)
+    return Load(
+        contexts=np.array([len(request) for request in writing], np.int64),
+        room=np.array([request.room for request in writing], np.int64),
+        other_rows=rows,
+        other_reads=reads,
+        ids=np.array([request.number for request in writing], np.int64),
+        weights=weights,
+    )

@@ -42,7 +42,7 @@ TORCH_FREE = {
     *("__init__", "arrays", "draft", "drafter", "errors", "oracle", "traces", "verdict"),
     *(f"drafters/{name}" for name in ("__init__", "suffix", "corpus", "ngram", "merge")),
     *(f"engine/{name}" for name in ("load", "budget", "adaptive", "asking", "calibration")),
-    *(f"engine/{name}" for name in ("cost", "isotonic", "text")),
+    *(f"engine/{name}" for name in ("cost", "isotonic", "proposal", "text")),
     *(f"sampling/{name}" for name in ("params", "ask", "noise", "law", "reference", "theory")),
 }
 
@@ -90,6 +90,17 @@ def test_floors(path: Path) -> None:
         if used_room in ("models", "sampling") and own == "drafters":
             assert path.stem in MODEL_DRAFTERS, f"{path.stem} runs no model"
             assert used_room == "models" or module in DRAWING, f"{path.stem} verifies nothing"
+
+
+def test_no_two_files_import_each_other() -> None:
+    """Nor for types alone: what two files need of each other belongs in a third."""
+    files = {f"foresay.{name_of(path)}".replace("/", "."): path for path in FILES}
+    above = {name: imports(path) & files.keys() - {name} for name, path in files.items()}
+    done: set[str] = set()
+    while free := {name for name in above.keys() - done if above[name] <= done}:
+        done |= free
+    left = sorted(above.keys() - done)
+    assert not left, {name: sorted(above[name] - done) for name in left}
 
 
 @pytest.mark.parametrize("path", sorted((SRC / "drafters").glob("*.py")), ids=name_of)

@@ -48,6 +48,7 @@ def test_public_names() -> None:
         "logprobs_of",
         "match",
         "rejection",
+        "verify",
     ]
 
 

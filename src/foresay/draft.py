@@ -34,7 +34,11 @@ class Draft:
                                  than its parent's
     probs    float32[n, vocab] | None   the law each token was *drawn* from, given its parent and
                                  its earlier siblings; None: the tokens were *chosen* (looked up,
-                                 top-k, pruned by score)
+                                 top-k, pruned by score). Rule `rejection` needs it
+
+    Where tokens are drawn, whether a node is there may hang on what was drawn before it, never on
+    what it is itself; and who stops drafting at what it drew must not draw with the same noise
+    again when the place is drafted again, because the next budget may hang on that.
 
     Mutates: nothing. Valid until: for ever. Raises: TokenTypeError, InputError. GIL: held.
     """

@@ -77,7 +77,7 @@ class TopK:
 
     @property
     def k(self) -> int:
-        return self.tokens.shape[1]
+        return int(self.tokens.shape[1])
 
     def take(self, rows: NDArray[np.integer]) -> TopK:
         """These rows, in this order; -1 is a row that was not verified."""

@@ -12,7 +12,7 @@ from foresay.arrays import Floats, Int32s
 from foresay.drafter import SeededParams
 from foresay.sampling import law
 from foresay.sampling.ask import Ask
-from foresay.sampling.noise import gumbel
+from foresay.sampling.noise import Stream, gumbel
 
 
 class State:
@@ -220,3 +220,39 @@ class Watching(Scripted):
             assert verdict.hidden is not None and verdict.topk is None
             assert len(verdict.hidden) == len(verdict.tokens)
             self.hidden.setdefault(tuple(state.prompt), []).append(verdict.hidden)
+
+
+class Drawing(Coupled):
+    """Draws for rule rejection, with noise of its own, and says from which laws: two tokens after
+    the text, and another after the first of them, if that was likely. Scores are their chances.
+    For rule match it is coupled.
+
+    says  whether it tells the laws; if not, its tokens pass for chosen
+    """
+
+    def __init__(self, rows: Near, says: bool = True) -> None:
+        super().__init__(rows)
+        self.says = says
+
+    def _chain(self, state: Writing, budget: int) -> Draft:
+        if state.sampling.params.rule == "match":
+            chain = super()._chain(state, budget)
+            return Draft.chain(chain.tokens, np.ones(len(chain), np.float32))
+        ask = state.ask()
+        tokens, parents, laws = list[int](), list[int](), list[Floats]()
+        for sibling, parent in ((0, -1), (1, -1), (0, 0)):
+            path = [tokens[0]] if parent == 0 else []
+            if len(tokens) == budget or (path and laws[0][tokens[0]] < 0.3):
+                break
+            row = self.rows([*state.prompt, *state.observed, *path], len(state.prompt))
+            q = law.probabilities(law.scores(row, ask, path), ask.params.greedy)
+            with np.errstate(divide="ignore"):
+                at, stream = ask.position + len(path), Stream.DRAFT + sibling
+                tokens.append(
+                    int((np.log(q) + gumbel(ask.seed, at, range(len(q)), stream)).argmax())
+                )
+            parents.append(parent)
+            laws.append(q.astype(np.float32))
+        scores = [float(q[token]) for q, token in zip(laws, tokens, strict=True)]
+        scores = [s * (scores[p] if p >= 0 else 1) for s, p in zip(scores, parents, strict=True)]
+        return Draft(tokens, parents, scores, np.stack(laws) if laws and self.says else None)

@@ -22,6 +22,7 @@ from foresay.engine.guesser import Guesser
 from foresay.engine.load import StepFacts
 from foresay.engine.logprobs import logprobs_for, note_logprobs, note_prompt_logprobs
 from foresay.engine.measure import measured_cost
+from foresay.engine.proposal import with_all_drawn
 from foresay.engine.request import (
     FinishReason,
     Request,
@@ -39,8 +40,8 @@ from foresay.models.pages import PAGE, Pages
 from foresay.models.progress import Progress, silent
 from foresay.models.target import Part, Target
 from foresay.sampling.ask import AskBatch
-from foresay.sampling.batched.match import match
 from foresay.sampling.batched.verdicts import Verified, cut
+from foresay.sampling.batched.verify import verify
 from foresay.sampling.logprobs import Logprobs, topk_of
 from foresay.sampling.noise import new_seed
 from foresay.sampling.params import SamplingParams
@@ -243,8 +244,16 @@ class Engine:
         writing = [turn.request for turn in turns if turn.whole]
         load = load_of(turns, writing, None if self.scheduler.waiting else urgency(writing))
         budgets = self.policy.budgets(load) if self._guesser.guesses else [0] * len(writing)
-        chosen = self.policy.choose(self._guesser.propose(writing, budgets), load)
-        return Step(turns, writing, load, self._that_fits(writing, chosen))
+        # Where tokens may be drawn, it is decided before that whether there is memory for them: the
+        # size of a draft can hang on what was drawn (see `with_all_drawn`).
+        budgets = [
+            0 if r.params.rule == "rejection" and n and not self.scheduler.room_for(r, n) else n
+            for r, n in zip(writing, budgets, strict=True)
+        ]
+        proposal = self._guesser.propose(writing, budgets)
+        chosen = self.policy.choose(proposal.drafts, load)
+        chosen = self._that_fits(writing, with_all_drawn(chosen, proposal, load))
+        return Step(turns, writing, load, chosen, proposal.laws_of(chosen))
 
     def _parts(self, step: Step) -> list[Part]:
         """Everybody's share of the pass."""
@@ -276,7 +285,7 @@ class Engine:
         if not step.writing:
             return _NOTHING, None
         asks = AskBatch.of([request.ask() for request in step.writing])
-        verified = match(step.chosen.drafts, logits, asks)
+        verified = verify(step.chosen.drafts, logits, asks, step.laws)
         return verified, logprobs_for(step.writing, verified, step.chosen.drafts, logits, asks)
 
     def _commit(self, step: Step, verified: Verified, logprobs: Logprobs | None) -> VerdictBatch:

@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from foresay.draft import DraftBatch
+from foresay.arrays import Floats, all_of
+from foresay.draft import Draft, DraftBatch
 from foresay.drafter import Drafter, SeededParams, Source, check_lengths
 from foresay.engine.load import Chosen, along_paths, keep, parents_of
+from foresay.engine.proposal import Proposal, check_laws
 from foresay.engine.request import Request
 from foresay.errors import ForesayError, InputError, UnknownGroup
 from foresay.verdict import Verdict, VerdictBatch, Wants
@@ -83,33 +85,44 @@ class Guesser:
             self._give_up(error)
         return None
 
-    def propose(self, requests: Sequence[Request], budgets: Sequence[int]) -> DraftBatch:
+    def propose(self, requests: Sequence[Request], budgets: Sequence[int]) -> Proposal:
         """Guesses for the requests, within their budgets and the vocabulary.
 
         Mutates: what it remembers of this step. GIL: as the drafter.
         """
         self._known = None
-        nothing = Chosen.nothing(len(requests)).drafts
+        nothing = Proposal(Chosen.nothing(len(requests)).drafts)
         if self._drafter is None or not any(budgets):
             return nothing
         try:
             given = self._drafter.propose([request.state for request in requests], budgets)
-            packed = DraftBatch.of(given)
-            # Checked again, whoever made it; the laws that tokens were drawn from are not needed
-            # where a token is accepted because it is the target's own choice.
+            packed = given if isinstance(given, DraftBatch) else _without_laws(given)
+            # Checked again, whoever made it.
             drafts = DraftBatch(packed.tokens, packed.parents, packed.offsets, packed.scores)
             check_lengths(len(requests), len(drafts), "drafts")
             if (np.diff(drafts.offsets) > budgets).any():
                 raise InputError(f"a draft has more nodes than its budget, of {max(budgets)}")
+            laws = self._laws(requests, given)
         except Exception as error:
             self._give_up(error)
             return nothing
         if not len(drafts.tokens) or drafts.tokens.max() < self._vocabulary:
-            return drafts
+            return Proposal(drafts, laws)
         known = np.append(drafts.tokens < self._vocabulary, True).astype(np.int64)
         known = along_paths(drafts, parents_of(drafts), known, np.minimum)[:-1]
         self._known = keep(drafts, np.flatnonzero(known))
-        return self._known.drafts
+        return Proposal(self._known.drafts, laws)
+
+    def _laws(self, requests: Sequence[Request], given: Sequence[Draft]) -> dict[int, Floats]:
+        """What tokens were drawn from. It is not needed where a token is taken because it is the
+        target's own choice."""
+        laws: dict[int, Floats] = {}
+        for at, request in enumerate(requests):
+            draft = given[at] if request.params.rule == "rejection" else None
+            if draft is not None and draft.probs is not None and len(draft):
+                check_laws(draft.probs, draft.tokens, self._vocabulary)
+                laws[at] = draft.probs
+        return laws
 
     def original_paths(self, chosen: Chosen, verdicts: VerdictBatch) -> VerdictBatch:
         """Verdicts on what was chosen of the last proposal, in the drafter's own numbers."""
@@ -182,3 +195,9 @@ class Guesser:
     def _give_up(self, error: Exception) -> None:
         self._drafter = None
         warnings.warn(f"the drafter failed, and is not asked again: {error!r}", stacklevel=4)
+
+
+def _without_laws(drafts: Sequence[Draft]) -> DraftBatch:
+    """Packed; some drafts may have been drawn and others chosen."""
+    listed = all_of(Draft, drafts, "drafts")
+    return DraftBatch.of([Draft._trusted(d.tokens, d.parents, d.scores) for d in listed])

@@ -16,7 +16,6 @@ from foresay.drafter import Drafter, Source, check_drafter
 from foresay.drafters.lineup import make_drafter
 from foresay.engine.budget import Policy, make_policy
 from foresay.engine.engine import Engine
-from foresay.engine.logprobs import TokenLogprob
 from foresay.engine.request import FinishReason, Request, Stats
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
@@ -24,6 +23,7 @@ from foresay.models import weights
 from foresay.models.progress import Progress, silent
 from foresay.models.target import Dtype, Target
 from foresay.models.tokenizer import Message, Tokenizer
+from foresay.sampling.logprobs import TokenLogprob
 from foresay.sampling.noise import new_seed, seed_of_sample
 from foresay.sampling.params import SamplingParams
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from foresay.arrays import MAX_TOKEN, Int32s
 from foresay.drafter import Source
-from foresay.engine.logprobs import TokenLogprob
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.sampling.ask import Ask
+from foresay.sampling.logprobs import TokenLogprob
 from foresay.sampling.params import SamplingParams
 
 if TYPE_CHECKING:

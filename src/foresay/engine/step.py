@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from foresay.arrays import Floats, Int32s
 from foresay.engine.load import Chosen, Load
 from foresay.engine.request import Request
 from foresay.engine.scheduler import Turn
@@ -31,6 +32,8 @@ class Step:
     load: Load
     chosen: Chosen
     """The guesses that are verified, one draft for each of those."""
+    laws: dict[int, Floats]
+    """What their tokens were drawn from, where that matters, by the place of the request."""
     parts: list[Part] = field(default_factory=list)
     """What the model is given, one for each turn."""
     topk: TopK | None = None
@@ -78,8 +81,9 @@ def until_texts_end(
 
 def seen_by_drafter(step: Step, verified: Verified) -> VerdictBatch:
     """The verdicts with what the drafter wants to see, in the numbers of the nodes verified."""
-    found, hidden, rows = verified.verdicts, None, None
-    if step.topk is not None:
+    found, hidden = verified.verdicts, None
+    rows: Int32s | None = None
+    if step.topk is not None:  # each draft has one more than it has nodes
         rows = step.chosen.drafts.offsets + np.arange(len(found) + 1, dtype=np.int32)
     if step.hidden is not None:
         at = torch.as_tensor(verified.rows, device=step.hidden.device)

@@ -20,7 +20,7 @@ from foresay.sampling.batched.verdicts import Verified
 from foresay.sampling.noise import Doubles
 from foresay.verdict import TopK
 
-__all__ = ["Logprobs", "likeliest", "logprobs_of", "topk_of"]
+__all__ = ["Logprobs", "TokenLogprob", "likeliest", "logprobs_of", "topk_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +40,19 @@ class Logprobs:
     with the smaller id."""
     top_raw: NDArray[np.float64]
     """[T, k]: their log probabilities under the raw law."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log probabilities of one token: under the model's own law, and under the law it was chosen
+    from (after penalties, temperature and limits); and the likeliest under the former. A token of
+    a prompt was chosen by nobody: its two are the same.
+    """
+
+    token: int
+    logprob: float
+    processed: float
+    top: dict[int, float]
 
 
 def logprobs_of(

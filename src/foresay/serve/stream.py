@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from foresay.drafter import Source
-from foresay.engine.logprobs import TokenLogprob
 from foresay.engine.request import FinishReason
 from foresay.errors import ForesayError
+from foresay.sampling.logprobs import TokenLogprob
 
 __all__ = ["Piece", "Stream", "merged", "split"]
 

@@ -45,7 +45,7 @@ class PeerDrafter:
     def __init__(self, peer: peers.Peer, tree: bool) -> None:
         self.peer, self.tree = peer, tree
 
-    def begin(self, prompt: Any, /, *, group: str | None = None, tenant: str | None = None) -> Any:
+    def begin(self, prompt: Any, /, **about: Any) -> Any:
         return {"id": self.peer.begin(prompt), "text": prompt.tolist()}
 
     def propose(self, states: Sequence[Any], budgets: Sequence[int], /) -> DraftBatch:

@@ -8,6 +8,7 @@ import numpy as np
 
 from foresay import Draft, Verdict, Wants
 from foresay.arrays import Int32s
+from foresay.drafter import SeededParams
 from foresay.errors import UnknownGroup
 
 
@@ -24,12 +25,20 @@ class Scripted:
         self.events: list[str] = []
         self.verdicts: list[Verdict] = []
         self.groups: list[str | None] = []
+        self.sampling: list[SeededParams | None] = []
 
     def begin(
-        self, prompt: Int32s, /, *, group: str | None = None, tenant: str | None = None
+        self,
+        prompt: Int32s,
+        /,
+        *,
+        group: str | None = None,
+        tenant: str | None = None,
+        sampling: SeededParams | None = None,
     ) -> list[int]:
         self.events.append(f"begin {prompt.tolist()}")
         self.groups.append(group)
+        self.sampling.append(sampling)
         return [len(prompt), *prompt.tolist()]
 
     def propose(self, states: Sequence[list[int]], budgets: Sequence[int], /) -> list[Draft]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foresay import Draft, DraftBatch, Verdict, VerdictBatch, Wants
+from foresay import Draft, DraftBatch, TopK, Verdict, VerdictBatch, Wants
 from foresay.errors import ForesayError, InputError, TokenTypeError, UnknownGroup
 
 i32 = np.int32
@@ -78,11 +78,14 @@ def test_probs_and_wants_travel() -> None:
     batch = DraftBatch.of([Draft.chain([1, 2], probs=probs), Draft.empty()])
     assert batch.probs is not None and batch.probs.shape == (2, 5)
     assert batch[1].probs is not None and batch[1].probs.shape == (0, 5)
-    topk, hidden = np.zeros((3, 4), i32), np.zeros((2, 6))
+    topk = TopK(np.zeros((3, 4), i32), np.zeros((3, 4), np.float32))
+    hidden = np.zeros((2, 6), np.float32)
     one = Verdict([0], [1, 5], topk, hidden)
     packed = VerdictBatch.of([one, one])
-    assert packed.topk is not None and packed.topk.shape == (6, 4)
-    assert packed[1] == one and packed.hidden.shape == (4, 6)
+    assert packed.topk is not None and packed.topk.tokens.shape == (6, 4)
+    assert packed.hidden is not None and packed.hidden.shape == (4, 6)
+    assert packed[1] == one != Verdict([0], [1, 5], topk.first(3), hidden)
+    assert one != Verdict([0], [1, 5], topk.take(np.array([0, -1, 2])), hidden)
     assert Wants() == Wants(topk=0, hidden=False)
 
 
@@ -100,6 +103,16 @@ draft: Any = Draft
 draft_batch: Any = DraftBatch
 verdict: Any = Verdict
 verdict_batch: Any = VerdictBatch
+topk: Any = TopK
+
+
+def floats(*shape: int) -> Any:
+    return np.zeros(shape, np.float32)
+
+
+def rows(count: int) -> TopK:
+    return TopK(np.zeros((count, 2), i32), floats(count, 2))
+
 
 REFUSED: list[tuple[str, Callable[[], Any], type[ForesayError], str]] = [
     ("float array", lambda: chain(np.array([1.0])), TokenTypeError, "float64"),
@@ -166,18 +179,31 @@ REFUSED: list[tuple[str, Callable[[], Any], type[ForesayError], str]] = [
     ("path offsets", lambda: verdict_batch([1], [0, 1], [], [0]), InputError, "path_offsets"),
     (
         "topk alone",
-        lambda: verdict_batch([1], [0, 1], [], [0, 0], topk=np.zeros((1, 1), i32)),
+        lambda: verdict_batch([1], [0, 1], [], [0, 0], topk=rows(1)),
         InputError,
         "together",
     ),
     ("topk string", lambda: verdict([], [1], topk="x"), TokenTypeError, "topk is a str"),
+    ("topk flat", lambda: topk(np.zeros(3, i32), floats(3)), TokenTypeError, r"int32\[3\]; "),
+    ("topk int64", lambda: topk(np.zeros((1, 2), int), floats(1, 2)), TokenTypeError, "int64"),
+    ("topk double", lambda: topk(rows(1).tokens, np.zeros((1, 2))), TokenTypeError, "float64"),
+    ("topk of two", lambda: topk(rows(1).tokens, floats(2, 2)), TokenTypeError, r"float32\[1, k"),
+    ("topk too wide", lambda: topk(rows(1).tokens, floats(1, 3)), InputError, "each token needs"),
+    ("topk below -1", lambda: topk(rows(1).tokens - 2, floats(1, 2)), InputError, "a token is -2"),
     (
-        "topk flat",
-        lambda: verdict([], [1], np.zeros(3, i32)),
+        "hidden of others",
+        lambda: verdict([0], [1, 2], None, floats(3, 4)),
         TokenTypeError,
-        r"int32\[3\]; .*\+ 1",
+        r"float32\[3, 4\]; an array float32\[2, width\]",
     ),
-    ("topk int64", lambda: verdict([], [1], np.zeros((1, 2), int)), TokenTypeError, "int64"),
+    (
+        "hidden of a batch",
+        lambda: verdict_batch([1], [0, 1], [], [0, 0], hidden=np.zeros((1, 4))),
+        TokenTypeError,
+        "hidden is float64",
+    ),
+    ("wants of -1", lambda: Wants(topk=-1), InputError, "topk is -1"),
+    ("wants of much", lambda: Wants(hidden=3), InputError, "hidden is 3"),  # type: ignore[arg-type]
     (
         "topk of a batch",
         lambda: verdict_batch([1], [0, 1], [], [0, 0], topk=[[1]], topk_offsets=[0, 1]),
@@ -186,7 +212,7 @@ REFUSED: list[tuple[str, Callable[[], Any], type[ForesayError], str]] = [
     ),
     (
         "topk offsets",
-        lambda: verdict_batch([1], [0, 1], [], [0, 0], np.zeros((0, 1), i32), topk_offsets=[0]),
+        lambda: verdict_batch([1], [0, 1], [], [0, 0], rows(0), topk_offsets=[0]),
         InputError,
         "2 offsets and 1 topk_offsets",
     ),

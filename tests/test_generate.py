@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import foresay
+from foresay.drafter import Source
 from foresay.engine.llm import LLM
 from foresay.engine.request import Request
 from foresay.errors import LogitsError
@@ -139,6 +140,11 @@ def test_sources(model: Path) -> None:
     shown = good(model, *asked)
     assert "«" in shown and "»" in shown and "\x1b" not in shown
     assert objects(good(model, "Hello", "--drafter", "none", "--sources", "--json"))
+    # Who guessed is not from where: merged guesses were called 0 and 1 once.
+    for drafter in ("merge", "ngram"):
+        (value,) = objects(good(model, *asked, "--drafter", drafter, "--json"))
+        assert {"own"} <= set(value["sources"]) <= set(Source)
+        assert "«" in good(model, *asked, "--drafter", drafter)
 
 
 def test_sources_on_a_terminal(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

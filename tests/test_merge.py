@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doubles import Scripted, paths, tokens
-from foresay import Draft, Verdict, Wants
+from foresay import Draft, TopK, Verdict, Wants
+from foresay.drafter import Source
 from foresay.drafters import MergeDrafter, NgramDrafter, SuffixDrafter
 from foresay.errors import InputError, StateError, UnknownGroup
 
@@ -111,7 +112,7 @@ def test_sources_and_verdicts_in_own_indices() -> None:
     state = drafter.begin(tokens(5, 5))
     draft = drafter.propose([state], [4])[0]
     assert draft.tokens.tolist() == [1, 2, 4, 3]
-    assert drafter.sources(state) == [(0, 1), (0,), (0,), (1,)]
+    assert drafter.sources(state) == [(Source.OTHER,)] * 4  # neither says
     drafter.observe([state], [Verdict([0, 1, 2], [1, 2, 4, 7])])
     assert first.verdicts[0] == Verdict([1, 2, 3], [1, 2, 4, 7])
     assert second.verdicts[0] == Verdict([0], [1, 2, 4, 7])  # all tokens, only its own node
@@ -124,18 +125,56 @@ def test_sources_and_verdicts_in_own_indices() -> None:
     assert first.events[-1] == second.events[-1] == "finish [5, 5, 1, 2, 4, 7, 6]"
 
 
+def test_sources_are_those_of_the_drafters_that_proposed_a_node() -> None:
+    class Telling(Scripted):
+        """Has each node from where the table says."""
+
+        def __init__(self, draft: Draft, table: dict[int, Source]) -> None:
+            super().__init__({0: draft})
+            self.table = table
+
+        def sources(self, state: list[int], /) -> list[tuple[Source, ...]]:
+            return [(self.table[token],) for token in self.script[0].tokens.tolist()]
+
+    first = Telling(
+        Draft([9, 1, 2], [-1, -1, 1], [0.1, 0.8, 0.7]),
+        {9: Source.HISTORY, 1: Source.USUAL, 2: Source.CORPUS},
+    )
+    second = Telling(Draft([1, 3], [-1, 0], [0.8, 0.3]), {1: Source.OWN, 3: Source.GROUP})
+    silent = Scripted({0: Draft([1, 3], [-1, 0], [0.8, 0.3])})
+    for drafters in ([first, second], [second, first]):  # the best source comes first
+        drafter = MergeDrafter(*drafters)
+        state = drafter.begin(tokens(5, 5))
+        assert drafter.propose([state], [3])[0].tokens.tolist() == [1, 2, 3]
+        expected = [(Source.OWN, Source.USUAL), (Source.CORPUS,), (Source.GROUP,)]
+        assert drafter.sources(state) == expected
+    drafter = MergeDrafter(drafter, silent)
+    state = drafter.begin(tokens(5, 5))
+    assert drafter.propose([state], [3])[0].tokens.tolist() == [1, 2, 3]
+    other = Source.OTHER
+    expected = [(Source.OWN, Source.USUAL, other), (Source.CORPUS,), (Source.GROUP, other)]
+    assert drafter.sources(state) == expected
+    drafter.observe([state], [Verdict([0], [1, 7])])
+    assert drafter.sources(state) == []
+
+
 def test_topk_rows_follow_their_nodes() -> None:
     first = Scripted({0: Draft.chain([1, 2], [0.9, 0.1])}, Wants(topk=1))
     second = Scripted({0: Draft.chain([3], [0.5])}, Wants(hidden=True))
-    drafter = MergeDrafter(first, second)
-    assert drafter.wants == Wants(topk=1, hidden=True)
+    third = Scripted({0: Draft.chain([3], [0.5])}, Wants(topk=2))
+    drafter = MergeDrafter(first, second, third)
+    assert drafter.wants == Wants(topk=2, hidden=True)
     state = drafter.begin(tokens(5))
     assert drafter.propose([state], [2])[0].tokens.tolist() == [1, 3]  # 2 is cut
-    topk = np.array([[10], [11], [13]], np.int32)
-    drafter.observe([state], [Verdict([0], [1, 8], topk)])
-    assert first.verdicts[0].topk is not None and second.verdicts[0].topk is not None
-    assert first.verdicts[0].topk.tolist() == [[10], [11], [-1]]
-    assert second.verdicts[0].topk.tolist() == [[10], [13]]
+    found = TopK(np.array([[10, 0], [11, 1], [13, 2]], np.int32), np.zeros((3, 2), np.float32))
+    hidden = np.array([[1, 2], [3, 4]], np.float32)
+    drafter.observe([state], [Verdict([0], [1, 8], found, hidden)])
+    told, other, last = (drafter.verdicts[0] for drafter in (first, second, third))
+    assert told.topk is not None and told.topk.tokens.tolist() == [[10], [11], [-1]]
+    assert told.topk.logprobs.tolist() == [[0], [0], [-np.inf]] and told.hidden is None
+    assert other.topk is None and other.hidden is not None  # what was not wanted is not told
+    assert other.hidden.tolist() == hidden.tolist()
+    assert last.topk is not None and last.topk.tokens.tolist() == [[10, 0], [13, 2]]
 
 
 def test_a_failing_begin_leaves_nothing_behind() -> None:
@@ -186,7 +225,7 @@ def test_what_can_be_refused_is_refused_before_any_drafter_hears_of_it() -> None
     drafter.finish(dead)
     drafter.propose([a, b], [2, 2])
     good = Verdict([], [7])
-    rows = np.zeros((2, 1), np.int32)
+    rows = TopK(np.zeros((2, 1), np.int32), np.zeros((2, 1), np.float32))
     calls: list[tuple[list[Any], list[Verdict], type[Exception], str]] = [
         ([a, b], [good], InputError, "2 states but 1 verdicts"),
         ([a, dead], [good, good], StateError, "state 1 was finished"),

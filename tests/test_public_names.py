@@ -24,6 +24,9 @@ def test_public_names() -> None:
         "Drafter",
         "ForesayError",
         "SamplingParams",
+        "SeededParams",
+        "Source",
+        "TopK",
         "Verdict",
         "VerdictBatch",
         "Wants",
@@ -45,6 +48,7 @@ def test_public_names() -> None:
         "logprobs_of",
         "match",
         "rejection",
+        "verify",
     ]
 
 
@@ -78,7 +82,13 @@ def test_the_four_facts(owner: str, method: str) -> None:
     assert all(fact in flat for fact in FACTS), f"{owner}.{method} must say {FACTS}"
 
 
-@pytest.mark.parametrize("name", ["Draft", "DraftBatch", "Verdict", "VerdictBatch", "Wants"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Draft", "DraftBatch", "SeededParams", "Source"),
+        *("TopK", "Verdict", "VerdictBatch", "Wants"),
+    ],
+)
 def test_the_four_facts_of_values(name: str) -> None:
     flat = " ".join((inspect.getdoc(getattr(foresay, name)) or "").split())
     assert all(fact in flat for fact in FACTS)

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from foresay import LLM, SamplingParams, Verdict, corpus
-from foresay.draft import DraftBatch, VerdictBatch
+from foresay.draft import DraftBatch
 from foresay.drafters import CorpusDrafter, MergeDrafter, NgramDrafter, SuffixDrafter
 from foresay.errors import ForesayError, InputError
+from foresay.verdict import VerdictBatch
 from tiny import one_thread, save_model
 
 THINGS: list[Any] = [

@@ -13,10 +13,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
-from foresay.drafter import Drafter
+from foresay.draft import Draft, DraftBatch
+from foresay.drafter import Drafter, SeededParams, Source
 from foresay.errors import ForesayError
 from foresay.sampling.params import SamplingParams
+from foresay.verdict import TopK, Verdict, VerdictBatch, Wants
 
 if TYPE_CHECKING:
     from foresay.engine.llm import LLM
@@ -30,6 +31,9 @@ __all__ = [
     "Drafter",
     "ForesayError",
     "SamplingParams",
+    "SeededParams",
+    "Source",
+    "TopK",
     "Verdict",
     "VerdictBatch",
     "Wants",

@@ -126,16 +126,6 @@ def as_offsets(values: IntsLike, size: int, name: str, first: Int32s | None = No
     return offsets
 
 
-def as_topk_offsets(topk: object, values: IntsLike | None, first: Int32s) -> Int32s | None:
-    """The row bounds of a batch's `topk`, None without one. Raises: TokenTypeError, InputError."""
-    if (topk is None) != (values is None):
-        raise InputError("topk and topk_offsets are given together or not at all")
-    if topk is None or values is None:
-        return None
-    check_table(topk, "topk", "int32", "rows", "k")
-    return as_offsets(values, len(topk), "topk_offsets", first)  # type: ignore[arg-type]
-
-
 def check_table(table: object, name: str, dtype: str, rows: int | str, columns: str) -> None:
     """Refuse what is not an array `dtype`[rows, columns]; rows in words may be any number.
 
@@ -256,11 +246,13 @@ def offsets_of(lengths: Sequence[int]) -> Int32s:
 
 
 def same(a: object, b: object, names: Sequence[str]) -> bool:
-    """Whether two values hold equal arrays under all `names`; none is as good as an empty one."""
+    """Whether two values hold equal arrays, or other equal values, under all `names`; none is as
+    good as an empty one."""
     for name in names:
         x, y = getattr(a, name), getattr(b, name)
         x_empty, y_empty = x is None or not len(x), y is None or not len(y)
-        if x_empty != y_empty or not (x_empty or np.array_equal(x, y)):
+        equal = np.array_equal(x, y) if isinstance(x, np.ndarray) else x == y
+        if x_empty != y_empty or not (x_empty or equal):
             return False
     return True
 

@@ -1,7 +1,6 @@
-"""The values that cross the boundary between a drafter and whatever verifies its guesses.
+"""What a drafter says: trees of guessed tokens. What became of them is in `verdict`.
 
-A `Draft` is a tree of guessed tokens, a `Verdict` says what became of it; a `DraftBatch` and a
-`VerdictBatch` are many of them packed into flat arrays, and are sequences of their items. A plain
+A `DraftBatch` is many drafts packed into flat arrays, and is the sequence of those drafts. A plain
 list of items is accepted wherever a batch is (`DraftBatch.of` is the identity on a batch).
 
 Values are checked when constructed and then treated as immutable: arrays are kept without a copy
@@ -12,31 +11,17 @@ construction. All of it holds the GIL, and knows nothing of drafters, models or 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 
 from foresay import arrays
 from foresay.arrays import Floats, FloatsLike, Int32s, IntsLike
 
-__all__ = ["Draft", "DraftBatch", "Verdict", "VerdictBatch", "Wants"]
+__all__ = ["Draft", "DraftBatch"]
 
 _NOTHING: Int32s = np.empty(0, np.int32)
-
-
-@dataclass(frozen=True, slots=True)
-class Wants:
-    """What a drafter asks to see in each verdict beyond the committed tokens.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
-
-    topk: int = 0
-    """How many of the target's likeliest next tokens to report per node (Token Recycling)."""
-    hidden: bool = False
-    """Whether to report the target's last hidden state per committed token (EAGLE)."""
 
 
 class Draft:
@@ -49,7 +34,11 @@ class Draft:
                                  than its parent's
     probs    float32[n, vocab] | None   the law each token was *drawn* from, given its parent and
                                  its earlier siblings; None: the tokens were *chosen* (looked up,
-                                 top-k, pruned by score)
+                                 top-k, pruned by score). Rule `rejection` needs it
+
+    Where tokens are drawn, whether a node is there may hang on what was drawn before it, never on
+    what it is itself; and who stops drafting at what it drew must not draw with the same noise
+    again when the place is drafted again, because the next budget may hang on that.
 
     Mutates: nothing. Valid until: for ever. Raises: TokenTypeError, InputError. GIL: held.
     """
@@ -222,175 +211,3 @@ class DraftBatch(Sequence[Draft]):
 
     def __repr__(self) -> str:
         return f"DraftBatch({len(self)} drafts, {len(self.tokens)} nodes)"
-
-
-class Verdict:
-    """What became of a draft.
-
-    path    int32[a]       the accepted nodes of the draft, root to leaf
-    tokens  int32[a + 1]   what was committed: the path's tokens, then one of the target's own
-    topk    int32[n + 1, k] | None   the target's k likeliest tokens after the last committed token
-                           (row 0) and after node i (row i + 1); -1 where a node was not verified
-    hidden  [a + 1, d] | None        the target's hidden state at each committed token
-
-    The tokens may outnumber the path by more than one only where a drafter hears of nodes that
-    others proposed (`MergeDrafter`): the tokens are always all that was committed.
-
-    Mutates: nothing. Valid until: for ever. Raises: TokenTypeError, InputError. GIL: held.
-    """
-
-    __slots__ = ("hidden", "path", "tokens", "topk")
-    __hash__ = None  # type: ignore[assignment]
-
-    path: Int32s
-    tokens: Int32s
-    topk: Int32s | None
-    hidden: Any
-
-    def __init__(
-        self,
-        path: IntsLike,
-        tokens: IntsLike,
-        topk: Int32s | None = None,
-        hidden: Any = None,
-    ) -> None:
-        self.path = arrays.as_ints(path, "path")
-        self.tokens = arrays.as_tokens(tokens)
-        self.topk = topk
-        self.hidden = hidden
-        if topk is not None:
-            arrays.check_table(topk, "topk", "int32", "nodes + 1", "k")
-        arrays.check_path(
-            self.path, arrays.offsets_of([len(self.path)]), arrays.offsets_of([len(self.tokens)])
-        )
-
-    @classmethod
-    def _trusted(
-        cls, path: Int32s, tokens: Int32s, topk: Int32s | None = None, hidden: Any = None
-    ) -> Verdict:
-        self = object.__new__(cls)
-        self.path = path
-        self.tokens = tokens
-        self.topk = topk
-        self.hidden = hidden
-        return self
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Verdict) and arrays.same(self, other, Verdict.__slots__)
-
-    def __repr__(self) -> str:
-        return f"Verdict(path={arrays.short(self.path)}, tokens={arrays.short(self.tokens)})"
-
-
-class VerdictBatch(Sequence[Verdict]):
-    """B verdicts packed flat; the sequence of those verdicts.
-
-    tokens  int32[T]   offsets int32[B + 1]: verdict i is tokens[offsets[i]:offsets[i + 1]]
-    path    int32[A]   path_offsets int32[B + 1]: likewise; nodes count within each draft
-    topk    int32[M, k] | None  with topk_offsets int32[B + 1]        hidden [T, d] | None
-
-    Mutates: nothing. Valid until: for ever; items share its arrays. Raises: TokenTypeError,
-    InputError when constructed. GIL: held.
-    """
-
-    __slots__ = ("hidden", "offsets", "path", "path_offsets", "tokens", "topk", "topk_offsets")
-    __hash__ = None  # type: ignore[assignment]
-
-    tokens: Int32s
-    offsets: Int32s
-    path: Int32s
-    path_offsets: Int32s
-    topk: Int32s | None
-    topk_offsets: Int32s | None
-    hidden: Any
-
-    def __init__(
-        self,
-        tokens: IntsLike,
-        offsets: IntsLike,
-        path: IntsLike,
-        path_offsets: IntsLike,
-        topk: Int32s | None = None,
-        topk_offsets: IntsLike | None = None,
-        hidden: Any = None,
-    ) -> None:
-        self.tokens = arrays.as_tokens(tokens)
-        self.offsets = arrays.as_offsets(offsets, len(self.tokens), "offsets")
-        self.path = arrays.as_ints(path, "path")
-        self.path_offsets = arrays.as_offsets(
-            path_offsets, len(self.path), "path_offsets", self.offsets
-        )
-        self.topk = topk
-        self.hidden = hidden
-        self.topk_offsets = arrays.as_topk_offsets(topk, topk_offsets, self.offsets)
-        arrays.check_path(self.path, self.path_offsets, self.offsets)
-
-    @classmethod
-    def of(cls, verdicts: Sequence[Verdict]) -> VerdictBatch:
-        """`verdicts` packed: the batch itself if it is one already.
-
-        Mutates: nothing. Valid until: for ever. Raises: InputError if some verdicts have top-k (or
-        hidden states) and others have not. GIL: held.
-        """
-        if isinstance(verdicts, VerdictBatch):
-            return verdicts
-        verdicts = arrays.all_of(Verdict, verdicts, "verdicts")
-        topk = arrays.joined_or_none([v.topk for v in verdicts], "topk")
-        return cls._trusted(
-            arrays.joined([v.tokens for v in verdicts]),
-            arrays.offsets_of([len(v.tokens) for v in verdicts]),
-            arrays.joined([v.path for v in verdicts]),
-            arrays.offsets_of([len(v.path) for v in verdicts]),
-            topk,
-            None if topk is None else arrays.offsets_of([len(v.topk) for v in verdicts]),  # type: ignore[arg-type]
-            arrays.joined_or_none([v.hidden for v in verdicts], "hidden"),
-        )
-
-    @classmethod
-    def _trusted(
-        cls,
-        tokens: Int32s,
-        offsets: Int32s,
-        path: Int32s,
-        path_offsets: Int32s,
-        topk: Int32s | None = None,
-        topk_offsets: Int32s | None = None,
-        hidden: Any = None,
-    ) -> VerdictBatch:
-        self = object.__new__(cls)
-        self.tokens = tokens
-        self.offsets = offsets
-        self.path = path
-        self.path_offsets = path_offsets
-        self.topk = topk
-        self.topk_offsets = topk_offsets
-        self.hidden = hidden
-        return self
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @overload
-    def __getitem__(self, index: int) -> Verdict: ...
-    @overload
-    def __getitem__(self, index: slice) -> VerdictBatch: ...
-    def __getitem__(self, index: int | slice) -> Verdict | VerdictBatch:
-        if isinstance(index, slice):
-            return VerdictBatch.of([self[i] for i in range(len(self))[index]])
-        i = arrays.item_index(index, len(self), "verdicts")
-        own = slice(self.offsets[i], self.offsets[i + 1])
-        topk = None
-        if self.topk is not None and self.topk_offsets is not None:
-            topk = self.topk[self.topk_offsets[i] : self.topk_offsets[i + 1]]
-        return Verdict._trusted(
-            self.path[self.path_offsets[i] : self.path_offsets[i + 1]],
-            self.tokens[own],
-            topk,
-            None if self.hidden is None else self.hidden[own],
-        )
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, VerdictBatch) and arrays.same(self, other, VerdictBatch.__slots__)
-
-    def __repr__(self) -> str:
-        return f"VerdictBatch({len(self)} verdicts, {len(self.tokens)} tokens)"

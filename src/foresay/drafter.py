@@ -6,24 +6,31 @@ A request's life, from the drafter's side:
 
 The *request* owns its state; the *drafter* owns what requests share (groups, history, corpora,
 weights); the *engine* owns randomness, logits processing, stopping, budgets and KV. A drafter never
-sees a logits processor, an end-of-text id, a mask or a position. To sit out a step or to be
+sees a logits processor, an end-of-text id, a mask or a position; it is told by which parameters and
+which seed the request's tokens are chosen, and most need not know. To sit out a step or to be
 preempted is not an event: nothing is called and nothing is lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from foresay.arrays import Int32s, IntsLike, as_items, as_tokens
-from foresay.draft import Draft, Verdict, Wants
+from foresay.draft import Draft
 from foresay.errors import InputError, StateError
+from foresay.sampling.params import SamplingParams, check_seed
+from foresay.verdict import Verdict, Wants
 
 __all__ = [
     "MAX_BUDGET",
     "Drafter",
+    "SeededParams",
+    "Source",
     "as_budgets",
     "as_prompt",
     "as_states",
@@ -37,26 +44,82 @@ MAX_BUDGET = 4096
 """The most nodes that a draft may be asked to have."""
 
 
+@dataclass(frozen=True, slots=True)
+class SeededParams:
+    """By what a request's tokens are chosen: its parameters, and the seed of its noise.
+
+    With it a drafter can do what the target will do. Under rule `match` the token at position t is
+    argmax(processed logits + gumbel(seed, t, token)) with the noise of `foresay.sampling.noise`: a
+    drafter that chooses from its own law with the same noise agrees far more often than one that
+    draws by itself. Under rule `rejection` it may draw, with streams from `Stream.DRAFT` on, and
+    say in `Draft.probs` what it drew from.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError when constructed. GIL: held.
+    """
+
+    params: SamplingParams
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.params, SamplingParams):
+            raise InputError(f"params is {self.params!r}; SamplingParams are needed")
+        check_seed(self.seed)
+
+
+class Source(str, Enum):
+    """The kind of text that a token was drafted from; the best one comes first. It is its name
+    (`Source.OWN == "own"`), so it can be written down as it is.
+
+    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    """
+
+    OWN = "own"
+    """The request's own text: the prompt, and the answer so far."""
+    GROUP = "group"
+    """Other answers to the same prompt."""
+    HISTORY = "history"
+    """Earlier answers of the same tenant."""
+    CORPUS = "corpus"
+    """Recorded text in a file."""
+    USUAL = "usual"
+    """No place in particular: what is frequent in these texts."""
+    OTHER = "other"
+    """A drafter that does not say."""
+    MODEL = ""
+    """Nowhere: the target's own token."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
 @runtime_checkable
 class Drafter(Protocol[State]):
     """Guesses the next tokens of many requests at once.
 
     Some methods are optional, and callers look for them by name: `drop_group(group, tenant=None)`
     forgets a group at once, `bytes_used()`, `bytes_of(tenant)` and `tokens_held()` say what the
-    drafter keeps in memory, and `text(state)` returns prompt + observed tokens, for tests and
-    debugging.
+    drafter keeps in memory, `sources(state)` says of each node of the state's last draft which
+    `Source`s it came from, one or more, until the draft is observed, and `text(state)` returns
+    prompt + observed tokens, for tests and debugging.
     """
 
     wants: Wants
     """What the drafter asks to see in each verdict."""
 
     def begin(
-        self, prompt: Int32s, /, *, group: str | None = None, tenant: str | None = None
+        self,
+        prompt: Int32s,
+        /,
+        *,
+        group: str | None = None,
+        tenant: str | None = None,
+        sampling: SeededParams | None = None,
     ) -> State:
         """Start a request whose text so far is `prompt`, at the cost of O(prompt).
 
         Requests of one `group` (samples of one prompt) see each other's tokens as soon as they are
-        observed; requests of different tenants never see anything of each other.
+        observed; requests of different tenants never see anything of each other. `sampling` says by
+        what the request's tokens are chosen, None if the caller does not know.
 
         Mutates: the drafter's shared store, if the request has a group.
         Valid until: `finish` of the returned state.

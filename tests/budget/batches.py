@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from foresay.budget.load import Chosen, Load, StepFacts
-from foresay.draft import Draft, DraftBatch, Verdict
+from foresay.draft import Draft, DraftBatch
+from foresay.verdict import Verdict
 
 
 def load_of(*contexts: int, room: int | list[int] = 1000, **more: Any) -> Load:

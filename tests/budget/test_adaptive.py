@@ -15,7 +15,8 @@ from foresay.budget.calibration import DepthCalibration, ScoreCalibration
 from foresay.budget.cost import StepCost
 from foresay.budget.load import Chosen, Load, StepFacts
 from foresay.budget.policy import Fixed, Policy
-from foresay.draft import DraftBatch, VerdictBatch
+from foresay.draft import DraftBatch
+from foresay.verdict import VerdictBatch
 
 Array = NDArray[Any]
 

@@ -10,8 +10,9 @@ from foresay.budget.adaptive import Adaptive
 from foresay.budget.cost import StepCost
 from foresay.budget.load import depths_of, keep, within_room
 from foresay.budget.policy import Fixed
-from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch
+from foresay.draft import Draft, DraftBatch
 from foresay.errors import InputError
+from foresay.verdict import TopK, Verdict, VerdictBatch
 
 
 def test_depths_by_hand() -> None:
@@ -46,27 +47,35 @@ def test_probs_are_kept_with_their_nodes() -> None:
     assert kept is not None and kept.tolist() == probs[1:].tolist()
 
 
+def topk(*tokens: int) -> TopK:
+    """A row for each token, which has as log probability its negative."""
+    column = np.array([tokens]).T
+    return TopK(column.astype(np.int32), -column.astype(np.float32))
+
+
 def test_paths_go_back_to_the_drafters_numbers() -> None:
     batch = DraftBatch.of(
         [Draft([10, 11, 12, 13], [-1, 0, -1, 2]), Draft.empty(), Draft([20, 21], [-1, -1])]
     )
     chosen = keep(batch, np.array([2, 3, 5]))
     verdicts = [
-        Verdict([0, 1], [12, 13, 7], np.array([[1], [2], [3]], np.int32)),
-        Verdict([], [8], np.array([[4]], np.int32)),
-        Verdict([0], [21, 9], np.array([[5], [6]], np.int32)),
+        Verdict([0, 1], [12, 13, 7], topk(1, 2, 3)),
+        Verdict([], [8], topk(4)),
+        Verdict([0], [21, 9], topk(5, 6)),
     ]
     back = chosen.original_paths(verdicts)
     assert [v.path.tolist() for v in back] == [[2, 3], [], [1]]
     assert [v.tokens.tolist() for v in back] == [[12, 13, 7], [8], [21, 9]]
-    found = [None if v.topk is None else v.topk.ravel().tolist() for v in back]
+    found = [None if v.topk is None else v.topk.tokens.ravel().tolist() for v in back]
     assert found == [[1, -1, -1, 2, 3], [4], [5, -1, 6]]
+    found = [None if v.topk is None else v.topk.logprobs.ravel().tolist() for v in back]
+    assert found == [[-1, -np.inf, -np.inf, -2, -3], [-4], [-5, -np.inf, -6]]
     VerdictBatch(
         back.tokens, back.offsets, back.path, back.path_offsets, back.topk, back.topk_offsets
     )
     with pytest.raises(InputError, match="2 verdicts but 3 drafts"):
         chosen.original_paths(verdicts[:2])
-    short = [Verdict([], [1], np.array([[1]], np.int32))] * 3
+    short = [Verdict([], [1], topk(1))] * 3
     with pytest.raises(InputError, match="topk has 3 rows for 3 nodes"):
         chosen.original_paths(short)
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from foresay.bench.demo import Comparison, Demo, DemoPrompt, built_in_prompts, compare, write_corpus
-from foresay.cli.sources import SOURCES, Span, marked, spans
+from foresay.cli.sources import MARKS, Span, marked, spans
+from foresay.drafter import Source
 from foresay.drafters.suffix import SuffixDrafter
 from foresay.engine.llm import LLM, Result
 from foresay.engine.request import RequestStats
@@ -21,7 +22,7 @@ from foresay.sampling.params import SamplingParams
 from tiny import Done, call, one_thread, save_model
 
 
-def result(tokens: list[int], sources: list[str] | None = None, error: Any = None) -> Result:
+def result(tokens: list[int], sources: list[Source] | None = None, error: Any = None) -> Result:
     stats = RequestStats(steps=max(len(tokens) // 2, 1), tokens=len(tokens))
     reason = "length" if error is None else "error"
     return Result("p", [1], 0, "text", tokens, reason, error, None, sources, stats)  # type: ignore[arg-type]
@@ -71,7 +72,10 @@ def compared(plain: list[list[Result]], fast: list[list[Result]]) -> Demo:
 
 def test_identical_texts_are_found_identical() -> None:
     group = [result([1, 2, 3, 4]), result([5, 6])]
-    fast = [result([1, 2, 3, 4], ["own", "own", "", ""]), result([5, 6], ["group", ""])]
+    fast = [
+        result([1, 2, 3, 4], [Source.OWN, Source.OWN, Source.MODEL, Source.MODEL]),
+        result([5, 6], [Source.GROUP, Source.MODEL]),
+    ]
     demo = compared([group, [result([7])]], [fast, [result([7])]])
     assert demo.total.identical and demo.total.prompt is None
     assert demo.total.fast.tokens == 7 and demo.total.fast.steps == 4
@@ -124,29 +128,31 @@ def decode(tokens: Sequence[int]) -> str:
 def test_spans_join_neighbours_and_keep_characters_whole() -> None:
     text = "so: naïve"
     tokens = list(text.encode())
-    sources = [""] * 4 + ["own"] * 3 + ["group"] + ["own", ""]
+    own, group, model = Source.OWN, Source.GROUP, Source.MODEL
+    sources = [model] * 4 + [own] * 3 + [group] + [own, model]
     pieces = spans(tokens, sources, decode)
     assert "".join(piece.text for piece in pieces) == text
-    expected = [("so: ", ""), ("na", "own"), ("ï", "group"), ("v", "own"), ("e", "")]
+    expected = [("so: ", model), ("na", own), ("ï", group), ("v", own), ("e", model)]
     assert pieces == [Span(*pair) for pair in expected]
-    assert spans(tokens, [], decode) == [Span(text, "")]
+    assert spans(tokens, [], decode) == [Span(text, model)]
     assert spans([], [], decode) == []
-    assert spans(tokens, sources, decode, ["ï"])[-1] == Span("na", "own")
-    assert spans(list(text.encode())[:7], ["own"] * 7, decode) == [Span("so: na\ufffd", "own")]
+    assert spans(tokens, sources, decode, ["ï"])[-1] == Span("na", own)
+    assert spans(list(text.encode())[:7], [own] * 7, decode) == [Span("so: na\ufffd", own)]
 
 
 def test_brackets_leave_white_space_outside() -> None:
     pieces = [
-        Span("It is", ""),
-        Span(" a long day\n", "own"),
-        Span(" \n", "group"),
-        Span("x", "mine"),
+        Span("It is", Source.MODEL),
+        Span(" a long day\n", Source.OWN),
+        Span(" \n", Source.GROUP),
+        Span("x", Source.OTHER),
     ]
     assert marked(pieces) == "It is «a long day»\n \n⟪x⟫"
 
 
 def test_sources_are_told_apart_without_colours() -> None:
-    drafted = [source for name, source in SOURCES.items() if name]
+    assert set(MARKS) == set(Source)
+    drafted = [mark for source, mark in MARKS.items() if source != Source.MODEL]
     assert len({source.left for source in drafted}) == len(drafted)
     shapes = {tuple(source.style.split()[1:]) for source in drafted}
     assert len(shapes) == len(drafted) and () not in shapes

@@ -449,8 +449,8 @@ def test_a_drafter_that_does_not_listen_is_not_asked_again(
 
 def test_a_drafter_that_wants_more_is_refused(target: Target) -> None:
     drafter = Scripted({})
-    drafter.wants = Wants(topk=4)
-    with pytest.raises(InputError, match=r"the drafter wants Wants\(topk=4"):
+    drafter.wants = Wants(topk=zoo.VOCABULARY + 1)
+    with pytest.raises(InputError, match="wants the 129 likeliest tokens; the model has 128"):
         Engine(target, drafter)
 
 

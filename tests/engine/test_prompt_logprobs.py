@@ -15,12 +15,13 @@ from foresay import SamplingParams
 from foresay.drafters import SuffixDrafter
 from foresay.engine import engine as engine_module
 from foresay.engine.engine import Engine
-from foresay.engine.logprobs import TokenLogprob, note_prompt_logprobs
+from foresay.engine.logprobs import note_prompt_logprobs
 from foresay.engine.pages import PAGE
 from foresay.engine.request import Request
 from foresay.errors import InputError
 from foresay.models.load import target_of
 from foresay.models.target import Part, Target
+from foresay.sampling.logprobs import TokenLogprob
 from models import zoo
 
 SHORT = SamplingParams(temperature=0, max_tokens=5)

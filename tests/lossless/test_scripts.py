@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from foresay.arrays import Floats
-from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch
+from foresay.draft import Draft, DraftBatch
 from foresay.errors import InputError
 from foresay.lossless.script_controls import CONTROLS
 from foresay.lossless.scripts import (
@@ -23,6 +23,7 @@ from foresay.lossless.scripts import (
 )
 from foresay.lossless.toy import GUESSES, Plan, Toy, plain, some_asks
 from foresay.sampling import Ask, SamplingParams
+from foresay.verdict import Verdict, VerdictBatch
 
 QUICK = 120
 

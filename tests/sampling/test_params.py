@@ -14,7 +14,7 @@ from foresay.sampling.noise import philox, seed_of_sample
 
 FIELDS = (
     "max_tokens temperature top_k top_p min_p repetition_penalty presence_penalty frequency_penalty"
-    " logit_bias stop seed logprobs n ignore_eos min_tokens"
+    " logit_bias stop seed logprobs n ignore_eos min_tokens rule"
 )
 
 
@@ -83,6 +83,14 @@ def test_asks() -> None:
         Ask(SamplingParams(), -5, [1])
     with pytest.raises(TokenTypeError, match="int64"):
         Ask(SamplingParams(), 0, np.zeros(2, np.int64))
+
+
+@pytest.mark.parametrize("rule", ["Match", "", None, 1, ["match"]])
+def test_what_is_no_rule(rule: Any) -> None:
+    assert SamplingParams().rule == "match"
+    assert SamplingParams(rule="rejection").rule == "rejection"
+    with pytest.raises(InputError, match=r"rule is .*; valid are 'match' and 'rejection'"):
+        SamplingParams(rule=rule)
 
 
 def test_what_stops_an_answer() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -9,11 +11,14 @@ import pytest
 import torch
 
 from foresay import Draft, DraftBatch, Verdict
-from foresay.errors import ForesayError, InputError
+from foresay.arrays import Floats
+from foresay.errors import ForesayError, InputError, LogitsError
+from foresay.lossless.toy import GUESSES, Plan, Toy, some_asks
 from foresay.sampling import Ask, AskBatch, SamplingParams, reference
 from foresay.sampling.batched.match import Kernel, match
 from foresay.sampling.batched.rejection import rejection
 from foresay.sampling.batched.verdicts import Verified
+from foresay.sampling.batched.verify import verify
 from sampling.cases import Case, ask, drawn_draft, random_ask, random_rows, table
 
 CASES = table()
@@ -243,3 +248,42 @@ def test_logits_in_float64_are_those_of_float32(kernel: Any) -> None:
     for rule in (match, rejection):
         short = rule(drafts, wide.float(), asks, kernel=kernel)
         assert rule(drafts, wide, asks, kernel=kernel).verdicts == short.verdicts
+
+
+def test_each_request_is_verified_by_its_own_rule() -> None:
+    """Both rules, drawn and chosen, in one batch: each verdict is the one of the readable rule."""
+    rng, toy = random.Random(5), Toy(12, 1, bad=0.05)
+    for _ in range(30):
+        asks, drafts, logits = list[Ask](), list[Draft](), list[Floats]()
+        laws: dict[int, Floats] = {}
+        for asked in some_asks(rng, toy.vocabulary):
+            rule: Literal["match", "rejection"] = rng.choice(["match", "rejection"])
+            one = replace(asked, params=replace(asked.params, rule=rule))
+            tokens, parents = GUESSES[rng.randrange(6)](rng, Plan(one, (1, 2, 3), toy))
+            draft = Draft(tokens, parents)
+            if rule == "rejection" and len(draft) and rng.random() < 0.5:
+                some = np.random.default_rng(rng.randrange(99))
+                probs = some.dirichlet(np.ones(toy.vocabulary), len(draft))
+                laws[len(asks)] = probs.astype(np.float32)
+            asks.append(one)
+            drafts.append(draft)
+            logits.append(toy.rows(np.asarray(one.prompt), draft))
+        batch, rows = DraftBatch.of(drafts), np.concatenate(logits)
+        found = verify(batch, torch.from_numpy(rows), AskBatch.of(asks), laws)
+        begin = 0
+        for at, (one, draft, own) in enumerate(zip(asks, drafts, logits, strict=True)):
+            rule_of = reference.match if one.params.rule == "match" else reference.rejection
+            drawn = Draft(draft.tokens, draft.parents, None, laws.get(at))
+            try:
+                expected = rule_of(drawn, own, one)
+            except LogitsError as error:
+                assert str(found.failures[at]) == f"request {at}: {error}"
+                assert not len(found.verdicts[at].tokens)
+                begin += len(own)
+                continue
+            assert at not in found.failures
+            assert found.verdicts[at] == expected
+            nodes = [-1, *expected.path.tolist()][: len(expected.tokens)]
+            place = slice(found.verdicts.offsets[at], found.verdicts.offsets[at + 1])
+            assert found.rows[place].tolist() == [begin + node + 1 for node in nodes]
+            begin += len(own)

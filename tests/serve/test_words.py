@@ -13,9 +13,9 @@ from tokenizers import Tokenizer as Inner
 from tokenizers import decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from foresay.engine.logprobs import TokenLogprob
 from foresay.engine.text import AnswerText
 from foresay.models.tokenizer import Tokenizer
+from foresay.sampling.logprobs import TokenLogprob
 from foresay.sampling.params import SamplingParams
 from foresay.serve.answer import Shape
 from foresay.serve.question import Question

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from foresay.corpus import build
 from foresay.counts import tokens_per_step
+from foresay.drafter import Source
 from foresay.models.progress import Progress, silent
 from foresay.sampling.params import SamplingParams
 
@@ -136,10 +137,11 @@ class Demo:
         )
 
     @property
-    def sources(self) -> Counter[str]:
-        """How many tokens were drafted from where; "" counts the target's own."""
+    def sources(self) -> Counter[Source]:
+        """How many tokens were drafted from where."""
         results = self.total.fast.results
-        return Counter(s for r in results for s in r.sources or [""] * len(r.token_ids))
+        own = Source.MODEL
+        return Counter(s for r in results for s in r.sources or [own] * len(r.token_ids))
 
 
 def built_in_prompts(max_tokens: int) -> list[DemoPrompt]:

@@ -21,11 +21,12 @@ from typing import Any, Literal
 import numpy as np
 
 from foresay.counts import tokens_per_step
-from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch
+from foresay.draft import Draft, DraftBatch
 from foresay.drafter import Drafter
 from foresay.drafters.lineup import Share
 from foresay.errors import InputError, UnknownGroup
 from foresay.traces import Trace, staggered
+from foresay.verdict import Verdict, VerdictBatch
 
 __all__ = ["BUCKET", "ReplayResult", "chain_nodes", "replay", "walk"]
 

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresay.arrays import Int32s
-from foresay.draft import DraftBatch, Verdict, VerdictBatch
+from foresay.draft import DraftBatch
 from foresay.errors import InputError
+from foresay.verdict import TopK, Verdict, VerdictBatch
 
 __all__ = [
     "Chosen",
@@ -108,7 +109,7 @@ class Chosen:
     def original_paths(self, verdicts: Sequence[Verdict]) -> VerdictBatch:
         """Verdicts on `drafts` as verdicts on the proposal: what the drafter is to observe.
 
-        The rows of `topk` move to the nodes' old places; nodes that were not verified get -1.
+        The rows of `topk` move to the nodes' old places; nodes that were not verified have none.
 
         Raises: InputError for a number of verdicts, or of rows of topk, that does not fit the
         drafts.
@@ -128,7 +129,7 @@ class Chosen:
             batch.tokens, batch.offsets, path, batch.path_offsets, topk, rows, batch.hidden
         )
 
-    def _original_rows(self, topk: Int32s, rows: Int32s) -> tuple[Int32s, Int32s]:
+    def _original_rows(self, topk: TopK, rows: Int32s) -> tuple[TopK, Int32s]:
         one_each = np.arange(len(self.whole), dtype=np.int32)  # a row for the text before the draft
         if not np.array_equal(rows, self.drafts.offsets + one_each):
             raise InputError(
@@ -136,13 +137,14 @@ class Chosen:
                 "drafts; each draft has one row more than it has nodes"
             )
         whole = self.whole + one_each
-        moved = np.full((int(whole[-1]), topk.shape[1]), -1, np.int32)
-        moved[whole[:-1]] = topk[rows[:-1]]
+        moved = np.full(int(whole[-1]), -1, np.int64)
+        moved[whole[:-1]] = rows[:-1]
         counts = np.diff(self.drafts.offsets)
         first = np.repeat(rows[:-1] - self.drafts.offsets[:-1], counts)
-        source = first + np.arange(1, len(self.kept) + 1)
-        moved[np.repeat(whole[:-1] + 1, counts) + self.kept] = topk[source]
-        return moved, whole
+        moved[np.repeat(whole[:-1] + 1, counts) + self.kept] = first + np.arange(
+            1, len(self.kept) + 1
+        )
+        return topk.take(moved), whole
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -89,8 +89,8 @@ def generate(
     given them as a user's messages. On a terminal a single answer appears as it is written.
 
     With --sources tokens that were guessed are coloured by where the guess was from, and stand in
-    brackets where there are no colours: «own text», ⟦group⟧, ⟨history⟩, ⌊corpus⌋, ¦usual¦. The
-    others are the model's own.
+    brackets where there are no colours: «own text», ⟦group⟧, ⟨history⟩, ⌊corpus⌋, ¦usual¦,
+    ⟪other⟫. The rest is the model's own.
 
     \b
     Examples:

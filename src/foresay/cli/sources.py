@@ -9,23 +9,24 @@ from rich.console import Console
 from rich.text import Text
 
 from foresay.cli.show import harmless
+from foresay.drafter import Source
 from foresay.engine.text import AnswerText
 
 __all__ = [
-    "SOURCES",
+    "MARKS",
+    "Mark",
     "Span",
     "in_colour",
     "marked",
     "print_legend",
     "print_marked",
-    "source_of",
     "spans",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A kind of text that guesses come from, and how it is shown."""
+class Mark:
+    """How tokens of one source are shown."""
 
     about: str
     left: str
@@ -34,33 +35,29 @@ class Source:
     """No two have the same shape: who sees no colours sees bold, italic and underlined text."""
 
 
-SOURCES = {
-    "own": Source("own text: the prompt, and the answer so far", "«", "»", "green underline"),
-    "group": Source("group: other samples of the same prompt", "⟦", "⟧", "cyan bold"),
-    "history": Source("history: earlier answers", "⟨", "⟩", "magenta italic"),
-    "corpus": Source("corpus: recorded text in a file", "⌊", "⌋", "yellow bold underline"),
-    "usual": Source("usual: frequent tokens of these texts", "¦", "¦", "blue italic underline"),
-    "": Source("the model's own token", " ", " ", ""),
+MARKS = {
+    Source.OWN: Mark("own text: the prompt, and the answer so far", "«", "»", "green underline"),
+    Source.GROUP: Mark("group: other samples of the same prompt", "⟦", "⟧", "cyan bold"),
+    Source.HISTORY: Mark("history: earlier answers", "⟨", "⟩", "magenta italic"),
+    Source.CORPUS: Mark("corpus: recorded text in a file", "⌊", "⌋", "yellow bold underline"),
+    Source.USUAL: Mark("usual: frequent tokens of these texts", "¦", "¦", "blue italic underline"),
+    Source.OTHER: Mark("other: a drafter that does not say", "⟪", "⟫", "red bold italic"),
+    Source.MODEL: Mark("the model's own token", " ", " ", ""),
 }
-"""By their names in `Result.sources`, in the order of a legend."""
-
-
-def source_of(name: str) -> Source:
-    """How a source is shown, also one that only its drafter knows."""
-    return SOURCES.get(name) or Source(name, "⟪", "⟫", "bold italic")
+"""In the order of a legend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of an answer whose tokens were drafted from one kind of text; "": the model's own."""
+    """A piece of an answer whose tokens have one source."""
 
     text: str
-    source: str
+    source: Source
 
 
 def spans(
     tokens: Sequence[int],
-    sources: Sequence[str],
+    sources: Sequence[Source],
     decode: Callable[[Sequence[int]], str],
     stops: Sequence[str] = (),
     least: int = 0,
@@ -72,18 +69,18 @@ def spans(
     """
     answer = AnswerText(decode, stops, least)
     pieces: list[Span] = []
-    known = [*sources, *[""] * (len(tokens) - len(sources))]
+    known = [*sources, *[Source.MODEL] * (len(tokens) - len(sources))]
     for token, source in zip(tokens, known, strict=False):
         ended = answer.add(token)
         _append(pieces, answer.take(), source)
         if ended:
             break
     answer.finish()
-    _append(pieces, answer.take(ended=True), known[len(tokens) - 1] if tokens else "")
+    _append(pieces, answer.take(ended=True), known[len(tokens) - 1] if tokens else Source.MODEL)
     return pieces
 
 
-def _append(pieces: list[Span], text: str, source: str) -> None:
+def _append(pieces: list[Span], text: str, source: Source) -> None:
     if not text:
         return
     if pieces and pieces[-1].source == source:
@@ -101,8 +98,8 @@ def marked(pieces: Sequence[Span]) -> str:
     """The text with brackets, whose shape tells the source."""
     out = []
     for before, text, after, source in _bare(pieces):
-        shown = source_of(source)
-        out += [before, shown.left + text + shown.right if source and text else text, after]
+        mark, guessed = MARKS[source], source != Source.MODEL
+        out += [before, mark.left + text + mark.right if guessed and text else text, after]
     return "".join(out)
 
 
@@ -114,27 +111,28 @@ def print_marked(pieces: Sequence[Span]) -> None:
         return
     shown = Text()
     for before, text, after, source in _bare([Span(harmless(p.text), p.source) for p in pieces]):
-        shown.append(before).append(text, source_of(source).style).append(after)
+        shown.append(before).append(text, MARKS[source].style).append(after)
     console.print(shown, soft_wrap=True)
 
 
-def print_legend(tokens: Mapping[str, int]) -> None:
+def print_legend(tokens: Mapping[Source, int]) -> None:
     """What the colours or brackets mean, and how many tokens were drafted from where."""
     console = Console(highlight=False)
     colours = in_colour(console)
-    rows = [*SOURCES, *(name for name in tokens if name not in SOURCES)]
     all_tokens = max(sum(tokens.values()), 1)
-    for name in rows:
-        source, count = source_of(name), tokens.get(name, 0)
-        sample = Text(f"{source.left}text{source.right}")
+    for source, mark in MARKS.items():
+        count = tokens.get(source, 0)
+        if source == Source.OTHER and not count:
+            continue
+        sample = Text(f"{mark.left}text{mark.right}")
         if colours:
-            sample = Text("text", source.style)
+            sample = Text("text", mark.style)
         sample.pad_right(8 - len(sample))
-        said = f"{source.about:<46}{count:>6} tokens {count / all_tokens:>5.0%}"
+        said = f"{mark.about:<46}{count:>6} tokens {count / all_tokens:>5.0%}"
         console.print(sample + Text(said), soft_wrap=True)
 
 
-def _bare(pieces: Sequence[Span]) -> Iterator[tuple[str, str, str, str]]:
+def _bare(pieces: Sequence[Span]) -> Iterator[tuple[str, str, str, Source]]:
     """White space before, the text, white space after, the source: space is not marked."""
     for piece in pieces:
         text = piece.text.strip()

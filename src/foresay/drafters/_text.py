@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 
 from foresay._core import Request
 from foresay.arrays import Int32s, IntsLike, as_items
-from foresay.draft import DraftBatch, Verdict, VerdictBatch, Wants
-from foresay.drafter import as_prompt
+from foresay.draft import DraftBatch
+from foresay.drafter import SeededParams, Source, as_prompt
 from foresay.errors import InputError, StateError
+from foresay.verdict import Verdict, VerdictBatch, Wants
 
 if TYPE_CHECKING:
     from foresay._core import TextDrafter as Core
 
-SOURCES = ("own", "group", "history", "corpus")
-"""The kinds of text a guess can come from, in the order of the bits of `sources`."""
+_BITS = (Source.OWN, Source.GROUP, Source.HISTORY, Source.CORPUS)
+"""What the bits of the core's `kinds` mean."""
 
 
 def default_threads(processes: int = 1) -> int:
@@ -62,9 +63,16 @@ class TextDrafter:
         self._scored = scored
 
     def begin(
-        self, prompt: IntsLike, /, *, group: str | None = None, tenant: str | None = None
+        self,
+        prompt: IntsLike,
+        /,
+        *,
+        group: str | None = None,
+        tenant: str | None = None,
+        sampling: SeededParams | None = None,
     ) -> Request:
-        """Start a request, at 0.1 to 0.3 microseconds per prompt token.
+        """Start a request, at 0.1 to 0.3 microseconds per prompt token. How its tokens are chosen
+        changes nothing.
 
         Mutates: the group's text, which gets a new sequence. Valid until: `finish`.
         Raises: TokenTypeError, InputError for an empty prompt, a token out of range, or more tokens
@@ -150,14 +158,14 @@ class TextDrafter:
         _check_name("tenant", tenant, needed=True)
         self._core.drop_tenant(tenant)
 
-    def sources(self, state: Request, /) -> list[tuple[str, ...]]:
+    def sources(self, state: Request, /) -> list[tuple[Source, ...]]:
         """Which kinds of text had seen each node of the state's last draft, node by node.
 
         Mutates: nothing. Valid until: for ever; empty once the draft was observed. Raises:
         StateError. GIL: held.
         """
         return [
-            tuple(name for bit, name in enumerate(SOURCES) if kinds >> bit & 1)
+            tuple(source for bit, source in enumerate(_BITS) if kinds >> bit & 1) or (Source.USUAL,)
             for kinds in self._core.kinds(_as_state(state))
         ]
 

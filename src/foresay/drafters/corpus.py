@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from foresay import _core
 from foresay.arrays import IntsLike, check_flag
 from foresay.corpus import open_corpus
+from foresay.drafter import SeededParams
 from foresay.drafters._text import TextDrafter, default_threads
 from foresay.errors import InputError
 
@@ -57,9 +58,15 @@ class CorpusDrafter(TextDrafter):
         super().__init__(core, scored=True)
 
     def begin(
-        self, prompt: IntsLike, /, *, group: str | None = None, tenant: str | None = None
+        self,
+        prompt: IntsLike,
+        /,
+        *,
+        group: str | None = None,
+        tenant: str | None = None,
+        sampling: SeededParams | None = None,
     ) -> Request:
-        """Start a request; its group and tenant are not looked at.
+        """Start a request; its group, its tenant and how its tokens are chosen are not looked at.
 
         Mutates: nothing the caller can see. Valid until: `finish`. Raises: TokenTypeError,
         InputError for an empty prompt, a token out of range, or more tokens than a request may

@@ -26,9 +26,11 @@ from typing import Any
 import numpy as np
 
 from foresay.arrays import Int32s, IntsLike
-from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
+from foresay.draft import Draft, DraftBatch
 from foresay.drafter import (
     Drafter,
+    SeededParams,
+    Source,
     as_budgets,
     as_prompt,
     as_states,
@@ -36,6 +38,7 @@ from foresay.drafter import (
     check_lengths,
 )
 from foresay.errors import InputError, StateError, UnknownGroup
+from foresay.verdict import Verdict, VerdictBatch, Wants
 
 __all__ = ["MergeDrafter", "MergeState"]
 
@@ -43,11 +46,10 @@ __all__ = ["MergeDrafter", "MergeState"]
 class _Union:
     """The nodes of one merged proposal and, per drafter, where its own nodes went."""
 
-    __slots__ = ("draft", "homes", "sources")
+    __slots__ = ("draft", "homes")
 
-    def __init__(self, draft: Draft, sources: list[tuple[int, ...]], homes: list[Int32s]) -> None:
+    def __init__(self, draft: Draft, homes: list[Int32s]) -> None:
         self.draft = draft
-        self.sources = sources  # per merged node: the drafters that proposed it
         self.homes = homes  # per drafter: merged index of each of its own nodes, -1 if cut
 
 
@@ -70,7 +72,8 @@ class MergeDrafter:
     """Asks each drafter for a full budget of nodes and proposes the best of their union.
 
     Each drafter hears of every commit: its verdict has all committed tokens, and a path in the
-    indices of its *own* last proposal, without the nodes that only others proposed.
+    indices of its *own* last proposal, without the nodes that only others proposed. What one of
+    them wants of the target is asked for, and told to those who want it.
 
     Mutates: owns nothing but the drafters. Valid until: for ever. Raises: InputError for no drafter
     or a prior outside 0 … 1. GIL: held, except where a drafter releases it.
@@ -90,7 +93,13 @@ class MergeDrafter:
         self._prior = prior
 
     def begin(
-        self, prompt: IntsLike, /, *, group: str | None = None, tenant: str | None = None
+        self,
+        prompt: IntsLike,
+        /,
+        *,
+        group: str | None = None,
+        tenant: str | None = None,
+        sampling: SeededParams | None = None,
     ) -> MergeState:
         """Start the request in every drafter.
 
@@ -101,7 +110,7 @@ class MergeDrafter:
         states: list[Any] = []
         try:
             for drafter in self.drafters:
-                states.append(drafter.begin(tokens, group=group, tenant=tenant))
+                states.append(drafter.begin(tokens, group=group, tenant=tenant, sampling=sampling))
         except BaseException:
             for drafter, state in zip(self.drafters, states, strict=False):
                 drafter.finish(state)
@@ -142,8 +151,10 @@ class MergeDrafter:
         for at, (state, verdict) in enumerate(zip(states, items, strict=True)):
             _check_fit(at, verdict, len(state.last.draft) if state.last else 0)
         batches = [
-            VerdictBatch.of([_own(v, s.last, k) for s, v in zip(states, items, strict=True)])
-            for k in range(len(self.drafters))
+            VerdictBatch.of(
+                [_own(v, s.last, k, drafter.wants) for s, v in zip(states, items, strict=True)]
+            )
+            for k, drafter in enumerate(self.drafters)
         ]
         for k, drafter in enumerate(self.drafters):
             drafter.observe([state.states[k] for state in states], batches[k])
@@ -225,13 +236,24 @@ class MergeDrafter:
             )
         return texts[0]
 
-    def sources(self, state: MergeState, /) -> list[tuple[int, ...]]:
-        """Which drafters (by position) proposed each node of the state's last proposal.
+    def sources(self, state: MergeState, /) -> list[tuple[Source, ...]]:
+        """Where the drafters that proposed a node have it from, all of them together, for each node
+        of the state's last proposal; `Source.OTHER` of a drafter that does not say.
 
-        Mutates: nothing. Valid until: for ever, it is a copy. Raises: StateError. GIL: held.
+        Valid until: for ever; empty once the draft was observed. Raises: StateError. GIL: as the
+        drafters.
         """
         as_states([state], MergeState, self)
-        return list(state.last.sources) if state.last else []
+        if state.last is None:
+            return []
+        found: list[set[Source]] = [set() for _ in range(len(state.last.draft))]
+        for drafter, inner, home in zip(self.drafters, state.states, state.last.homes, strict=True):
+            say = getattr(drafter, "sources", None)
+            said = [(Source.OTHER,)] * len(home) if say is None else say(inner)
+            for node, its in zip(home.tolist(), said, strict=True):
+                if node >= 0:
+                    found[node].update(its)
+        return [tuple(source for source in Source if source in node) for node in found]
 
 
 def _merge(drafts: Sequence[Draft], budget: int, prior: float) -> _Union:
@@ -277,8 +299,7 @@ def _merge(drafts: Sequence[Draft], budget: int, prior: float) -> _Union:
         place[[parents[v] for v in best]] if best else np.empty(0, np.int32),
         np.array([merged[v] for v in best], np.float32),
     )
-    sources = [tuple(misses[v]) for v in best]
-    return _Union(draft, sources, [place[home] if home else place[:0] for home in homes])
+    return _Union(draft, [place[home] if home else place[:0] for home in homes])
 
 
 def _check_fit(at: int, verdict: Verdict, size: int) -> None:
@@ -294,19 +315,15 @@ def _check_fit(at: int, verdict: Verdict, size: int) -> None:
         )
 
 
-def _own(verdict: Verdict, union: _Union | None, k: int) -> Verdict:
-    """`verdict` as drafter k has to hear it."""
-    if union is None or (not len(verdict.path) and verdict.topk is None):
-        return verdict
-    home = union.homes[k]
+def _own(verdict: Verdict, union: _Union | None, k: int, wants: Wants) -> Verdict:
+    """`verdict` as drafter k has to hear it: in its own nodes, and with what it wants."""
+    home = np.empty(0, np.int32) if union is None else union.homes[k]
     # Both run from root to leaf, and a drafter's tree holds whole root paths: what it did not
     # propose is always the end of the path.
     at = {node: i for i, node in enumerate(home.tolist()) if node >= 0}
     path = [at[node] for node in verdict.path.tolist() if node in at]
-    topk = verdict.topk
-    if topk is not None:
-        rows = np.full((len(home) + 1, topk.shape[1]), -1, topk.dtype)
-        rows[0] = topk[0]
-        rows[1:][home >= 0] = topk[1:][home[home >= 0]]
-        topk = rows
-    return Verdict._trusted(np.array(path, np.int32), verdict.tokens, topk, verdict.hidden)
+    topk, hidden = None, verdict.hidden if wants.hidden else None
+    if wants.topk and verdict.topk is not None:
+        rows = np.append(0, np.where(home < 0, -1, home + 1))
+        topk = verdict.topk.take(rows).first(wants.topk)
+    return Verdict._trusted(np.array(path, np.int32), verdict.tokens, topk, hidden)

@@ -12,9 +12,10 @@ from typing import Literal
 import numpy as np
 
 from foresay.arrays import Int32s, IntsLike
-from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
-from foresay.drafter import as_budgets, as_prompt, as_states, check_lengths
+from foresay.draft import Draft, DraftBatch
+from foresay.drafter import SeededParams, Source, as_budgets, as_prompt, as_states, check_lengths
 from foresay.errors import InputError
+from foresay.verdict import Verdict, VerdictBatch, Wants
 
 __all__ = ["NgramDrafter", "NgramState"]
 
@@ -25,13 +26,14 @@ class NgramState:
     Mutates: only its drafter writes to it. Valid until: `finish`. Raises: nothing. GIL: held.
     """
 
-    __slots__ = ("buffer", "finished", "length", "owner")
+    __slots__ = ("buffer", "drafted", "finished", "length", "owner")
 
     def __init__(self, owner: NgramDrafter, prompt: Int32s) -> None:
         self.owner = owner
         self.length = len(prompt)
         self.buffer = np.empty(max(64, 2 * self.length), np.int32)
         self.buffer[: self.length] = prompt
+        self.drafted = 0  # nodes of the last proposal
         self.finished = False
 
 
@@ -65,9 +67,15 @@ class NgramDrafter:
         self._tokens = 0
 
     def begin(
-        self, prompt: IntsLike, /, *, group: str | None = None, tenant: str | None = None
+        self,
+        prompt: IntsLike,
+        /,
+        *,
+        group: str | None = None,
+        tenant: str | None = None,
+        sampling: SeededParams | None = None,
     ) -> NgramState:
-        """Start a request. Group and tenant are accepted and change nothing.
+        """Start a request. Group, tenant and sampling are accepted and change nothing.
 
         Mutates: nothing shared. Valid until: `finish`. Raises: TokenTypeError, InputError for an
         empty prompt or a token out of range. GIL: held.
@@ -80,14 +88,16 @@ class NgramDrafter:
     def propose(self, states: Sequence[NgramState], budgets: Sequence[int], /) -> DraftBatch:
         """A chain of at most the budget per state, in O(text) with a small constant.
 
-        Mutates: nothing. Valid until: for ever. Raises: StateError, InputError for a budget
-        outside 0 … 4096, a state that is there twice or lengths that differ. GIL: held.
+        Mutates: nothing the caller can see. Valid until: for ever. Raises: StateError, InputError
+        for a budget outside 0 … 4096, a state that is there twice or lengths that differ. GIL:
+        held.
         """
         alive = as_states(states, NgramState, self)
         checked = as_budgets(budgets, len(alive))
-        return DraftBatch.of(
-            [self._chain(state, n) for state, n in zip(alive, checked, strict=True)]
-        )
+        drafts = [self._chain(state, n) for state, n in zip(alive, checked, strict=True)]
+        for state, draft in zip(alive, drafts, strict=True):
+            state.drafted = len(draft)
+        return DraftBatch.of(drafts)
 
     def observe(self, states: Sequence[NgramState], verdicts: Sequence[Verdict], /) -> None:
         """Append what was committed.
@@ -114,6 +124,14 @@ class NgramDrafter:
         state.finished = True
         state.buffer = np.empty(0, np.int32)
         state.length = 0
+
+    def sources(self, state: NgramState, /) -> list[tuple[Source, ...]]:
+        """Own text, for each node of the state's last draft.
+
+        Valid until: for ever; empty once the draft was observed. Raises: StateError.
+        """
+        as_states([state], NgramState, self)
+        return [(Source.OWN,)] * state.drafted
 
     def text(self, state: NgramState, /) -> Int32s:
         """Prompt and observed tokens, as the drafter holds them.
@@ -162,3 +180,4 @@ class NgramDrafter:
         state.buffer[state.length : length] = tokens
         self._tokens += len(tokens)
         state.length = length
+        state.drafted = 0

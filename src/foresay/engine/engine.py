@@ -10,18 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from time import perf_counter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from foresay.arrays import IntsLike, as_tokens
-from foresay.budget.load import Chosen, Load, StepFacts
+from foresay.budget.load import Chosen, StepFacts
 from foresay.budget.policy import Policy, make_policy
-from foresay.draft import VerdictBatch
 from foresay.drafter import Drafter
 from foresay.engine.groups import Groups
 from foresay.engine.guesser import Guesser
@@ -29,6 +25,7 @@ from foresay.engine.load import load_of
 from foresay.engine.logprobs import logprobs_for, note_logprobs, note_prompt_logprobs
 from foresay.engine.measure import measured_cost
 from foresay.engine.pages import PAGE, Pages
+from foresay.engine.proposal import with_all_drawn
 from foresay.engine.request import (
     FinishReason,
     Request,
@@ -38,32 +35,20 @@ from foresay.engine.request import (
     fitted,
 )
 from foresay.engine.scheduler import Scheduler, Turn
+from foresay.engine.step import Laps, Step, seen_by_drafter, until_texts_end
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.models.progress import Progress, silent
 from foresay.models.target import Part, Target
 from foresay.sampling.ask import AskBatch
-from foresay.sampling.batched.match import match
 from foresay.sampling.batched.verdicts import Verified, cut
-from foresay.sampling.logprobs import Logprobs
+from foresay.sampling.batched.verify import verify
+from foresay.sampling.logprobs import Logprobs, topk_of
 from foresay.sampling.noise import new_seed
 from foresay.sampling.params import SamplingParams
+from foresay.verdict import VerdictBatch
 
 __all__ = ["Engine"]
-
-
-@dataclass(slots=True)
-class _Step:
-    """What one step is about, filled in as it goes."""
-
-    turns: list[Turn]
-    writing: list[Request]
-    """Those at the end of whose text a token is chosen, in the order of the turns."""
-    load: Load
-    chosen: Chosen
-    """The guesses that are verified, one draft for each of those."""
-    parts: list[Part] = field(default_factory=list)
-    """What the model is given, one for each turn."""
 
 
 class Engine:
@@ -113,7 +98,7 @@ class Engine:
         self.policy = make_policy(used, cost)
         pages = Pages(tokens // PAGE)
         self.scheduler = Scheduler(target.open, pages, max_running=max_running, max_rows=max_rows)
-        self.groups = Groups(self)
+        self.groups = Groups(self.add, self.cancel, self.drop_group)
         self._added = 0
         self._computed_with = target.version  # what is stored
 
@@ -229,7 +214,7 @@ class Engine:
         was committed. A request that fails ends with its error, and harms no other. After an
         interrupt, cancel what is under way to free its memory. GIL: released by torch and the core.
         """
-        laps = _Laps()
+        laps = Laps()
         if self._computed_with != self.target.version:
             self.scheduler.recompute()
             self._computed_with = self.target.version
@@ -240,10 +225,13 @@ class Engine:
         step = self._draft(turns)
         laps.end("draft")
         step.parts = self._parts(step)
-        logits = self.target.forward(step.parts).logits
+        wants = self._guesser.wants
+        outputs = self.target.forward(step.parts, hidden=wants.hidden)
+        logits, step.hidden = outputs.logits, outputs.hidden
         laps.end("forward")
         own = len(logits) - sum(part.prefill_logits for part in step.parts)
         verified, logprobs = self._verify(step, logits[:own])
+        step.topk = topk_of(logits[:own], wants.topk)
         note_prompt_logprobs(
             [(t.request, part.prefill_logits) for t, part in zip(turns, step.parts, strict=True)],
             logits[own:],
@@ -284,15 +272,23 @@ class Engine:
                 refused.append(turn.request)
         return [turn for turn in turns if not turn.request.finished], refused
 
-    def _draft(self, turns: list[Turn]) -> _Step:
+    def _draft(self, turns: list[Turn]) -> Step:
         """Who guesses what, and what of it is verified."""
         writing = [turn.request for turn in turns if turn.whole]
         load = load_of(turns, somebody_waits=bool(self.scheduler.waiting))
         budgets = self.policy.budgets(load) if self._guesser.guesses else [0] * len(writing)
-        chosen = self.policy.choose(self._guesser.propose(writing, budgets), load)
-        return _Step(turns, writing, load, self._that_fits(writing, chosen))
+        # Where tokens may be drawn, it is decided before that whether there is memory for them: the
+        # size of a draft can hang on what was drawn (see `with_all_drawn`).
+        budgets = [
+            0 if r.params.rule == "rejection" and n and not self.scheduler.room_for(r, n) else n
+            for r, n in zip(writing, budgets, strict=True)
+        ]
+        proposal = self._guesser.propose(writing, budgets)
+        chosen = self.policy.choose(proposal.drafts, load)
+        chosen = self._that_fits(writing, with_all_drawn(chosen, proposal, load))
+        return Step(turns, writing, load, chosen, proposal.laws_of(chosen))
 
-    def _parts(self, step: _Step) -> list[Part]:
+    def _parts(self, step: Step) -> list[Part]:
         """Everybody's share of the pass."""
         drafts = iter(step.chosen.drafts)
         return [
@@ -318,20 +314,21 @@ class Engine:
         ]
         return chosen if all(fits) else chosen.only(np.array(fits))
 
-    def _verify(self, step: _Step, logits: Tensor) -> tuple[Verified, Logprobs | None]:
+    def _verify(self, step: Step, logits: Tensor) -> tuple[Verified, Logprobs | None]:
         """What is committed of the guesses, and the target's own tokens."""
         if not step.writing:
             return _NOTHING, None
         asks = AskBatch.of([request.ask() for request in step.writing])
-        verified = match(step.chosen.drafts, logits, asks)
+        verified = verify(step.chosen.drafts, logits, asks, step.laws)
         return verified, logprobs_for(step.writing, verified, step.chosen.drafts, logits, asks)
 
-    def _commit(self, step: _Step, verified: Verified, logprobs: Logprobs | None) -> VerdictBatch:
+    def _commit(self, step: Step, verified: Verified, logprobs: Logprobs | None) -> VerdictBatch:
         """Find the ends, store, tell the drafter, and end what has ended."""
-        sizes, failures = _until_texts_end(step, verified)
+        sizes, failures = until_texts_end(step, verified)
         note_logprobs(step.writing, verified, logprobs, sizes)
-        verdicts = cut(verified, sizes).verdicts
-        told = step.chosen.original_paths(verdicts)
+        verified = cut(verified, sizes)
+        verdicts = verified.verdicts
+        told = self._guesser.original_paths(step.chosen, seen_by_drafter(step, verified))
         sources = [self._guesser.sources(*of) for of in zip(step.writing, told, strict=True)]
         each = iter(verdicts)
         for turn, part in zip(step.turns, step.parts, strict=True):
@@ -346,7 +343,7 @@ class Engine:
                 self._finish(request, reason, failures.get(at))
         return verdicts
 
-    def _account(self, step: _Step, verdicts: VerdictBatch, laps: _Laps) -> None:
+    def _account(self, step: Step, verdicts: VerdictBatch, laps: Laps) -> None:
         """Add the step to the requests' statistics, and let the policy learn from it."""
         seconds = laps.seconds["forward"] + laps.seconds["verify"]
         facts = StepFacts.of(step.load, step.chosen, verdicts, seconds, laps.seconds["draft"])
@@ -376,41 +373,4 @@ class Engine:
         request.error, request.finish_reason = error, reason
 
 
-class _Laps:
-    """A watch: how long each phase took."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._begin = perf_counter()
-
-    def end(self, phase: str) -> None:
-        now = perf_counter()
-        self.seconds[phase] = now - self._begin
-        self._begin = now
-
-
 _NOTHING = Verified(VerdictBatch.of([]), {}, np.empty(0, np.int64))
-
-
-def _until_texts_end(
-    step: _Step, verified: Verified
-) -> tuple[NDArray[np.int64], dict[int, ForesayError]]:
-    """How many of each request's tokens there are up to a text that ends it, and which requests
-    fail, also because their text cannot be read. The texts grow.
-    """
-    failures = dict(verified.failures)
-    sizes = np.diff(verified.verdicts.offsets).astype(np.int64)
-    for at, request in enumerate(step.writing):
-        if request.answer is None:
-            continue
-        for count, token in enumerate(verified.verdicts[at].tokens.tolist(), 1):
-            try:
-                ends = token not in request.stops and request.answer.add(token)
-            except Exception as error:  # of whoever decodes
-                failures[at] = InputError(f"the answer's tokens cannot be read: {error!r}")
-                sizes[at] = 0
-                break
-            if ends:
-                sizes[at] = count
-                break
-    return sizes, failures

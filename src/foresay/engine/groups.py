@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from foresay.arrays import IntsLike
@@ -12,19 +11,22 @@ from foresay.engine.text import AnswerText
 from foresay.errors import InputError
 from foresay.sampling.params import SamplingParams
 
-if TYPE_CHECKING:
-    from foresay.engine.engine import Engine
-
 __all__ = ["Groups"]
 
 
 class Groups:
     """The groups of an engine that it made itself; each ends with its last member, however that one
     ends. (A group that somebody else named, in `Engine.add`, is kept until `Engine.drop_group`.)
+    It is given these three methods of the engine.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        add: Callable[..., Request],
+        cancel: Callable[..., None],
+        drop: Callable[[str, str | None], None],
+    ) -> None:
+        self._add, self._cancel, self._drop = add, cancel, drop
         self._members: dict[tuple[str | None, str], set[Request]] = {}  # that have not ended
 
     def __len__(self) -> int:
@@ -57,7 +59,7 @@ class Groups:
             if name is not None:
                 self._members[tenant, name] = set()
             for seed in seeds:
-                request = self._engine.add(
+                request = self._add(
                     prompt,
                     params,
                     seed=seed,
@@ -71,7 +73,7 @@ class Groups:
                 asked.append(request)
         except BaseException:
             if name is not None:
-                self._engine.cancel(*self._members.get((tenant, name), ()))
+                self._cancel(*self._members.get((tenant, name), ()))
                 self._members.pop((tenant, name), None)
             raise
         return asked
@@ -96,5 +98,5 @@ class Groups:
             return
         members.discard(request)
         if not members:
-            self._engine.drop_group(key[1], request.tenant)
+            self._drop(key[1], request.tenant)
             self._members.pop(key, None)

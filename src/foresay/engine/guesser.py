@@ -12,11 +12,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from foresay.budget.load import Chosen
-from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch, Wants
-from foresay.drafter import Drafter, check_lengths
+from foresay.arrays import Floats, all_of
+from foresay.budget.load import Chosen, along_paths, keep, parents_of
+from foresay.draft import Draft, DraftBatch
+from foresay.drafter import Drafter, SeededParams, Source, check_lengths
+from foresay.engine.proposal import Proposal, check_laws
 from foresay.engine.request import Request
 from foresay.errors import ForesayError, InputError, UnknownGroup
+from foresay.verdict import Verdict, VerdictBatch, Wants
 
 __all__ = ["Guesser"]
 
@@ -31,25 +34,33 @@ class Guesser:
     with_sources  whether to ask where guesses came from
 
     Mutates: the drafter and the requests' drafter states. Valid until: for ever. Raises: InputError
-    when constructed with a drafter that wants what the engine does not give. GIL: as the drafter.
+    when constructed with a drafter that wants more likely tokens than there are. GIL: as the
+    drafter.
     """
 
     def __init__(
         self, drafter: Drafter[Any] | None, vocabulary: int, *, with_sources: bool = False
     ) -> None:
-        if drafter is not None and drafter.wants != Wants():
+        if drafter is not None and drafter.wants.topk > vocabulary:
             raise InputError(
-                f"the drafter wants {drafter.wants}; this engine tells drafters what was committed "
-                "and nothing more"
+                f"the drafter wants the {drafter.wants.topk} likeliest tokens; the model has "
+                f"{vocabulary}"
             )
         self._drafter = drafter
+        self._wants = Wants() if drafter is None else drafter.wants
         self._vocabulary = vocabulary
         self._with_sources = with_sources and hasattr(drafter, "sources")
+        self._known: Chosen | None = None  # the nodes of the last proposal that the model can read
 
     @property
     def guesses(self) -> bool:
         """Whether there is somebody to ask."""
         return self._drafter is not None
+
+    @property
+    def wants(self) -> Wants:
+        """What has to be found out for the drafter; nothing, if there is none any more."""
+        return Wants() if self._drafter is None else self._wants
 
     def begin(self, request: Request) -> ForesayError | None:
         """Begin a request, if it has not begun; why the drafter refuses it, if it does.
@@ -61,7 +72,12 @@ class Guesser:
             return None
         begin = self._drafter.begin
         try:
-            request.state = begin(request.tokens.copy(), group=request.group, tenant=request.tenant)
+            request.state = begin(
+                request.tokens.copy(),
+                group=request.group,
+                tenant=request.tenant,
+                sampling=SeededParams(request.params, request.seed),
+            )
             request.begun = True
         except ForesayError as error:
             return error
@@ -69,46 +85,66 @@ class Guesser:
             self._give_up(error)
         return None
 
-    def propose(self, requests: Sequence[Request], budgets: Sequence[int]) -> DraftBatch:
+    def propose(self, requests: Sequence[Request], budgets: Sequence[int]) -> Proposal:
         """Guesses for the requests, within their budgets and the vocabulary.
 
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: as the drafter.
+        Mutates: what it remembers of this step. GIL: as the drafter.
         """
-        nothing = Chosen.nothing(len(requests)).drafts
+        self._known = None
+        nothing = Proposal(Chosen.nothing(len(requests)).drafts)
         if self._drafter is None or not any(budgets):
             return nothing
         try:
             given = self._drafter.propose([request.state for request in requests], budgets)
-            packed = DraftBatch.of(given)
-            # Checked again, whoever made it; the laws that tokens were drawn from are not needed
-            # where a token is accepted because it is the target's own choice.
+            packed = given if isinstance(given, DraftBatch) else _without_laws(given)
+            # Checked again, whoever made it.
             drafts = DraftBatch(packed.tokens, packed.parents, packed.offsets, packed.scores)
             check_lengths(len(requests), len(drafts), "drafts")
             if (np.diff(drafts.offsets) > budgets).any():
                 raise InputError(f"a draft has more nodes than its budget, of {max(budgets)}")
+            laws = self._laws(requests, given)
         except Exception as error:
             self._give_up(error)
             return nothing
         if not len(drafts.tokens) or drafts.tokens.max() < self._vocabulary:
-            return drafts
-        return DraftBatch.of(
-            [d if max(d.tokens, default=0) < self._vocabulary else Draft.empty() for d in drafts]
-        )
+            return Proposal(drafts, laws)
+        known = np.append(drafts.tokens < self._vocabulary, True).astype(np.int64)
+        known = along_paths(drafts, parents_of(drafts), known, np.minimum)[:-1]
+        self._known = keep(drafts, np.flatnonzero(known))
+        return Proposal(self._known.drafts, laws)
 
-    def sources(self, request: Request, verdict: Verdict) -> list[str]:
-        """Where each committed token was guessed from, "" where it is the target's own; nothing if
-        nobody wants to know. To be asked before `observe`.
+    def _laws(self, requests: Sequence[Request], given: Sequence[Draft]) -> dict[int, Floats]:
+        """What tokens were drawn from. It is not needed where a token is taken because it is the
+        target's own choice."""
+        laws: dict[int, Floats] = {}
+        for at, request in enumerate(requests):
+            draft = given[at] if request.params.rule == "rejection" else None
+            if draft is not None and draft.probs is not None and len(draft):
+                check_laws(draft.probs, draft.tokens, self._vocabulary)
+                laws[at] = draft.probs
+        return laws
 
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: as the drafter.
+    def original_paths(self, chosen: Chosen, verdicts: VerdictBatch) -> VerdictBatch:
+        """Verdicts on what was chosen of the last proposal, in the drafter's own numbers."""
+        told = chosen.original_paths(verdicts)
+        return told if self._known is None else self._known.original_paths(told)
+
+    def sources(self, request: Request, verdict: Verdict) -> list[Source]:
+        """Where each committed token was guessed from: the best of its sources; nothing if nobody
+        wants to know. To be asked before `observe`.
+
+        GIL: as the drafter.
         """
         if not self._with_sources or self._drafter is None:
             return []
-        kinds = self._tell(self._drafter.sources, request.state) or []  # type: ignore[attr-defined]
-        names = [
-            (kinds[node][0] if kinds[node] else "usual") if node < len(kinds) else ""
-            for node in verdict.path.tolist()
-        ]
-        return names + [""] * (len(verdict.tokens) - len(names))
+        sources = self._drafter.sources  # type: ignore[attr-defined]
+
+        def best() -> list[Source]:
+            said = sources(request.state)
+            return [Source(said[node][0]) for node in verdict.path.tolist()]
+
+        found = self._tell(best) or []
+        return found + [Source.MODEL] * (len(verdict.tokens) - len(found))
 
     def observe(self, requests: Sequence[Request], verdicts: VerdictBatch) -> None:
         """Tell what was committed; a request without tokens is left out.
@@ -159,3 +195,9 @@ class Guesser:
     def _give_up(self, error: Exception) -> None:
         self._drafter = None
         warnings.warn(f"the drafter failed, and is not asked again: {error!r}", stacklevel=4)
+
+
+def _without_laws(drafts: Sequence[Draft]) -> DraftBatch:
+    """Packed; some drafts may have been drawn and others chosen."""
+    listed = all_of(Draft, drafts, "drafts")
+    return DraftBatch.of([Draft._trusted(d.tokens, d.parents, d.scores) for d in listed])

@@ -13,10 +13,9 @@ import numpy as np
 
 from foresay.arrays import Int32s, as_tokens, check_callable, check_flag
 from foresay.budget.policy import Policy, make_policy
-from foresay.drafter import Drafter, check_drafter
+from foresay.drafter import Drafter, Source, check_drafter
 from foresay.drafters.lineup import make_drafter
 from foresay.engine.engine import Engine
-from foresay.engine.logprobs import TokenLogprob
 from foresay.engine.request import FinishReason, Request, RequestStats
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
@@ -24,6 +23,7 @@ from foresay.models import weights
 from foresay.models.load import Dtype, load
 from foresay.models.progress import Progress, silent
 from foresay.models.tokenizer import Message, Tokenizer
+from foresay.sampling.logprobs import TokenLogprob
 from foresay.sampling.noise import new_seed, seed_of_sample
 from foresay.sampling.params import SamplingParams
 
@@ -44,8 +44,8 @@ class Result:
     finish_reason  "stop", "length", "cancelled" or "error"
     error          why it failed, if it did
     logprobs       one for each token, if they were asked for
-    sources        where each token was drafted from ("own", "group", "history", "corpus", or
-                   "usual", what is frequent), "" where it is the target's own; if asked for
+    sources        where each token was drafted from, `Source.MODEL` where it is the target's own;
+                   if asked for
     stats          what it took
 
     Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
@@ -59,7 +59,7 @@ class Result:
     finish_reason: FinishReason
     error: ForesayError | None
     logprobs: list[TokenLogprob] | None
-    sources: list[str] | None
+    sources: list[Source] | None
     stats: RequestStats
 
     def as_dict(self) -> dict[str, Any]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -12,32 +11,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foresay.draft import DraftBatch
+from foresay.engine.request import Request
 from foresay.sampling.ask import AskBatch
 from foresay.sampling.batched.verdicts import Verified
-from foresay.sampling.logprobs import Logprobs, likeliest, logprobs_of
+from foresay.sampling.logprobs import Logprobs, TokenLogprob, likeliest, logprobs_of
 
-if TYPE_CHECKING:
-    from foresay.engine.request import Request
-
-__all__ = ["TokenLogprob", "logprobs_for", "note_logprobs", "note_prompt_logprobs"]
+__all__ = ["logprobs_for", "note_logprobs", "note_prompt_logprobs"]
 
 Longs: TypeAlias = NDArray[np.int64]
 _ROWS = 64  # of a prompt at once: in double precision a row of logits is large
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """Log probabilities of one token: under the model's own law, and under the law it was chosen
-    from (after penalties, temperature and limits); and the likeliest under the former. A token of
-    a prompt was chosen by nobody: its two are the same.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
-
-    token: int
-    logprob: float
-    processed: float
-    top: dict[int, float]
 
 
 def logprobs_for(

@@ -9,10 +9,11 @@ import numpy as np
 
 from foresay.arrays import MAX_TOKEN, Int32s
 from foresay.counts import tokens_per_step
-from foresay.engine.logprobs import TokenLogprob
+from foresay.drafter import Source
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.sampling.ask import Ask
+from foresay.sampling.logprobs import TokenLogprob
 from foresay.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class Request:
 
     number           counts up in order of arrival
     token_ids        the answer so far
-    sources          where each of its tokens was drafted from, "" where it is the target's own
+    sources          where each of its tokens was drafted from, if that is noted
     prompt_logprobs  one for each token of the prompt that was read, if they were asked for; None
                      for the first, before which there is nothing
     finish_reason    None while it is being written
@@ -183,7 +184,7 @@ class Request:
         self.prompt_top = 0  # how many of the likeliest are noted beside each
         if prompt_logprobs is not None:
             self.prompt_logprobs, self.prompt_top = [None], prompt_logprobs
-        self.sources: list[str] = []
+        self.sources: list[Source] = []
         self.stats = RequestStats(prompt_tokens=len(prompt))
         self.kv: TextKv | None = None
         self.state: Any = None  # the drafter's,

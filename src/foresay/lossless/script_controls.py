@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from foresay.arrays import Floats, Int32s
-from foresay.draft import Draft, DraftBatch, Verdict
+from foresay.draft import Draft, DraftBatch
 from foresay.errors import LogitsError
 from foresay.lossless.scripts import Verified, Verify, reference_match
 from foresay.sampling.ask import Ask
@@ -23,6 +23,7 @@ from foresay.sampling.law import scores
 from foresay.sampling.noise import Doubles, gumbel
 from foresay.sampling.params import SamplingParams
 from foresay.sampling.reference import follow_match, path_to
+from foresay.verdict import Verdict
 
 __all__ = ["CONTROLS"]
 

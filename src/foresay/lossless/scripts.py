@@ -27,11 +27,12 @@ from typing import TypeAlias
 import numpy as np
 
 from foresay.arrays import Floats
-from foresay.draft import Draft, DraftBatch, Verdict, VerdictBatch
+from foresay.draft import Draft, DraftBatch
 from foresay.errors import InputError, LogitsError
 from foresay.lossless.toy import GUESSES, Plain, Plan, Toy, plain, some_asks
 from foresay.sampling import reference
 from foresay.sampling.ask import Ask
+from foresay.verdict import Verdict, VerdictBatch
 
 __all__ = [
     "SCHEDULES",

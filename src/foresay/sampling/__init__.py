@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from foresay.sampling.batched.match import match
     from foresay.sampling.batched.rejection import rejection
     from foresay.sampling.batched.verdicts import Verified
+    from foresay.sampling.batched.verify import verify
     from foresay.sampling.logprobs import Logprobs, logprobs_of
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "logprobs_of",
     "match",
     "rejection",
+    "verify",
 ]
 
 _HOMES = {
@@ -43,6 +45,7 @@ _HOMES = {
     "logprobs_of": "logprobs",
     "match": "batched.match",
     "rejection": "batched.rejection",
+    "verify": "batched.verify",
 }
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import TypeAlias
 
 import numpy as np
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from foresay import arrays
 from foresay.arrays import Floats, Int32s, IntsLike
 from foresay.errors import InputError
-from foresay.sampling.params import SamplingParams
+from foresay.sampling.params import SamplingParams, check_seed
 
 __all__ = ["Ask", "AskBatch"]
 
@@ -50,13 +49,7 @@ class Ask:
         object.__setattr__(self, "output", arrays.as_tokens(self.output, "output"))
         stops = arrays.as_tokens(self.stops, "stops").tolist()
         object.__setattr__(self, "stops", tuple(dict.fromkeys([*stops, *self.params.stop_ids])))
-        seed: object = self.seed
-        whole = isinstance(seed, Integral) and not isinstance(seed, bool)
-        if not whole or not 0 <= self.seed < 1 << 64:
-            raise InputError(
-                f"seed is {self.seed!r}; valid are whole numbers from 0 to 2**64 - 1, and "
-                "noise.new_seed() draws one"
-            )
+        check_seed(self.seed)
         if self.room < 1:
             raise InputError(
                 f"the answer has {len(self.output)} tokens and max_tokens is "

@@ -18,8 +18,9 @@ from foresay.sampling.batched import law
 from foresay.sampling.batched.inputs import checked
 from foresay.sampling.batched.verdicts import Verified
 from foresay.sampling.noise import Doubles
+from foresay.verdict import TopK
 
-__all__ = ["Logprobs", "likeliest", "logprobs_of"]
+__all__ = ["Logprobs", "TokenLogprob", "likeliest", "logprobs_of", "topk_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +40,19 @@ class Logprobs:
     with the smaller id."""
     top_raw: NDArray[np.float64]
     """[T, k]: their log probabilities under the raw law."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log probabilities of one token: under the model's own law, and under the law it was chosen
+    from (after penalties, temperature and limits); and the likeliest under the former. A token of
+    a prompt was chosen by nobody: its two are the same.
+    """
+
+    token: int
+    logprob: float
+    processed: float
+    top: dict[int, float]
 
 
 def logprobs_of(
@@ -70,6 +84,27 @@ def logprobs_of(
         top_tokens.int().cpu().numpy(),
         top_raw.cpu().numpy(),
     )
+
+
+def topk_of(logits: Tensor, k: int) -> TopK | None:
+    """The k likeliest tokens of each row of logits [R, V], if any are wanted.
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError for a `k` that the vocabulary does
+    not have. GIL: held but for torch's own work.
+    """
+    if not k:
+        return None
+    if k > logits.shape[1]:
+        raise InputError(f"k is {k}; valid are 0 to the vocabulary's {logits.shape[1]}")
+    logits = logits.float()
+    whole = logits.logsumexp(dim=-1)
+    bad = ~whole.isfinite()  # NaN, +inf, or nothing but -inf
+    if bad.any():
+        logits = logits.masked_fill(bad[:, None], 0.0)
+    tokens, values = likeliest(logits, k)
+    tokens = tokens.int().masked_fill(bad[:, None], -1)
+    logprobs = (values - whole[:, None]).masked_fill(bad[:, None], -torch.inf)
+    return TopK(tokens.cpu().numpy(), logprobs.cpu().numpy())
 
 
 def likeliest(raw: Tensor, top: int) -> tuple[Tensor, Tensor]:

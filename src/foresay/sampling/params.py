@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
+from typing import Literal
 
 from foresay.arrays import MAX_TOKEN
 from foresay.errors import InputError
 
-__all__ = ["SamplingParams"]
+__all__ = ["SamplingParams", "check_seed"]
 
 _LARGEST = 3.4e38  # of float32, in which logits are processed
 
@@ -55,6 +56,12 @@ class SamplingParams:
     min_tokens: int = 0
     """No token that ends the answer is chosen before this many others, and texts of `stop` are
     ignored in the first this many tokens."""
+    rule: Literal["match", "rejection"] = "match"
+    """How guesses are verified. match: a guess is taken where it is the token that the target
+    chooses with the seed's noise, so that the text is the same whoever guesses. rejection: a token
+    drawn from q is taken with chance min(1, p / q), which takes more of the guesses of a drafter
+    that draws. That is exact in law, not in text: the answer is a sample of the target's, and a
+    seed repeats it only where the drafts are the same too."""
 
     def __post_init__(self) -> None:
         _check_int("max_tokens", self.max_tokens, 1, 2**31 - 1)
@@ -65,6 +72,8 @@ class SamplingParams:
             raise InputError(
                 f"temperature is {self.temperature!r}; valid are 0 (greedy) and numbers from 0.001"
             )
+        if not isinstance(self.rule, str) or self.rule not in ("match", "rejection"):
+            raise InputError(f"rule is {self.rule!r}; valid are 'match' and 'rejection'")
         _check_number("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0:
             raise InputError("top_p is 0, which leaves no token; valid are numbers above 0 to 1")
@@ -73,7 +82,7 @@ class SamplingParams:
         _check_number("presence_penalty", self.presence_penalty, -1e6, 1e6)
         _check_number("frequency_penalty", self.frequency_penalty, -1e6, 1e6)
         if self.seed is not None:
-            _check_int("seed", self.seed, 0, 2**64 - 1)
+            check_seed(self.seed)
         if self.logprobs is not None:
             _check_int("logprobs", self.logprobs, 0, MAX_TOKEN)
         if not isinstance(self.ignore_eos, bool):
@@ -97,6 +106,11 @@ class SamplingParams:
     @property
     def stop_ids(self) -> tuple[int, ...]:
         return tuple(s for s in self.stop if not isinstance(s, str))
+
+
+def check_seed(seed: object) -> None:
+    """Refuse what cannot be the key of a noise. Raises: InputError."""
+    _check_int("seed", seed, 0, 2**64 - 1)
 
 
 def _check_int(name: str, value: object, low: int, high: int, high_name: str = "") -> None:

@@ -23,11 +23,12 @@ from typing import Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from foresay.arrays import Floats
-from foresay.draft import Draft, Verdict
+from foresay.draft import Draft
 from foresay.errors import InputError, LogitsError
 from foresay.sampling.ask import Ask
 from foresay.sampling.law import probabilities, scores
 from foresay.sampling.noise import Stream, gumbel, uniform
+from foresay.verdict import Verdict
 
 __all__ = ["Coins", "follow_match", "follow_rejection", "match", "rejection", "residual", "without"]
 

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from foresay import __version__
-from foresay.engine.logprobs import TokenLogprob
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
+from foresay.sampling.logprobs import TokenLogprob
 from foresay.serve.limits import Refused
 from foresay.serve.question import Question
 from foresay.serve.stream import Piece, split

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter
 
+from foresay.drafter import Source
 from foresay.engine.request import PHASES, Request
 from foresay.engine.text import AnswerText
 from foresay.serve.question import Question
@@ -104,7 +105,7 @@ class Job:
         sources = None
         if question.details:
             known = request.sources[begin:end]
-            sources = known + [""] * (len(ids) - len(known))
+            sources = known + [Source.MODEL] * (len(ids) - len(known))
         noted = request.prompt_logprobs if begin == 0 else None
         whole = not question.stream
         drafted, accepted = (stats.drafted, stats.accepted) if whole else self._last

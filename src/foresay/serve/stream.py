@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from foresay.engine.logprobs import TokenLogprob
+from foresay.drafter import Source
 from foresay.engine.request import FinishReason
 from foresay.errors import ForesayError
+from foresay.sampling.logprobs import TokenLogprob
 
 __all__ = ["Piece", "Stream", "merged", "split"]
 
@@ -21,7 +22,7 @@ class Piece:
 
     index            which of the client's answers
     words            the text of each token, if asked for; together they are `text`
-    sources          where each token was guessed from, "" where it is the model's own
+    sources          where each token was guessed from
     prompt_tokens    of the prompt, and how many of them were taken over from others
     prompt_logprobs  of the prompt's tokens, in the answer's first piece, if asked for
     drafted, accepted, seconds   of the step, or of all steps where the answer comes in one piece
@@ -36,7 +37,7 @@ class Piece:
     token_ids: list[int]
     words: list[str] | None = None
     logprobs: list[TokenLogprob] | None = None
-    sources: list[str] | None = None
+    sources: list[Source] | None = None
     prompt_tokens: int = 0
     shared_tokens: int = 0
     prompt_logprobs: list[TokenLogprob | None] | None = None

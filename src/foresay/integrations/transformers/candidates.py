@@ -15,11 +15,11 @@ from transformers.generation import stopping_criteria as ends
 from transformers.generation.candidate_generator import CandidateGenerator
 
 from foresay.arrays import Int32s
-from foresay.draft import Verdict
 from foresay.drafter import Drafter
 from foresay.drafters.suffix import SuffixDrafter
 from foresay.errors import InputError
 from foresay.integrations.transformers.asked import check_call, given_the_tokenizer
+from foresay.verdict import Verdict
 
 __all__ = ["Chain", "SuffixCandidates", "assisted"]
 

@@ -18,12 +18,12 @@ import numpy as np
 
 from foresay._core import Request
 from foresay.arrays import Int32s
-from foresay.draft import VerdictBatch
 from foresay.drafters import SuffixDrafter
 from foresay.errors import InputError
 from foresay.integrations.vllm.host import move_in
 from foresay.integrations.vllm.meter import log
 from foresay.integrations.vllm.settings import asks_for_suffix, read_settings
+from foresay.verdict import VerdictBatch
 
 __all__ = ["SuffixDecodingCache", "SuffixDecodingDraft", "register"]
 

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from foresay._core import Request, lists
 from foresay.arrays import Int32s
 from foresay.budget.least_chance import LeastChance
-from foresay.draft import Verdict, VerdictBatch
 from foresay.drafters import SuffixDrafter
 from foresay.drafters._text import default_threads
 from foresay.integrations.vllm.host import drafts_by_rows, move_in
 from foresay.integrations.vllm.meter import Meter, ProposerStats, clock, log
 from foresay.integrations.vllm.rows import Rows, Texts
 from foresay.integrations.vllm.settings import VllmSettings, read_settings
+from foresay.verdict import Verdict, VerdictBatch
 
 __all__ = ["SuffixProposer"]
 

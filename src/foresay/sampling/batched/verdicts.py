@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foresay.arrays import Int32s
-from foresay.draft import DraftBatch, VerdictBatch
+from foresay.draft import DraftBatch
 from foresay.errors import ForesayError, LogitsError
 from foresay.sampling.ask import AskBatch
 from foresay.sampling.batched.rows import Longs, Rows
 from foresay.sampling.law import RowStatus
+from foresay.verdict import VerdictBatch
 
-__all__ = ["Verified", "cut", "failures_of", "verdicts", "without"]
+__all__ = ["Verified", "cut", "failures_of", "named", "verdicts", "without"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +78,7 @@ def verdicts(
         nodes[accepted].astype(np.int32),
         _offsets(np.maximum(keep - 1, 0)),
     )
-    return Verified(packed, {i: _named(i, error) for i, error in failures.items()}, paths[taken])
+    return Verified(packed, {i: named(i, error) for i, error in failures.items()}, paths[taken])
 
 
 def cut(verified: Verified, sizes: Longs) -> Verified:
@@ -120,13 +121,13 @@ def without(
     found, sizes = verified.verdicts, np.zeros((2, len(asks)), np.int64)
     sizes[0, good], sizes[1, good] = np.diff(found.offsets), np.diff(found.path_offsets)
     packed = VerdictBatch._trusted(found.tokens, _offsets(sizes[0]), found.path, _offsets(sizes[1]))
-    failures = {i: _named(i, error) for i, error in refusals.items()}
+    failures = {i: named(i, error) for i, error in refusals.items()}
     for i, error in verified.failures.items():
-        failures[int(good[i])] = _named(int(good[i]), error)
+        failures[int(good[i])] = named(int(good[i]), error)
     return Verified(packed, dict(sorted(failures.items())), there[verified.rows])
 
 
-def _named(request: int, error: ForesayError) -> ForesayError:
+def named(request: int, error: ForesayError) -> ForesayError:
     """The error with the number of its request, in place of any that it has."""
     return type(error)(f"request {request}: {re.sub(r'^request [0-9]+: ', '', str(error))}")
 

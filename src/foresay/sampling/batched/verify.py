@@ -1,0 +1,78 @@
+"""Every request of a batch by the rule that it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foresay.arrays import Floats, joined, offsets_of
+from foresay.draft import Draft, DraftBatch
+from foresay.errors import ForesayError
+from foresay.sampling.ask import AskBatch
+from foresay.sampling.batched.match import match
+from foresay.sampling.batched.rejection import rejection
+from foresay.sampling.batched.rows import Rows
+from foresay.sampling.batched.verdicts import Verified, named
+from foresay.verdict import VerdictBatch
+
+__all__ = ["verify"]
+
+
+def verify(
+    drafts: DraftBatch, logits: Tensor, asks: AskBatch, laws: Mapping[int, Floats] | None = None
+) -> Verified:
+    """Rule match or rejection, by each request's `params.rule`; a request's verdict is the one that
+    it would get alone.
+
+    laws  what the tokens of drafts were drawn from, by the draft's number: its `probs`. Those of a
+          request under rule rejection that is not named were chosen; rule match needs none
+
+    Mutates: nothing. Valid until: for ever. Raises: InputError for arguments that do not fit each
+    other; a request's own failure is in what is returned. GIL: released in the core.
+    """
+    laws = laws or {}
+    kinds = np.array(
+        [
+            0 if ask.params.rule == "match" else 2 if at in laws else 1
+            for at, ask in enumerate(asks.asks)
+        ],
+        np.int64,
+    )
+    if not kinds.any():
+        return match(drafts, logits, asks)
+    # A batch has laws for all of its drafts or for none, so there are three kinds.
+    rows = Rows.of(drafts)
+    found: dict[int, tuple[Verified, int]] = {}
+    places: dict[int, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
+    failures: dict[int, ForesayError] = {}
+    for kind in np.unique(kinds).tolist():
+        own = np.flatnonzero(kinds == kind).tolist()
+        there = np.flatnonzero(np.isin(rows.request, own))
+        some = [drafts[at] for at in own]
+        if kind == 2:
+            some = [
+                Draft._trusted(draft.tokens, draft.parents, None, laws[at])
+                for at, draft in zip(own, some, strict=True)
+            ]
+        verified = (match if kind == 0 else rejection)(
+            DraftBatch.of(some),
+            logits[torch.as_tensor(there, device=logits.device)],
+            AskBatch.of([asks.asks[at] for at in own]),
+        )
+        bounds = verified.verdicts.offsets
+        for place, at in enumerate(own):
+            found[at] = verified, place
+            places[at] = there[verified.rows[bounds[place] : bounds[place + 1]]]
+            if place in verified.failures:
+                failures[at] = named(at, verified.failures[place])
+    each = [of.verdicts[place] for of, place in (found[at] for at in range(len(asks)))]
+    packed = VerdictBatch._trusted(
+        joined([verdict.tokens for verdict in each]),
+        offsets_of([len(verdict.tokens) for verdict in each]),
+        joined([verdict.path for verdict in each]),
+        offsets_of([len(verdict.path) for verdict in each]),
+    )
+    return Verified(packed, failures, np.concatenate([places[at] for at in range(len(asks))]))

@@ -1,0 +1,226 @@
+"""A drafter gets what the boundary promises: how tokens are chosen, and what it wants to see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from doubles import Scripted, tokens
+from engine.drafters import Coupled, Recycling, State, Watching, near
+from foresay import Draft, DraftBatch, SamplingParams
+from foresay.budget.load import Chosen, Load, along_paths, keep, parents_of, within_room
+from foresay.budget.policy import Fixed, Policy
+from foresay.drafter import SeededParams
+from foresay.drafters import CorpusDrafter, MergeDrafter, NgramDrafter, SuffixDrafter
+from foresay.engine.engine import Engine
+from foresay.engine.plain import logits_of, plain
+from foresay.engine.request import Request
+from foresay.errors import InputError
+from foresay.models.cpu.target import CpuTarget
+from foresay.models.load import target_of
+from foresay.models.target import Target
+from foresay.sampling import logprobs
+from foresay.sampling.reference import path_to
+from models import zoo
+
+ASKED = [
+    SamplingParams(temperature=1.0, max_tokens=24),
+    SamplingParams(temperature=0.7, top_p=0.9, max_tokens=24),
+    SamplingParams(temperature=1.0, repetition_penalty=1.3, max_tokens=24),
+    SamplingParams(temperature=0, max_tokens=24),
+]
+PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13], [20, 21, 20, 21]]
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return target_of(zoo.make("llama"))
+
+
+@pytest.fixture(scope="module")
+def texts(target: Target) -> list[list[int]]:
+    rows = logits_of(target)
+    return [
+        plain(rows, prompt, params, seed)
+        for seed, (prompt, params) in enumerate(zip(PROMPTS, ASKED, strict=True))
+    ]
+
+
+def written(
+    target: Target,
+    drafter: Any,
+    asked: Sequence[SamplingParams] = ASKED,
+    policy: str | Policy = "fixed",
+) -> list[Request]:
+    """The requests, written by an engine."""
+    engine = Engine(target, drafter, policy=policy)
+    requests = [
+        engine.add(prompt, params, seed=seed)
+        for seed, (prompt, params) in enumerate(zip(PROMPTS, asked, strict=True))
+    ]
+    engine.run()
+    engine.check_integrity()
+    return requests
+
+
+def rate(requests: Sequence[Request]) -> float:
+    drafted = sum(request.stats.drafted for request in requests)
+    return sum(request.stats.accepted for request in requests) / drafted
+
+
+def test_a_coupled_drafter_agrees_more_often(target: Target, texts: list[list[int]]) -> None:
+    """With the request's own noise a law that is a little wrong chooses the same token nearly
+    always; with another noise it is another sample. The text is the same with both."""
+    rows = near(logits_of(target), 0.2)
+    coupled, foreign = (written(target, Coupled(rows, foreign)) for foreign in (0, 1))
+    for requests in (coupled, foreign):
+        assert [request.token_ids for request in requests] == texts
+    sampled = slice(0, 3)  # greedy has no noise
+    assert rate(coupled[sampled]) > 0.6 > 3 * rate(foreign[sampled])
+
+
+def test_every_drafter_is_told_how_tokens_are_chosen(target: Target) -> None:
+    first, second = Scripted(), Scripted()
+    requests = written(target, MergeDrafter(first, MergeDrafter(second)))
+    expected = [SeededParams(request.params, request.seed) for request in requests]
+    assert first.sampling == second.sampling == expected
+    assert [seeded.seed for seeded in expected] == [0, 1, 2, 3]
+
+
+def test_those_who_need_not_know_draft_the_same() -> None:
+    from conformance import corpus_file
+
+    text, known = tokens(1, 2, 3, 1, 2), SeededParams(SamplingParams(), 7)
+    for make in (NgramDrafter, SuffixDrafter, lambda: CorpusDrafter(corpus_file())):
+        drafts = []
+        for sampling in (None, known):
+            drafter: Any = make()
+            drafts.append(drafter.propose([drafter.begin(text, sampling=sampling)], [4]))
+        assert drafts[0] == drafts[1]
+
+
+def test_seeded_params_are_checked() -> None:
+    with pytest.raises(InputError, match="params is 1; SamplingParams are needed"):
+        SeededParams(1, 0)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="seed is -1; valid are whole numbers from 0"):
+        SeededParams(SamplingParams(), -1)
+
+
+class Odd(Fixed):
+    """Leaves out every third node, and what hangs from it."""
+
+    def choose(self, drafts: DraftBatch, load: Load) -> Chosen:
+        good = np.ones(len(drafts.tokens) + 1, np.int64)
+        good[:-1:3] = 0
+        good = along_paths(drafts, parents_of(drafts), good, np.minimum)[:-1]
+        room = within_room(drafts, load)
+        return keep(drafts, np.flatnonzero(good) if room is None else room[good[room] > 0])
+
+
+@pytest.mark.parametrize("policy", [Fixed(), Odd()])
+def test_likely_tokens_after_every_verified_row(
+    target: Target, texts: list[list[int]], policy: Policy
+) -> None:
+    """A drafter that lives on the likeliest tokens: it gets them, in its own nodes' numbers, and
+    they are the model's own, before temperature and penalties."""
+    drafter = Recycling()
+    requests = written(target, drafter, policy=policy)
+    assert [request.token_ids for request in requests] == texts
+    assert sum(request.stats.accepted for request in requests) > 0
+    rows, verified, dropped = logits_of(target), 0, 0
+    for past, draft, verdict in drafter.told:
+        assert verdict.topk is not None and verdict.topk.k == 3
+        for node in range(-1, len(draft)):
+            found = verdict.topk.tokens[node + 1].tolist()
+            if found == [-1, -1, -1]:
+                assert node >= 0 and node not in verdict.path
+                dropped += 1
+                continue
+            verified += 1
+            if verified % 7 == 0:  # a plain pass for some of them
+                text = [*past.prompt, *draft.tokens[path_to(draft, node)].tolist()]
+                law = rows(np.array(text, np.int32), len(text)).log_softmax(-1)
+                best = law.topk(3)
+                assert found == best.indices.tolist()
+                said = verdict.topk.logprobs[node + 1]
+                assert np.allclose(said, best.values.numpy(), atol=1e-4)
+    assert verified > 200
+    assert (dropped > 50) == isinstance(policy, Odd)  # what is left out is said to be so
+
+
+def test_hidden_states_of_committed_tokens(target: Target, texts: list[list[int]]) -> None:
+    """What each committed token was predicted from: the model's own last hidden states."""
+    known = {tuple(prompt): text for prompt, text in zip(PROMPTS, texts, strict=True)}
+    drafter = Watching(known, wrong=0.3)
+    requests = written(target, drafter)
+    assert [request.token_ids for request in requests] == texts
+    assert any(request.stats.accepted for request in requests)
+    model = zoo.make("llama")
+    for prompt, text in known.items():
+        found = np.concatenate(drafter.hidden[prompt])
+        assert found.dtype == np.float32 and len(found) == len(text)
+        with torch.inference_mode():
+            ids = torch.tensor([[*prompt, *text]])
+            states = model.model(input_ids=ids, use_cache=False).last_hidden_state[0]
+        own = states[len(prompt) - 1 : -1].numpy()
+        assert np.allclose(found, own, atol=1e-4)
+        assert not np.allclose(found[1:], own[:-1], atol=1e-1)  # the next row is another
+
+
+def test_nothing_is_found_out_that_nobody_wants(
+    target: Target, texts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[bool, bool]] = []
+    forward, likeliest = CpuTarget.forward, logprobs.likeliest
+
+    def spy(self: CpuTarget, parts: Any, *, hidden: bool = False) -> Any:
+        asked.append((hidden, False))
+        return forward(self, parts, hidden=hidden)
+
+    def likely(raw: Any, top: int) -> Any:
+        asked[-1] = (asked[-1][0], True)
+        return likeliest(raw, top)
+
+    monkeypatch.setattr(CpuTarget, "forward", spy)
+    monkeypatch.setattr(logprobs, "likeliest", likely)
+    known = {tuple(prompt): text for prompt, text in zip(PROMPTS, texts, strict=True)}
+    for drafter, expected in (
+        (None, (False, False)),
+        (NgramDrafter(), (False, False)),
+        (MergeDrafter(SuffixDrafter(), NgramDrafter()), (False, False)),
+        (Recycling(), (False, True)),
+        (Watching(known, 0.3), (True, False)),
+        (MergeDrafter(Recycling(), Watching(known, 0.3)), (True, True)),
+    ):
+        asked.clear()
+        assert [request.token_ids for request in written(target, drafter)] == texts
+        assert set(asked) == {expected}
+
+
+def test_guesses_that_the_model_cannot_read_have_no_row(target: Target) -> None:
+    """The drafter still hears of its own nodes by their own numbers."""
+
+    class Strange(Recycling):
+        def _tree(self, state: State, budget: int) -> Draft:
+            draft = super()._tree(state, budget - 2)
+            tokens = [zoo.VOCABULARY + 5, 3, *draft.tokens.tolist()]
+            parents = np.where(draft.parents < 0, -1, draft.parents + 2)
+            return Draft(tokens[:budget], [-1, 0, *parents.tolist()][:budget])
+
+    drafter = Strange()
+    requests = written(target, drafter)
+    assert [request.token_ids for request in requests] == [
+        request.token_ids for request in written(target, None)
+    ]
+    accepted = 0
+    for _, draft, verdict in drafter.told:
+        if len(draft) and verdict.topk is not None:
+            assert verdict.topk.tokens[1:3].tolist() == [[-1] * 3] * 2
+            assert verdict.topk.tokens[0].min() >= 0
+            assert draft.tokens[verdict.path].tolist() == verdict.tokens[:-1].tolist()
+            accepted += len(verdict.path)
+    assert accepted > 0

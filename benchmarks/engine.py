@@ -43,6 +43,7 @@ import record
 from engine_parts import Bench
 from engine_precision import precision
 from engine_ways import Ours, read_prompts
+from foresay.counts import tokens_per_step
 from foresay.models import weights
 
 RACES = {
@@ -121,7 +122,7 @@ def _show_ways(runs: Any) -> None:
             total[1] += one["seconds"]
             total[2] += one.get("steps", 0)
     for way, (tokens, seconds, steps) in sums.items():
-        per_step = f"{tokens / steps:8.2f} tokens per step" if steps else ""
+        per_step = f"{tokens_per_step(tokens, steps):8.2f} tokens per step" if steps else ""
         print(f"  {way:<58}{tokens / seconds:6.1f} tokens/s{per_step}")
 
 

@@ -26,6 +26,7 @@ from engine_ways import (
     take_turns,
 )
 from foresay import SamplingParams
+from foresay.counts import tokens_per_step
 from foresay.drafters import SuffixDrafter
 from foresay.sampling.noise import seed_of_sample
 
@@ -338,7 +339,9 @@ def acceptance(bench: Bench) -> dict[str, Any]:
                         "steps": len(some),
                         "drafted_per_step": round(drafted / len(some), 3),
                         "accepted_of_drafted": round(accepted / drafted, 4) if drafted else None,
-                        "tokens_per_step": round(sum(m.tokens for m in some) / len(some), 3),
+                        "tokens_per_step": round(
+                            tokens_per_step(sum(m.tokens for m in some), len(some)), 3
+                        ),
                     }
                 )
     return {"results": [], "by_position": rows}

@@ -14,7 +14,7 @@ from transformers import DynamicCache
 from engine_parts import Bench, say
 from engine_ways import Job, Ours, Theirs, answer, greedy
 from foresay import Draft
-from foresay.models.target import Target
+from foresay.models.target import Part, Target
 
 ROWS = 8  # tokens of a verification: the last one and 7 guesses
 CHUNK = 512
@@ -79,14 +79,14 @@ def _ours(
     """Log probabilities after the prompt and after each token but the last, `rows` at once."""
     kv, stored = target.open(), np.array(prompt[:-1], np.int32)
     for at in range(0, len(stored), CHUNK):
-        part = target.part(kv, stored[at : at + CHUNK], wanted=False)
+        part = Part.of(target, kv, stored[at : at + CHUNK], wanted=False)
         target.forward([part])
         part.keep()
     line, found = [prompt[-1], *text[:-1]], []
     for at in range(0, len(line), rows):
         block = line[at : at + rows]
         draft, path = guessed(block[1:], target.vocabulary)
-        part = target.part(kv, np.array(block[:1], np.int32), draft)
+        part = Part.of(target, kv, np.array(block[:1], np.int32), draft)
         logits = target.forward([part]).logits
         part.keep(path)
         found.append(logits[[0, *(node + 1 for node in path)]])

@@ -20,9 +20,10 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from foresay import LLM, SamplingParams
+from foresay.budget.cost import StepCost
+from foresay.budget.policy import make_policy
+from foresay.counts import tokens_per_step
 from foresay.drafter import Drafter
-from foresay.engine.budget import make_policy
-from foresay.engine.cost import StepCost
 from foresay.engine.measure import measured_cost
 from foresay.engine.text import AnswerText
 
@@ -84,7 +85,7 @@ class Answered:
             drafted = sum(m.drafted for m in self.moments)
             accepted = sum(m.accepted for m in self.moments)
             out |= {"steps": self.steps, "drafted": drafted, "accepted": accepted}
-            out["tokens_per_step"] = round(self.tokens / max(self.steps, 1), 3)
+            out["tokens_per_step"] = round(tokens_per_step(self.tokens, self.steps), 3)
         return out
 
 

@@ -30,7 +30,7 @@ from typing import Any
 
 import record
 from foresay.models import weights
-from server_parts import Settings, measure_load, measure_overhead
+from server_parts import EngineSettings, measure_load, measure_overhead
 
 PARTS = ("overhead", "load")
 BARS = {"overhead": 0.10, "slope": 1.0, "jain": 0.95}
@@ -122,14 +122,14 @@ def main() -> None:
     folder = str(weights.find(options.model))
     policies = options.policies.split(",")
     given = folder, options.memory_mb, options.dtype, options.drafter
-    settings = Settings(*given, policies[0])
+    settings = EngineSettings(*given, policies[0])
     parts: dict[str, Any] = {}
     if "overhead" in chosen:
         rounds = options.rounds or (4 if options.quick else 28)
         tokens = options.tokens or (32 if options.quick else 64)
         size = options.at_once, rounds, tokens
         parts["overhead"] = {
-            policy: measure_overhead(Settings(*given, policy), *size) for policy in policies
+            policy: measure_overhead(EngineSettings(*given, policy), *size) for policy in policies
         }
     if "load" in chosen:
         minutes = options.minutes or (1 if options.quick else 10)

@@ -30,7 +30,7 @@ SAMPLE = 1.0  # seconds between two looks at the server's memory
 
 
 @dataclass(frozen=True)
-class Settings:
+class EngineSettings:
     """What the server and the engine alone have in common."""
 
     folder: str
@@ -100,7 +100,7 @@ def child(*command: str) -> Iterator[Child]:
             process.communicate()
 
 
-def server(settings: Settings, *more: str) -> Any:
+def server(settings: EngineSettings, *more: str) -> Any:
     """`foresay serve`, to be used in a `with`."""
     options = ["--port", "0", "--json", "--memory-mb", str(settings.memory_mb)]
     options += ["--dtype", settings.dtype, "--drafter", settings.drafter]
@@ -118,7 +118,9 @@ def counted(url: str) -> tuple[int, int]:
     return steps, drafted
 
 
-def measure_overhead(settings: Settings, at_once: int, rounds: int, tokens: int) -> dict[str, Any]:
+def measure_overhead(
+    settings: EngineSettings, at_once: int, rounds: int, tokens: int
+) -> dict[str, Any]:
     """Rounds of the same questions, of the server and of the engine alone, which take turns."""
     wanted = json.dumps(asdict(settings))
     turns, different = [], 0
@@ -176,7 +178,7 @@ def _compared(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def measure_load(settings: Settings, clients: int, seconds: float) -> dict[str, Any]:
+def measure_load(settings: EngineSettings, clients: int, seconds: float) -> dict[str, Any]:
     """Many clients for so long, while the server's memory is looked at."""
     warm_up = seconds / 5
     with server(settings, "--tenant-mb", str(HISTORY_MB)) as one:

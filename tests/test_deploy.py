@@ -18,7 +18,7 @@ import yaml  # type: ignore[import-untyped]
 from prometheus_client.parser import text_string_to_metric_families
 
 from foresay.cli import app
-from foresay.integrations.vllm.settings import CONFIG, PREFIX, Settings, read_settings
+from foresay.integrations.vllm.settings import CONFIG, PREFIX, VllmSettings, read_settings
 from serve.running import Running, running, tiny_llm
 from tiny import one_thread, save_model
 
@@ -242,7 +242,7 @@ def test_the_settings_of_vllm(tmp_path: Path) -> None:
     both = set(re.findall(r"\bsettings\.(\w+)", arctic))
     assert both == {"history", "history_bytes", "corpus"}
     rows = []
-    for item in fields(Settings):
+    for item in fields(VllmSettings):
         where = "suffix" if item.name == "suffix" else "both" if item.name in both else "proposer"
         default = json.dumps(item.default)
         says = item.metadata["says"]
@@ -251,14 +251,14 @@ def test_the_settings_of_vllm(tmp_path: Path) -> None:
     example = next(code for code in INLINE if code.startswith('{"vllm"'))
     file = tmp_path / "config.json"
     file.write_text(example)
-    assert read_settings({CONFIG: str(file)}) != Settings()
+    assert read_settings({CONFIG: str(file)}) != VllmSettings()
 
 
 def test_the_variables() -> None:
     source = "".join(path.read_text(encoding="utf-8") for path in sorted(SRC.rglob("*.py")))
     others = {CONFIG, "FORESAY_API_KEY", "FORESAY_CACHE"}
     assert all(f'"{name}"' in source for name in others)
-    known = others | {PREFIX + item.name.upper() for item in fields(Settings)}
+    known = others | {PREFIX + item.name.upper() for item in fields(VllmSettings)}
     text = DEPLOY + DASHBOARD_TEXT + RULES_TEXT
     named = set(re.findall(r"\bFORESAY_\w+", text))
     assert named == known

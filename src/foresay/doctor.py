@@ -82,7 +82,7 @@ def _models() -> str:
     missing = [name for name in _ENGINE if _version(name) is None]
     if missing:
         return f"not run here, without {', '.join(missing)}: pip install 'foresay[engine]'"
-    return "any causal LM of transformers that passes the canaries, on the CPU"
+    return "any causal LM of transformers that passes its checks, on the CPU"
 
 
 def _cpu() -> dict[str, Any]:

@@ -12,14 +12,15 @@ import torch
 from doubles import Scripted, tokens
 from engine.drafters import Coupled, Recycling, State, Watching, near
 from foresay import Draft, DraftBatch, SamplingParams
+from foresay.budget.load import Chosen, Load, along_paths, keep, parents_of, within_room
+from foresay.budget.policy import Fixed, Policy
 from foresay.drafter import SeededParams
 from foresay.drafters import CorpusDrafter, MergeDrafter, NgramDrafter, SuffixDrafter
-from foresay.engine.budget import Chosen, Fixed, Load, Policy
 from foresay.engine.engine import Engine
-from foresay.engine.load import along_paths, keep, parents_of, within_room
 from foresay.engine.plain import logits_of, plain
 from foresay.engine.request import Request
 from foresay.errors import InputError
+from foresay.models.load import target_of
 from foresay.models.target import Target
 from foresay.sampling import logprobs
 from foresay.sampling.reference import path_to
@@ -36,7 +37,7 @@ PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13], [20, 21, 20, 21]]
 
 @pytest.fixture(scope="module")
 def target() -> Target:
-    return Target.of(zoo.make("llama"))
+    return target_of(zoo.make("llama"))
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +174,8 @@ def test_nothing_is_found_out_that_nobody_wants(
     target: Target, texts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[bool, bool]] = []
-    forward, likeliest = Target.forward, logprobs.likeliest
+    kind: Any = type(target)
+    forward, likeliest = kind.forward, logprobs.likeliest
 
     def spy(self: Target, parts: Any, *, hidden: bool = False) -> Any:
         asked.append((hidden, False))
@@ -183,7 +185,7 @@ def test_nothing_is_found_out_that_nobody_wants(
         asked[-1] = (asked[-1][0], True)
         return likeliest(raw, top)
 
-    monkeypatch.setattr(Target, "forward", spy)
+    monkeypatch.setattr(kind, "forward", spy)
     monkeypatch.setattr(logprobs, "likeliest", likely)
     known = {tuple(prompt): text for prompt, text in zip(PROMPTS, texts, strict=True)}
     for drafter, expected in (

@@ -16,14 +16,14 @@ from foresay.cli.sources import MARKS, Span, marked, spans
 from foresay.drafter import Source
 from foresay.drafters.suffix import SuffixDrafter
 from foresay.engine.llm import LLM, Result
-from foresay.engine.request import Stats
+from foresay.engine.request import RequestStats
 from foresay.errors import InputError, LogitsError
 from foresay.sampling.params import SamplingParams
 from tiny import Done, call, one_thread, save_model
 
 
 def result(tokens: list[int], sources: list[Source] | None = None, error: Any = None) -> Result:
-    stats = Stats(steps=max(len(tokens) // 2, 1), tokens=len(tokens))
+    stats = RequestStats(steps=max(len(tokens) // 2, 1), tokens=len(tokens))
     reason = "length" if error is None else "error"
     return Result("p", [1], 0, "text", tokens, reason, error, None, sources, stats)  # type: ignore[arg-type]
 

@@ -13,14 +13,16 @@ import torch
 
 from engine.drafters import Scripted
 from foresay import Draft, SamplingParams, Wants
+from foresay.budget.policy import POLICIES, Fixed
 from foresay.drafters import MergeDrafter, NgramDrafter, SuffixDrafter
-from foresay.engine.budget import POLICIES, Fixed
 from foresay.engine.engine import Engine
+from foresay.engine.pages import PAGE
 from foresay.engine.plain import logits_of, plain
 from foresay.engine.request import Request
 from foresay.engine.text import AnswerText
 from foresay.errors import InputError, LogitsError, UnknownGroup
-from foresay.models.pages import PAGE
+from foresay.models.cpu.target import CpuTarget
+from foresay.models.load import target_of
 from foresay.models.target import Outputs, Part, Target
 from models import zoo
 
@@ -40,7 +42,7 @@ STOPS = (2, 9, 17)
 
 @pytest.fixture(scope="module")
 def target() -> Target:
-    return Target.of(zoo.make("llama"))
+    return target_of(zoo.make("llama"))
 
 
 def prompts(count: int, seed: int = 0) -> list[list[int]]:
@@ -112,7 +114,7 @@ def test_the_text_is_that_of_the_plain_loop(
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt_oss", "llama4_text", "qwen3_moe", "gpt2"])
 def test_other_architectures(name: str) -> None:
-    target = Target.of(zoo.make(name))
+    target = target_of(zoo.make(name))
     asked = list(zip(prompts(6, seed=3), ASKED[:6], strict=True))
     expected = wanted(target, asked)
     known = {tuple(p): text for (p, _), text in zip(asked, expected, strict=True)}
@@ -121,7 +123,7 @@ def test_other_architectures(name: str) -> None:
 
 
 def test_bfloat16_to_the_bit() -> None:
-    target = Target.of(zoo.make("llama", dtype=torch.bfloat16))
+    target = target_of(zoo.make("llama", dtype=torch.bfloat16))
     assert target.exact  # on every machine: all of its products are the core's
     asked = list(zip(prompts(8, seed=5), ASKED, strict=True))
     expected = wanted(target, asked)
@@ -334,12 +336,12 @@ def test_logits_that_are_no_law_fail_alone(target: Target, monkeypatch: pytest.M
     asked = list(zip(prompts(4, seed=30), ASKED[:4], strict=True))
     expected = wanted(target, asked)
     bad = [5, 77, 5, 77, 99]
-    forward = Target.forward
+    forward = CpuTarget.forward
 
-    def spoiled(self: Target, parts: Sequence[Part], *, hidden: bool = False) -> Outputs:
+    def spoiled(self: CpuTarget, parts: Sequence[Part], *, hidden: bool = False) -> Outputs:
         logits, at = forward(self, parts).logits.clone(), 0
         for part in parts:
-            rows = (1 + len(part.draft)) * part.wanted
+            rows = (1 + len(part.draft)) * part.needs_logits
             text = part.kv.length + len(part.tokens)
             if part.tokens[0] == 5 and rows and text >= len(bad) + 3:
                 logits[at : at + rows] = np.nan
@@ -348,7 +350,7 @@ def test_logits_that_are_no_law_fail_alone(target: Target, monkeypatch: pytest.M
 
     drafter = SuffixDrafter()
     engine = Engine(target, drafter, policy="fixed")
-    monkeypatch.setattr(Target, "forward", spoiled)
+    monkeypatch.setattr(CpuTarget, "forward", spoiled)
     victim = engine.add(bad, replace(GREEDY, logit_bias={5: 1e4}), seed=0)  # writes 5 for ever
     requests = answers(engine, asked)
     assert victim.finish_reason == "error" and isinstance(victim.error, LogitsError)

@@ -13,13 +13,14 @@ import pytest
 
 from foresay import SamplingParams
 from foresay._core import AttentionStep, Kv
-from foresay.engine import prefixes, scheduler
+from foresay.drafters import SuffixDrafter
+from foresay.engine import pages, prefixes, scheduler
 from foresay.engine.engine import Engine
+from foresay.engine.groups import Groups
+from foresay.engine.pages import PAGE, Pages
 from foresay.engine.request import Request
 from foresay.engine.scheduler import Scheduler
-from foresay.models import pages
-from foresay.models.pages import PAGE, Pages
-from foresay.models.target import Target
+from foresay.models.load import target_of
 from models import zoo
 
 Place = tuple[CodeType, int]
@@ -106,12 +107,17 @@ class Work:
             self.scheduler.add(request)
 
     def go_on(self) -> None:
+        steps = 0
         while self.scheduler.running or self.scheduler.waiting:
+            steps += 1
+            if steps == 5:
+                self.scheduler.recompute()
             for turn in self.scheduler.schedule():
                 request, kv = turn.request, turn.request.kv
                 assert kv is not None
                 rows = np.arange(turn.tokens, dtype=np.int32)
-                step = AttentionStep([kv], np.array([0, len(rows)], np.int32), rows - 1)
+                own: Any = kv
+                step = AttentionStep([own], np.array([0, len(rows)], np.int32), rows - 1)
                 for_all = np.zeros((1, 1, len(rows), 8), np.float32)
                 step.attend(0, for_all, for_all, for_all, for_all.reshape(1, -1, 1, 8), scaling=1.0)
                 kv.keep(rows)
@@ -121,7 +127,7 @@ class Work:
                 if len(request) - len(request.prompt) == 9:
                     self.scheduler.release(request, keep=True)
                     request.finish_reason = "length"
-        self.scheduler.forget()
+        self.scheduler.recompute()
 
     def end(self) -> None:
         """As `Engine.cancel` does it."""
@@ -136,7 +142,16 @@ def test_every_bytecode_of_the_scheduler() -> None:
     whole = Work()
     found = places(whole.go_on, in_files)
     names = {code.co_name for code, _ in found}
-    assert {"hold", "release", "keep", "drop_oldest", "_preempt", "_admit", "longest"} <= names
+    assert {
+        "hold",
+        "release",
+        "keep",
+        "drop_oldest",
+        "_preempt",
+        "_admit",
+        "longest",
+        "recompute",
+    } <= names
     assert sum(request.stats.preemptions for request in whole.requests) > 0
     assert any(request.stats.shared_tokens for request in whole.requests)
     assert len(found) > 500
@@ -151,7 +166,7 @@ def test_every_bytecode_of_the_scheduler() -> None:
             assert not left.running and not left.waiting
             assert left.pages.in_use == left.prefixes.held
             assert all(request.kv is None for request in work.requests if not request.finished)
-            left.forget()
+            left.recompute()
             assert left.pages.in_use == 0 == left.prefixes.held
             assert not left.prefixes._kept_by_key and not left.prefixes._running
 
@@ -163,7 +178,7 @@ ENDS = {
 
 def test_an_engine_that_was_interrupted_goes_on_as_if_nothing_had_been() -> None:
     """Where an answer ends and its beginning is kept; whoever asked cancels what is under way."""
-    target, random = Target.of(zoo.make("llama")), np.random.default_rng(1)
+    target, random = target_of(zoo.make("llama")), np.random.default_rng(1)
     texts = [zoo.tokens(random, size) for size in (70, 40)]
     params = SamplingParams(temperature=0, max_tokens=3)
     engine = Engine(target, memory=16 * PAGE * target.bytes_per_token)
@@ -194,3 +209,51 @@ def test_an_engine_that_was_interrupted_goes_on_as_if_nothing_had_been() -> None
     again = asked()
     engine.run()
     assert told(again) == told(wanted)
+
+
+class Groupwise(SuffixDrafter):
+    """Knows which groups it holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: set[str | None] = set()
+
+    def begin(self, prompt: Any, /, **names: Any) -> Any:
+        self.held.add(names["group"])
+        return super().begin(prompt, **names)
+
+    def drop_group(self, group: str, tenant: str | None = None) -> None:
+        super().drop_group(group, tenant)
+        self.held.discard(group)
+
+
+GROUPS = {
+    code.__code__ for code in (Groups.add, Groups.join, Groups.leave, Engine._finish, Engine.cancel)
+}
+
+
+def test_a_group_ends_also_after_an_interrupt() -> None:
+    """While it is asked, while it ends, and while it is cancelled."""
+    target, drafter = target_of(zoo.make("llama")), Groupwise()
+    text = zoo.tokens(np.random.default_rng(1), 40)
+    params = SamplingParams(temperature=0, max_tokens=2)
+    engine = Engine(target, drafter, policy="fixed")
+    asked: list[Request] = []
+
+    def work() -> None:
+        asked.clear()
+        asked.extend(engine.groups.add(text, params, seeds=[1, 2]))
+        engine.run()
+        asked.extend(engine.groups.add(text, params, seeds=[1, 2]))
+        engine.step()
+        engine.cancel(*asked)
+
+    found = places(work, GROUPS.__contains__)
+    assert {code for code, _ in found} == GROUPS
+    for place, times in found.items():
+        for at in {1, times}:
+            with interrupted(GROUPS.__contains__, place, at):
+                work()
+            engine.cancel(*asked, *engine.scheduler.running, *engine.scheduler.waiting)
+            assert not engine.busy and not len(engine.groups) and not drafter.held
+            engine.check_integrity()

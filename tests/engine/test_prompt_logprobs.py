@@ -16,10 +16,11 @@ from foresay.drafters import SuffixDrafter
 from foresay.engine import engine as engine_module
 from foresay.engine.engine import Engine
 from foresay.engine.logprobs import note_prompt_logprobs
+from foresay.engine.pages import PAGE
 from foresay.engine.request import Request
 from foresay.errors import InputError
-from foresay.models.pages import PAGE
-from foresay.models.target import Target
+from foresay.models.load import target_of
+from foresay.models.target import Part, Target
 from foresay.sampling.logprobs import TokenLogprob
 from models import zoo
 
@@ -29,7 +30,7 @@ SIZES = (90, 1, 2, 17, 64, 33)
 
 @pytest.fixture(scope="module")
 def target() -> Target:
-    return Target.of(zoo.make("llama"))
+    return target_of(zoo.make("llama"))
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def test_others_beside_it_do_not_ask(target: Target, model: PreTrainedModel) -> 
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt_oss", "gpt2", "qwen3_moe", "deepseek_v3"])
 def test_other_architectures(name: str) -> None:
-    engine = Engine(Target.of(zoo.make(name)), max_rows=24)
+    engine = Engine(target_of(zoo.make(name)), max_rows=24)
     for request in asked(engine, texts((50, 9)), [1, 3]):
         check(zoo.make(name), request, 1 if request.number == 0 else 3)
 
@@ -111,7 +112,7 @@ def test_the_same_bits_however_it_is_read(target: Target) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_asking_changes_no_answer(dtype: torch.dtype) -> None:
-    target = Target.of(zoo.make("llama", dtype=dtype))
+    target = target_of(zoo.make("llama", dtype=dtype))
     long = replace(SHORT, max_tokens=40, temperature=0.8, logprobs=2)
     answers: list[list[Any]] = []
     for top in (None, 0, 4):
@@ -128,7 +129,7 @@ def test_who_asks_for_more_changes_nothing_for_others() -> None:
     with torch.no_grad():
         head = model.lm_head.weight
         head.copy_(head[torch.arange(zoo.VOCABULARY) % 5])
-    target = Target.of(model)
+    target = target_of(model)
     told = []
     for most in (None, 3, 20, 100):
         engine = Engine(target, SuffixDrafter(), policy="fixed")
@@ -199,8 +200,8 @@ def test_a_wrong_number_is_refused(target: Target, wrong: Any) -> None:
 
 
 def test_the_target_refuses_more_than_is_read(target: Target) -> None:
-    with pytest.raises(InputError, match="3 early tokens want logits; valid are 0 to the 2 read"):
-        target.part(target.open(), np.array([4, 5, 6], np.int32), read=2, early=3)
+    with pytest.raises(InputError, match="prefill_logits is 3; expected 0 to the 2 prefill"):
+        Part.of(target, target.open(), np.array([4, 5, 6], np.int32), prefill=2, prefill_logits=3)
 
 
 def test_rows_of_other_tokens_are_found(

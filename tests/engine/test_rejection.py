@@ -16,13 +16,14 @@ import pytest
 from engine.drafters import Drawing, near
 from foresay import Draft, DraftBatch, SamplingParams
 from foresay.arrays import Floats
+from foresay.budget.load import Chosen, Load, keep
+from foresay.budget.policy import Fixed, Policy
 from foresay.engine import engine as engine_module
-from foresay.engine.budget import Chosen, Fixed, Load, Policy
 from foresay.engine.engine import Engine
-from foresay.engine.load import keep
 from foresay.engine.plain import logits_of, plain
 from foresay.engine.request import Request
 from foresay.lossless.gtest import g_test
+from foresay.models.load import target_of
 from foresay.models.target import Target
 from foresay.sampling.ask import Ask
 from foresay.sampling.law import probabilities, scores
@@ -34,7 +35,7 @@ DRAWN = SamplingParams(temperature=1.7, max_tokens=LENGTH, rule="rejection")
 
 @pytest.fixture(scope="module")
 def target() -> Target:
-    return Target.of(zoo.make("llama", vocab_size=SIZE))
+    return target_of(zoo.make("llama", vocab_size=SIZE))
 
 
 class Rows:

@@ -15,7 +15,13 @@ import numpy as np
 import pytest
 
 from foresay.errors import InputError
-from foresay.integrations.vllm import Settings, SuffixDecodingCache, SuffixProposer, host, sampled
+from foresay.integrations.vllm import (
+    SuffixDecodingCache,
+    SuffixProposer,
+    VllmSettings,
+    host,
+    sampled,
+)
 
 
 def config(most: int = 6, **keys: Any) -> Any:
@@ -142,7 +148,7 @@ def test_a_wrong_setting_ends_nothing_but_a_drafter(
 
 def test_settings_made_by_hand_go_by_their_own_names() -> None:
     with pytest.raises(InputError, match=r"^grace is -1; it is a whole number from 0 to 4096"):
-        Settings(grace=-1)
+        VllmSettings(grace=-1)
 
 
 # ---- the sampler -----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The parts of the vLLM adapter: keys of texts, the gate, the settings, the suffix seam."""
+"""The parts of the vLLM adapter: keys of texts, the settings, the suffix seam."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 
 from foresay.errors import InputError
 from foresay.integrations.vllm import (
-    Settings,
     SuffixDecodingCache,
+    VllmSettings,
     describe,
     read_settings,
     register,
 )
-from foresay.integrations.vllm.gate import Gate
 from foresay.integrations.vllm.rows import Rows, Texts
 
 # ---- rows ------------------------------------------------------------------------------------
@@ -121,71 +120,11 @@ def test_equal_texts_are_all_kept() -> None:
     assert texts.claim(known(1)) == ["a"]
 
 
-# ---- gate ------------------------------------------------------------------------------------
-
-
-def drive(gate: Gate, fixed: float, per_token: float, chance: float, rows: int = 4) -> list[int]:
-    """How many steps of each 64 had drafts, if steps take fixed + per_token * verified tokens."""
-    luck, drafting = random.Random(0), []
-    for _ in range(640):
-        least = gate.least_chance(rows)
-        nodes = 4 * rows if least is not None and chance >= least else 0
-        won = sum(luck.random() < chance for _ in range(nodes))
-        seconds = (fixed + per_token * (rows + nodes)) * luck.uniform(0.95, 1.05)
-        gate.observe(rows, nodes, rows + won, seconds, 1e-5, least or 0.0)
-        drafting.append(nodes > 0)
-    return [sum(drafting[at : at + 64]) for at in range(0, 640, 64)]
-
-
-@pytest.mark.parametrize(
-    ("fixed", "per_token", "chance", "drafts"),
-    [
-        (0.010, 1e-5, 0.5, True),  # verification is nearly free
-        (0.010, 1e-5, 0.15, True),
-        (0.000, 1e-3, 0.5, False),  # each token costs as much as any other
-        (0.004, 1e-3, 0.3, False),
-        (0.004, 1e-3, 0.9, True),
-    ],
-)
-def test_drafts_are_verified_where_they_pay(
-    fixed: float, per_token: float, chance: float, drafts: bool
-) -> None:
-    gate = Gate(least_chance=0.1, max_requests=0, measure=True)
-    after = drive(gate, fixed, per_token, chance)[2:]
-    assert all(count >= 60 for count in after) if drafts else all(count <= 4 for count in after)
-
-
-def test_the_gate_opens_again_when_times_change() -> None:
-    gate = Gate(least_chance=0.1, max_requests=0, measure=True)
-    assert drive(gate, 0.0, 1e-3, 0.5)[-1] <= 4
-    assert drive(gate, 0.02, 1e-6, 0.5)[-1] >= 60
-
-
-@pytest.mark.parametrize("rows", [4, 16])
-def test_sure_drafts_are_tried_at_once(rows: int) -> None:
-    gate = Gate(least_chance=0.1, max_requests=0, measure=True)
-    assert drive(gate, 0.004, 1e-3, 0.15, rows)[-1] <= 4  # guesses that do not pay
-    assert drive(gate, 0.004, 1e-3, 0.97, rows)[0] >= 60  # and then a text that is known
-
-
-def test_sure_drafts_that_do_not_pay_are_given_up() -> None:
-    gate = Gate(least_chance=0.1, max_requests=0, measure=True)
-    drive(gate, 0.0, 1e-3, 0.5)  # each token costs as much as any other
-    steps = drive(gate, 0.0, 1e-3, 0.9)
-    assert steps[0] <= 12 and sum(steps) <= 64  # of 640
-
-
-def test_a_gate_that_does_not_measure_knows_rows_and_chances_only() -> None:
-    gate = Gate(least_chance=0.2, max_requests=8, measure=False)
-    assert drive(gate, 0.0, 1e-3, 0.5) == [64] * 10
-    assert [gate.least_chance(rows) for rows in (1, 8, 9)] == [0.2, 0.2, None]
-
-
 # ---- settings --------------------------------------------------------------------------------
 
 
 def test_settings_come_from_variables_and_a_file(tmp_path: Path) -> None:
-    assert read_settings({}) == Settings()
+    assert read_settings({}) == VllmSettings()
     path = tmp_path / "foresay.json"
     path.write_text(json.dumps({"vllm": {"max_requests": 32, "history": False}, "serve": {"x": 1}}))
     given = {
@@ -195,9 +134,9 @@ def test_settings_come_from_variables_and_a_file(tmp_path: Path) -> None:
         "FORESAY_VLLM_GROUPS": "off",
         "PATH": "/bin",
     }
-    expected = Settings(max_requests=16, history=False, least_chance=0.25, groups=False)
+    expected = VllmSettings(max_requests=16, history=False, least_chance=0.25, groups=False)
     assert read_settings(given) == expected
-    assert all(f"FORESAY_VLLM_{n.upper()}" in describe() for n in Settings.__dataclass_fields__)
+    assert all(f"FORESAY_VLLM_{n.upper()}" in describe() for n in VllmSettings.__dataclass_fields__)
 
 
 @pytest.mark.parametrize(

@@ -269,7 +269,7 @@ def test_all_ranks_draft_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert one.stats().closed == 0
 
 
-def test_many_requests_close_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_requests_end_drafting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORESAY_VLLM_MAX_REQUESTS", "2")
     proposer = SuffixProposer(config())
     world = World(proposer)

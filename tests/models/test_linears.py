@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from foresay.models import exactness, linears
-from foresay.models.linears import (
+from foresay.models.cpu import invariance, linears
+from foresay.models.cpu.linears import (
     ANY_ROWS,
     PackedLinear,
     RowRange,
     multiplied_by_torch,
     pack,
-    reading,
+    prefilling,
     row_ranges,
 )
 from models import zoo
@@ -90,7 +90,7 @@ def test_in_the_core_no_row_count_is_special(monkeypatch: pytest.MonkeyPatch) ->
     pack(model, deterministic=True)
     up: object = model.up
     assert isinstance(up, PackedLinear)
-    assert up.rows is up.read is ANY_ROWS
+    assert up.decode is up.prefill is ANY_ROWS
     x = torch.randn(1, 50, 96).bfloat16()
     gates = torch.cat([x, x], -1).chunk(2, -1)[0]  # not contiguous
     assert torch.equal(layer(gates), layer(x))
@@ -118,7 +118,7 @@ def test_too_many_rows_are_done_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
         return multiply(self, x)
 
     monkeypatch.setattr(PackedLinear, "_multiply", counted)
-    layer.rows = RowRange(2, 16)
+    layer.decode = RowRange(2, 16)
     with torch.inference_mode():
         out = layer(torch.ones(1, 37, 12))
         assert out.shape == (1, 37, 8)
@@ -168,7 +168,7 @@ def test_row_range_finds_the_class_of_a_usual_draft(
 @pytest.mark.parametrize("rows", [0, 1, 4, 5, 9, 12, 17, 40])
 def test_no_part_is_outside_of_the_range(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = waver(monkeypatch, 5, 8)
-    layer.rows = RowRange(5, 8)
+    layer.decode = RowRange(5, 8)
     x = torch.randn(1, rows, 6)
     assert torch.equal(layer(x), x)
 
@@ -215,12 +215,12 @@ def test_where_what_is_left_over_is_done_otherwise_whole_blocks_are_asked_for(
     written, _ = row_ranges(layer)
     assert written == taken
     x = torch.randn(1, 500, 6)
-    layer.rows = layer.read = written
+    layer.decode = layer.prefill = written
     whole = layer(x)
     for rows in (0, 1, 5, 6, 8, 100):
         assert torch.equal(layer(x[:, :rows]), whole[:, :rows])
         assert torch.equal(layer(x[:, rows : 2 * rows]), whole[:, rows : 2 * rows])
-    layer.rows = layer.read = RowRange(1, 192)
+    layer.decode = layer.prefill = RowRange(1, 192)
     assert not torch.equal(layer(x[:, :101]), whole[:, :101])
 
 
@@ -248,7 +248,7 @@ def test_a_class_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
         layer: object = model.up
         assert isinstance(layer, PackedLinear)
         wanted = (RowRange(2, 32), RowRange(48, 96)) if deterministic else (ANY_ROWS, ANY_ROWS)
-        assert (layer.rows, layer.read) == wanted
+        assert (layer.decode, layer.prefill) == wanted
     assert asked == [24, 40]
 
 
@@ -258,7 +258,7 @@ def test_read_rows_are_multiplied_in_their_own_class(
     read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer = PackedLinear(torch.eye(6), None)
-    layer.rows, layer.read = RowRange(2, 8), RowRange(32, 64)
+    layer.decode, layer.prefill = RowRange(2, 8), RowRange(32, 64)
     multiply, sizes = PackedLinear._multiply, list[int]()
 
     def marked(self: PackedLinear, x: Tensor) -> Tensor:
@@ -269,7 +269,7 @@ def test_read_rows_are_multiplied_in_their_own_class(
     x = torch.randn(1, 20, 6)
     mask = torch.zeros(20, dtype=torch.bool)
     mask[read] = True
-    with torch.inference_mode(), reading(mask):
+    with torch.inference_mode(), prefilling(mask):
         torch.testing.assert_close(layer(x), x + 1000 * mask[None, :, None])
         assert all(2 <= size <= 8 or 32 <= size <= 64 for size in sizes)
         torch.testing.assert_close(layer(x[:, :5]), x[:, :5])  # not the step's rows
@@ -279,7 +279,7 @@ def test_read_rows_are_multiplied_in_their_own_class(
 @pytest.mark.parametrize("function", [nn.SiLU(), nn.GELU(approximate="tanh"), nn.Sigmoid()])
 @pytest.mark.parametrize("width", [48, 1536])
 def test_an_activation_does_not_see_where_its_numbers_lie(function: nn.Module, width: int) -> None:
-    steady = exactness._in_whole_vectors(function)
+    steady = invariance._in_whole_vectors(function)
     x = torch.randn(1, 90, width)
     wanted = steady(x[:, :64])
     torch.testing.assert_close(wanted, function(x[:, :64]))
@@ -327,14 +327,14 @@ def test_a_wrong_operation_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 LOADING = """
 import sys, tempfile, torch
-from foresay.models.target import Target
+from foresay.models.load import load
 from models import zoo
 from transformers.utils import logging
 logging.disable_progress_bar()
 for name, dtype in zip(sys.argv[1::2], sys.argv[2::2]):
     with tempfile.TemporaryDirectory() as folder:
         zoo.make(name, dtype=torch.bfloat16).save_pretrained(folder)
-        print(name, dtype, Target.load(folder, dtype=dtype).dtype, file=sys.stderr)
+        print(name, dtype, load(folder, dtype=dtype).dtype, file=sys.stderr)
 """
 
 

@@ -10,7 +10,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from foresay import _core
 from foresay.errors import InputError
-from foresay.models.norms import CoreNorm, fuse_norms
+from foresay.models.cpu.norms import CoreNorm, fuse_norms
 from models import zoo
 
 

@@ -18,7 +18,8 @@ from foresay import SamplingParams
 from foresay.arrays import Int32s
 from foresay.drafters import SuffixDrafter
 from foresay.engine.engine import Engine
-from foresay.models.target import Dtype, Target
+from foresay.models.load import Dtype, load, target_of
+from foresay.models.target import Target
 from models import zoo
 from tiny import one_thread
 
@@ -63,11 +64,11 @@ def test_every_text_is_right(folders: dict[str, Path]) -> None:
     """In float32 what transformers writes, in bfloat16 what a model that is loaded alone writes."""
     wanted = {(name, "float32"): plain_text(name) for name in NAMES}
     for name in NAMES:
-        alone = Target.load(folders[name], dtype="bfloat16", threads=1)
+        alone = load(folders[name], dtype="bfloat16", threads=1)
         wanted[name, "bfloat16"] = written(alone)
     together = threading.Barrier(THREADS)
 
-    def load(thread: int) -> list[str]:
+    def loaded(thread: int) -> list[str]:
         wrong = []
         torch.set_num_threads(1)
         for first in range(0, LOADS, THREADS):
@@ -75,7 +76,7 @@ def test_every_text_is_right(folders: dict[str, Path]) -> None:
             at = first + thread
             name, dtype = NAMES[at % len(NAMES)], DTYPES[at // len(NAMES) % 2]
             try:
-                text = written(Target.load(folders[name], dtype=dtype, threads=1))
+                text = written(load(folders[name], dtype=dtype, threads=1))
             except Exception as error:  # told with the others
                 wrong.append(f"load {at}, {name}, {dtype}: {error!r}")
                 continue
@@ -84,7 +85,7 @@ def test_every_text_is_right(folders: dict[str, Path]) -> None:
         return wrong
 
     with one_thread(), ThreadPoolExecutor(THREADS) as pool:
-        assert not [said for each in pool.map(load, range(THREADS)) for said in each]
+        assert not [said for each in pool.map(loaded, range(THREADS)) for said in each]
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt_oss", "llama4_text"])
@@ -93,6 +94,6 @@ def test_what_is_loaded_elsewhere_does_not_show(name: str) -> None:
     model, wanted = zoo.make(name), plain_text(name)
     torch.set_default_dtype(torch.bfloat16)
     try:
-        assert written(Target.of(model, threads=1)) == wanted
+        assert written(target_of(model, threads=1)) == wanted
     finally:
         torch.set_default_dtype(torch.float32)

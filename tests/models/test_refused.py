@@ -11,7 +11,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from foresay.errors import UnsupportedModel
 from foresay.models import visibility
-from foresay.models.target import Target
+from foresay.models.load import target_of
+from foresay.models.target import Part
 from models import zoo
 
 _SIZES: dict[str, Any] = {
@@ -100,7 +101,7 @@ def make(name: str, changes: dict[str, Any]) -> PreTrainedModel:
 def test_refused_by_name(name: str, reason: str, changes: dict[str, Any]) -> None:
     model = make(name, changes)
     with pytest.raises(UnsupportedModel, match=reason) as refusal:
-        Target.of(model)
+        target_of(model)
     said = str(refusal.value)
     assert name in said
     assert "\n" not in said
@@ -111,12 +112,12 @@ def test_encoders_are_refused() -> None:
     model = zoo.make("llama")
     model.config = config
     with pytest.raises(UnsupportedModel, match="bart has an encoder"):
-        Target.of(model)
+        target_of(model)
 
 
 def test_another_dtype_is_refused() -> None:
     with pytest.raises(UnsupportedModel, match="float16"):
-        Target.of(zoo.make("llama", dtype=torch.float16))
+        target_of(zoo.make("llama", dtype=torch.float16))
 
 
 @pytest.mark.parametrize("error", [KeyError("rows"), ZeroDivisionError(), TypeError("a\nb")])
@@ -131,7 +132,7 @@ def test_whatever_a_model_raises_is_a_reason(
 
     monkeypatch.setattr(attention, "forward", fail)
     with pytest.raises(UnsupportedModel, match=f"llama cannot be run .*{type(error).__name__}"):
-        Target.of(model)
+        target_of(model)
 
 
 def test_a_lack_of_memory_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +150,7 @@ def test_an_unknown_rule_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(visibility, "_Mask", Mask)
     with pytest.raises(UnsupportedModel, match="layer 0 of mistral sees earlier tokens by a rule"):
-        Target.of(zoo.make("mistral"))
+        target_of(zoo.make("mistral"))
 
 
 def test_a_good_model_is_not_harmed_by_a_refused_one() -> None:
@@ -159,9 +160,9 @@ def test_a_good_model_is_not_harmed_by_a_refused_one() -> None:
     for name in ("doge", "gpt_neo", "diffllama"):
         changes = next(row[2] for row in REFUSED if row[0] == name)
         with pytest.raises(UnsupportedModel):
-            Target.of(make(name, changes))
+            target_of(make(name, changes))
     assert torch.equal(zoo.plain_logits(plain, range(3, 40)), before)
-    target = Target.of(zoo.make("llama"))
+    target = target_of(zoo.make("llama"))
     text = torch.arange(3, 40, dtype=torch.int32).numpy()
-    given = target.forward([target.part(target.open(), text)]).logits
+    given = target.forward([Part.of(target, target.open(), text)]).logits
     torch.testing.assert_close(given, before[-1:], rtol=0, atol=1e-4)

@@ -1,6 +1,6 @@
 """The target against the models' own plain passes, on a zoo of tiny models.
 
-The checks of a loaded model (canaries, exactness) are small; these are the ones that trust nothing.
+The checks of a loaded model are small; these are the ones that trust nothing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from foresay._core import AttentionStep, Kv
 from foresay.arrays import Int32s
 from foresay.draft import Draft
 from foresay.errors import InputError, ModelError, UnsupportedModel
-from foresay.models import canaries
-from foresay.models import target as target_module
-from foresay.models.linears import ANY_ROWS, PackedLinear
-from foresay.models.target import Part, Target
+from foresay.models import checks, passes
+from foresay.models.cpu import target as target_module
+from foresay.models.cpu.linears import ANY_ROWS, PackedLinear
+from foresay.models.cpu.target import CpuTarget
+from foresay.models.load import load, target_of
+from foresay.models.target import Part
 from foresay.models.visibility import Visible
 from models import zoo
 
@@ -37,8 +39,8 @@ NOTHING = Draft.empty()
 
 
 @cache
-def target_of(name: str, dtype: torch.dtype = torch.float32) -> Target:
-    return Target.of(zoo.make(name, dtype=dtype))
+def zoo_target(name: str, dtype: torch.dtype = torch.float32) -> CpuTarget:
+    return target_of(zoo.make(name, dtype=dtype))
 
 
 @cache
@@ -49,20 +51,20 @@ def plain_of(name: str) -> PreTrainedModel:
     return model
 
 
-def prefill(target: Target, text: Int32s, *pieces: int) -> Kv:
+def prefill(target: CpuTarget, text: Int32s, *pieces: int) -> Kv:
     """A text's keys and values, stored in pieces that end at these places."""
     kv = target.open()
     for piece in np.split(text, pieces):
         if len(piece):
-            part = target.part(kv, piece, wanted=False)
+            part = Part.of(target, kv, piece, needs_logits=False)
             target.forward([part])
             part.keep()
     return kv
 
 
-def after(target: Target, text: Int32s, draft: Draft = NOTHING, read: int = 0) -> Tensor:
+def after(target: CpuTarget, text: Int32s, draft: Draft = NOTHING, read: int = 0) -> Tensor:
     """Logits after a text and a draft, with nothing stored before."""
-    return target.forward([target.part(target.open(), text, draft, read=read)]).logits
+    return target.forward([Part.of(target, target.open(), text, draft, prefill=read)]).logits
 
 
 def assert_close(given: Tensor, wanted: Tensor, close: float = CLOSE) -> None:
@@ -72,7 +74,7 @@ def assert_close(given: Tensor, wanted: Tensor, close: float = CLOSE) -> None:
 
 
 def ragged_step(
-    target: Target, plain: PreTrainedModel, random: np.random.Generator
+    target: CpuTarget, plain: PreTrainedModel, random: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
     """A step of a prompt's piece, a lone token and trees, beyond windows and chunks; and the truth.
 
@@ -83,7 +85,7 @@ def ragged_step(
     for size, stored, nodes in sizes:
         text, draft = zoo.tokens(random, size), zoo.tree(random, nodes)
         kv = prefill(target, text[:stored], stored // 3, stored // 2)
-        parts.append(target.part(kv, text[stored:], draft))
+        parts.append(Part.of(target, kv, text[stored:], draft))
         wanted.append(zoo.expected(plain, text, draft))
     return target.forward(parts).logits, torch.cat(wanted)
 
@@ -105,7 +107,7 @@ def test_the_zoo_is_fit_to_find_mistakes(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tree_has_the_logits_of_its_paths(name: str) -> None:
     for seed in (0, 1):
-        step = ragged_step(target_of(name), plain_of(name), np.random.default_rng(seed))
+        step = ragged_step(zoo_target(name), plain_of(name), np.random.default_rng(seed))
         assert_close(*step)
 
 
@@ -163,14 +165,14 @@ def depths_of(parents: Int32s, offsets: Int32s) -> Any:
 def test_the_comparison_finds_wrong_positions_and_wrong_masks(
     name: str, wrong: type[Altered], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, plain = target_of(name), plain_of(name)
+    target, plain = zoo_target(name), plain_of(name)
     monkeypatch.setattr(target_module, "AttentionStep", Altered)
     assert_close(*ragged_step(target, plain, np.random.default_rng(0)))
     monkeypatch.setattr(target_module, "AttentionStep", wrong)
     given, wanted = ragged_step(target, plain, np.random.default_rng(0))
     assert float((given - wanted).abs().max()) > 0.1
     with pytest.raises(UnsupportedModel, match=f"{name} gives other logits"):
-        canaries.check_logits(target)
+        checks.check_logits(target)
 
 
 class Walk:
@@ -179,7 +181,7 @@ class Walk:
 
     def __init__(
         self,
-        target: Target,
+        target: CpuTarget,
         seed: int,
         plain: PreTrainedModel | None = None,
         sizes: tuple[int, ...] = (3, 21, 50),
@@ -194,7 +196,9 @@ class Walk:
         sizes = self.random.integers(0, most, len(self.texts))
         drafts = [zoo.tree(self.random, int(size)) for size in sizes]
         parts = [
-            self.target.part(kv, text[kv.length :], draft, read=max(prompt - 1 - kv.length, 0))
+            Part.of(
+                self.target, kv, text[kv.length :], draft, prefill=max(prompt - 1 - kv.length, 0)
+            )
             for (text, kv), prompt, draft in zip(self.texts, self.prompts, drafts, strict=True)
         ]
         rows = self.target.forward(parts).logits
@@ -217,6 +221,7 @@ class Walk:
 
     def decide(self, text: Int32s, part: Part) -> tuple[Int32s, Kv]:
         """Accept a path, or none, and add a token of the model's own; or let it be."""
+        assert isinstance(part.kv, Kv)
         kv, stored = part.kv, part.kv.length
         choice = self.random.random()
         if choice < 0.1:
@@ -257,7 +262,7 @@ class Walk:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_stored_is_what_a_fresh_prefill_stores(name: str) -> None:
-    target = target_of(name)
+    target = zoo_target(name)
     walk = Walk(target, 1, plain_of(name))
     for _ in range(12):
         walk.step()
@@ -267,7 +272,7 @@ def test_what_is_stored_is_what_a_fresh_prefill_stores(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
 def test_exact_is_never_contradicted(name: str) -> None:
-    target = target_of(name, torch.bfloat16)
+    target = zoo_target(name, torch.bfloat16)
     walk = Walk(target, 2, sizes=(3, 40))
     for _ in range(200):
         walk.step()
@@ -278,7 +283,7 @@ def test_exact_holds_for_layers_of_a_real_size() -> None:
     """Wide enough that prompts are read in another class of row counts than text is written."""
     shape = {"hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9}
     shape |= {"num_key_value_heads": 3, "head_dim": 64, "num_hidden_layers": 1}
-    target = Target.of(zoo.make("llama", dtype=torch.bfloat16, **shape))
+    target = target_of(zoo.make("llama", dtype=torch.bfloat16, **shape))
     assert target.exact
     walk = Walk(target, 5, sizes=(3, 90, 30))
     for _ in range(4):
@@ -294,7 +299,7 @@ def test_exact(name: str, dtype: torch.dtype) -> None:
     """True where all products are the core's, and on the machines that this was developed on;
     elsewhere it may be False, never wrong.
     """
-    target = target_of(name, dtype)
+    target = zoo_target(name, dtype)
     walk = Walk(target, 3)
     for _ in range(6):
         walk.step(16)
@@ -305,15 +310,15 @@ def test_exact(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_text_does_not_see_the_texts_beside_it(name: str) -> None:
-    target, random = target_of(name), np.random.default_rng(4)
+    target, random = zoo_target(name), np.random.default_rng(4)
     text, draft = zoo.tokens(random, 35), zoo.tree(random, 6)
     alone = after(target, text, draft)
     for others in ([40], [1, 1, 90], [3, 60, 5, 17]):
         parts = [
-            target.part(target.open(), zoo.tokens(random, size), zoo.tree(random, size % 7))
+            Part.of(target, target.open(), zoo.tokens(random, size), zoo.tree(random, size % 7))
             for size in others
         ]
-        mine = target.part(target.open(), text, draft)
+        mine = Part.of(target, target.open(), text, draft)
         for place in range(len(parts) + 1):
             rows = target.forward([*parts[:place], mine, *parts[place:]]).logits
             first = sum(1 + len(part.draft) for part in parts[:place])
@@ -324,11 +329,11 @@ def test_a_text_does_not_see_the_texts_beside_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_decoding_and_verifying_have_the_same_logprobs(name: str) -> None:
-    target, random = target_of(name), np.random.default_rng(6)
+    target, random = zoo_target(name), np.random.default_rng(6)
     text, size = zoo.tokens(random, 30), 6
     kv, rows = prefill(target, text[:-size]), []
     for token in text[-size:]:
-        part = target.part(kv, np.array([token], np.int32))
+        part = Part.of(target, kv, np.array([token], np.int32))
         rows.append(target.forward([part]).logits)
         part.keep()
     one_by_one = torch.cat(rows).log_softmax(-1)
@@ -347,7 +352,7 @@ def test_decoding_and_verifying_have_the_same_logprobs(name: str) -> None:
 @pytest.mark.parametrize("name", [*NAMES])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_memory_is_what_the_formula_says(name: str, dtype: torch.dtype) -> None:
-    target = target_of(name, dtype)
+    target = zoo_target(name, dtype)
     kv = target.open()
     assert kv.length == kv.capacity == kv.bytes == 0
     for size in (1, 100, 300):
@@ -362,25 +367,25 @@ def test_memory_is_what_the_formula_says(name: str, dtype: torch.dtype) -> None:
 
 def test_layers_see_what_the_models_say() -> None:
     window, chunk, full = Visible(zoo.WINDOW), Visible(0, zoo.WINDOW), Visible()
-    assert target_of("llama").layers == [full, full]
-    assert target_of("mistral").layers == [window, window]
-    assert target_of("gemma2").layers == [window, full, window]
-    assert target_of("gpt_oss").layers == [window, full]
-    assert target_of("llama4_text").layers == [chunk, chunk, chunk, full]
+    assert zoo_target("llama").layers == [full, full]
+    assert zoo_target("mistral").layers == [window, window]
+    assert zoo_target("gemma2").layers == [window, full, window]
+    assert zoo_target("gpt_oss").layers == [window, full]
+    assert zoo_target("llama4_text").layers == [chunk, chunk, chunk, full]
 
 
 def test_only_wanted_rows_come_back() -> None:
-    target, random = target_of("qwen3"), np.random.default_rng(8)
+    target, random = zoo_target("qwen3"), np.random.default_rng(8)
     texts = [zoo.tokens(random, size) for size in (9, 4, 12)]
     parts = [
-        target.part(target.open(), text, zoo.tree(random, 3), wanted=at != 1)
+        Part.of(target, target.open(), text, zoo.tree(random, 3), needs_logits=at != 1)
         for at, text in enumerate(texts)
     ]
     rows = target.forward(parts).logits
     assert rows.shape == (8, zoo.VOCABULARY)
     wanted = [after(target, texts[at], parts[at].draft) for at in (0, 2)]
     assert_close(rows, torch.cat(wanted))
-    unwanted = [target.part(target.open(), text, wanted=False) for text in texts]
+    unwanted = [Part.of(target, target.open(), text, needs_logits=False) for text in texts]
     assert target.forward(unwanted).logits.shape == (0, zoo.VOCABULARY)
     for part, text in zip(unwanted, texts, strict=True):
         part.keep()
@@ -390,11 +395,11 @@ def test_only_wanted_rows_come_back() -> None:
 def test_few_rows_are_enough() -> None:
     """Some layers take no less than 2 or 4 rows; that is their own affair."""
     for name in ("gpt_oss", "deepseek_v3"):
-        target, plain = target_of(name), plain_of(name)
+        target, plain = zoo_target(name), plain_of(name)
         text = np.arange(40, 45, dtype=np.int32)
         kv = prefill(target, text[:1], *range(len(text)))
         for at in range(1, 5):
-            part = target.part(kv, text[at : at + 1])
+            part = Part.of(target, kv, text[at : at + 1])
             assert_close(
                 target.forward([part]).logits, zoo.plain_logits(plain, text[: at + 1])[-1:]
             )
@@ -404,34 +409,34 @@ def test_few_rows_are_enough() -> None:
 
 
 def test_a_model_that_cannot_pick_rows_is_sliced(monkeypatch: pytest.MonkeyPatch) -> None:
-    target, random = target_of("llama"), np.random.default_rng(9)
+    target, random = zoo_target("llama"), np.random.default_rng(9)
     text, draft = zoo.tokens(random, 9), zoo.tree(random, 5)
     wanted = after(target, text, draft)
-    monkeypatch.setattr(target, "_picks_rows", False)
+    monkeypatch.setattr(passes, "_picks_rows", lambda kind: False)
     assert_close(after(target, text, draft), wanted)
 
 
 def test_what_is_no_step_is_refused() -> None:
-    target = target_of("gpt2")
+    target = zoo_target("gpt2")
     kv, text = target.open(), np.array([5, 6], np.int32)
     with pytest.raises(InputError, match="no tokens"):
-        target.part(kv, text[:0])
+        Part.of(target, kv, text[:0])
     for token, said in (
         (-1, r"tokens\[1\] is -1; a token id is from 0"),
         (zoo.VOCABULARY, f"token {zoo.VOCABULARY} is not in the vocabulary"),
     ):
         with pytest.raises(InputError, match=said):
-            target.part(kv, np.array([3, token], np.int32))
+            Part.of(target, kv, np.array([3, token], np.int32))
     with pytest.raises(InputError, match=f"token {zoo.VOCABULARY} is not"):
-        target.part(kv, text, Draft.chain([zoo.VOCABULARY]))
-    for read in (-1, 3):
-        with pytest.raises(InputError, match=f"{read} tokens are read; valid are 0 to"):
-            target.part(kv, text, read=read)
+        Part.of(target, kv, text, Draft.chain([zoo.VOCABULARY]))
+    for prefill in (-1, 3):
+        with pytest.raises(InputError, match=f"prefill is {prefill}; expected 0 to the part's 2"):
+            Part.of(target, kv, text, prefill=prefill)
     with pytest.raises(InputError, match="no parts"):
         target.forward([])
-    part = target.part(kv, text)
+    part = Part.of(target, kv, text)
     with pytest.raises(InputError, match="twice"):
-        target.forward([part, target.part(kv, text)])
+        target.forward([part, Part.of(target, kv, text)])
     target.forward([part])
     with pytest.raises(InputError):
         part.keep([0])
@@ -446,37 +451,37 @@ def test_what_is_no_step_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_text_ends_where_the_context_does(name: str) -> None:
-    target, random = target_of(name), np.random.default_rng(10)
+    target, random = zoo_target(name), np.random.default_rng(10)
     text = zoo.tokens(random, zoo.CONTEXT)
     assert target.context == zoo.CONTEXT
     assert_close(after(target, text), zoo.plain_logits(plain_of(name), text)[-1:])
     with pytest.raises(InputError, match=f"{zoo.CONTEXT + 1} tokens; the model takes"):
-        target.part(target.open(), zoo.tokens(random, zoo.CONTEXT + 1))
+        Part.of(target, target.open(), zoo.tokens(random, zoo.CONTEXT + 1))
     kv = prefill(target, text[:-3])
     wide = Draft(zoo.tokens(random, 5), [-1, -1, 0, 0, 1])
-    rows = target.forward([target.part(kv, text[-3:-2], wide)]).logits
+    rows = target.forward([Part.of(target, kv, text[-3:-2], wide)]).logits
     assert_close(rows, zoo.expected(plain_of(name), text[:-2], wide))
     deep = Draft(zoo.tokens(random, 4), [-1, 0, 1, 0])
     with pytest.raises(InputError, match=f"the draft reaches {zoo.CONTEXT + 1} tokens"):
-        target.part(kv, text[-3:-2], deep)
+        Part.of(target, kv, text[-3:-2], deep)
 
 
 def test_far_queries_of_llama4_are_not_scaled_by_their_row() -> None:
     """Its own plain pass scales from position floor_scale - 1 on, so texts must end before."""
     model = zoo.make("llama4_text", floor_scale=40)
     plain = zoo.make("llama4_text", floor_scale=40)
-    target, random = Target.of(model), np.random.default_rng(11)
+    target, random = target_of(model), np.random.default_rng(11)
     assert target.context == 39
     parts, wanted = [], []
     for size in (30, 39, 20):  # more rows in all than floor_scale
         text = zoo.tokens(random, size)
-        parts.append(target.part(target.open(), text))
+        parts.append(Part.of(target, target.open(), text))
         wanted.append(zoo.plain_logits(plain, text)[-1:])
     assert_close(target.forward(parts).logits, torch.cat(wanted))
 
 
 def test_threads_may_share_a_target() -> None:
-    target, random = target_of("gemma3_text"), np.random.default_rng(12)
+    target, random = zoo_target("gemma3_text"), np.random.default_rng(12)
     texts = [zoo.tokens(random, 30) for _ in range(4)]
     wanted = [after(target, text) for text in texts]
     with ThreadPoolExecutor(4) as pool:
@@ -488,27 +493,27 @@ def test_threads_may_share_a_target() -> None:
 
 
 def test_without_care_the_logits_are_close() -> None:
-    target = Target.of(zoo.make("qwen3"), deterministic=False)
+    target = target_of(zoo.make("qwen3"), deterministic=False)
     assert target.exact is None
     for module in target.model.modules():
-        assert not isinstance(module, PackedLinear) or module.rows == module.read == ANY_ROWS
+        assert not isinstance(module, PackedLinear) or module.decode == module.prefill == ANY_ROWS
     assert_close(*ragged_step(target, plain_of("qwen3"), np.random.default_rng(0)))
 
 
 def test_the_model_belongs_to_the_target() -> None:
     with pytest.raises(UnsupportedModel, match=r"call Target\.forward"):
-        target_of("llama").model(input_ids=torch.tensor([[1, 2]]), use_cache=False)
+        zoo_target("llama").model(input_ids=torch.tensor([[1, 2]]), use_cache=False)
 
 
 def test_load(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot be loaded"):
-        Target.load(tmp_path)
+        load(tmp_path)
     zoo.make("llama").save_pretrained(tmp_path)
     text = zoo.tokens(np.random.default_rng(0), 9)
-    target = Target.load(tmp_path, dtype="float32", threads=1)
+    target = load(tmp_path, dtype="float32", threads=1)
     assert_close(after(target, text), zoo.plain_logits(plain_of("llama"), text)[-1:])
-    half = Target.load(tmp_path, dtype="bfloat16")
+    half = load(tmp_path, dtype="bfloat16")
     assert half.dtype == torch.bfloat16 and half.bytes_per_token < target.bytes_per_token
-    assert Target.load(tmp_path).dtype in (torch.bfloat16, torch.float32)
-    with pytest.raises(InputError, match="dtype is 'float16'; valid are auto"):
-        Target.load(tmp_path, dtype="float16")  # type: ignore[arg-type]
+    assert load(tmp_path).dtype in (torch.bfloat16, torch.float32)
+    with pytest.raises(InputError, match="dtype is 'float16'; expected auto"):
+        load(tmp_path, dtype="float16")  # type: ignore[arg-type]

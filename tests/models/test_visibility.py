@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from foresay.errors import UnsupportedModel
-from foresay.models import attention, canaries
-from foresay.models.target import Target
+from foresay.models import attention, checks
+from foresay.models.load import target_of
+from foresay.models.target import Part
 from foresay.models.visibility import Visible, narrow, narrowed
 from models import zoo
 
@@ -31,46 +32,46 @@ def test_a_wrong_window_of_any_layer_is_found(name: str, size: int) -> None:
     if name == "llama4_text":
         sizes = {**sizes, "sliding_window": None, "attention_chunk_size": size}
     model = zoo.make(name, **sizes)
-    target = Target.of(model, deterministic=False)
-    canaries.check_logits(target)
+    target = target_of(model, deterministic=False)
+    checks.check_logits(target)
     right = target.layers
     assert {max(layer.window, layer.chunk) for layer in right} <= {0, size}
     for at, layer in enumerate(right):
         for wrong in others(layer, size):
             target.layers = [*right[:at], wrong, *right[at + 1 :]]
             with pytest.raises(UnsupportedModel, match=name):
-                canaries.check_logits(target)
+                checks.check_logits(target)
     target.layers = right[:-1]
     with pytest.raises(UnsupportedModel, match=name):
-        canaries.check_logits(target)
+        checks.check_logits(target)
 
 
 @pytest.mark.parametrize("name", WINDOWED)
 def test_the_logits_alone_tell_a_wrong_window(name: str) -> None:
     """Where the rule that was asked is right, and the attention does another thing."""
-    target = Target.of(zoo.make(name), deterministic=False)
-    texts, trees = canaries._texts_and_trees(target)
+    target = target_of(zoo.make(name), deterministic=False)
+    texts, trees = checks._texts_and_trees(target)
     with narrowed(target.model, target.layers) as layers:
         target.model.set_attn_implementation("eager")
         pairs = zip(texts, trees, strict=True)
-        plain = torch.cat([canaries._plainly(target, text, tree) for text, tree in pairs])
+        plain = torch.cat([checks._plainly(target, text, tree) for text, tree in pairs])
         target.model.set_attn_implementation(attention.NAME)
         for at, layer in enumerate(layers):
             for wrong in (Visible(), Visible(3), Visible(0, 4)):
                 if wrong == layer:
                     continue
-                with canaries._seeing(target, [*layers[:at], wrong, *layers[at + 1 :]]):
-                    given = canaries._in_one_step(target, texts, trees)
-                assert canaries._difference(given, plain) > 10 * canaries._CLOSE[target.dtype]
+                with checks._seeing(target, [*layers[:at], wrong, *layers[at + 1 :]]):
+                    given = checks._in_one_step(target, texts, trees)
+                assert checks._difference(given, plain) > 10 * checks._CLOSE[target.dtype]
 
 
 def test_the_configuration_is_as_it_was() -> None:
     model = zoo.make("gemma3_text")
     before, plain = model.config.to_dict(), zoo.plain_logits(model, range(3, 60))
-    target = Target.of(model)
+    target = target_of(model)
     assert model.config.to_dict() == before
     text = np.arange(3, 60, dtype=np.int32)
-    given = target.forward([target.part(target.open(), text)]).logits
+    given = target.forward([Part.of(target, target.open(), text)]).logits
     torch.testing.assert_close(given, plain[-1:], rtol=0, atol=1e-4)
     with pytest.raises(ZeroDivisionError), narrowed(model, target.layers):
         assert model.config.sliding_window < zoo.WINDOW
@@ -91,5 +92,5 @@ def test_narrow_layers_keep_their_kind() -> None:
     for wide, small in zip(layers, narrow(layers), strict=True):
         assert (wide.window > 0, wide.chunk > 0) == (small.window > 0, small.chunk > 0)
         assert small.window <= wide.window and small.chunk <= wide.chunk
-        assert max(small.window, small.chunk) < 9  # the canary's texts are longer
+        assert max(small.window, small.chunk) < 9  # the check's texts are longer
     assert narrow(layers[3:]) == layers[3:]

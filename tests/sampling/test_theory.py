@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from foresay.errors import InputError
 from foresay.sampling import theory
 from foresay.sampling.theory import (
-    StepCost,
+    CostByLength,
     acceptance,
     acceptance_chosen,
     acceptance_coupled_bound,
@@ -24,11 +24,11 @@ from foresay.sampling.theory import (
     best_length,
     beta_by_depth,
     bretagnolle_huber,
+    expected_tokens,
+    expected_tokens_of_tree,
     kl,
     pinsker,
     speedup,
-    tokens_per_step,
-    tokens_per_step_tree,
     total_variation,
 )
 
@@ -163,21 +163,21 @@ def test_one_over_one_plus_kl_is_no_bound() -> None:
 def test_tokens_per_step_of_equal_depths(alpha: float, k: int) -> None:
     _, accepted = simulated([alpha] * k, np.random.default_rng(k))
     assert acceptance(*pair(alpha)) == pytest.approx(alpha)
-    assert tokens_per_step([alpha] * k) == pytest.approx(1 + sum(accepted) / STEPS, rel=WITHIN)
+    assert expected_tokens([alpha] * k) == pytest.approx(1 + sum(accepted) / STEPS, rel=WITHIN)
     closed = (1 - alpha ** (k + 1)) / (1 - alpha)
-    assert tokens_per_step([alpha] * k) == pytest.approx(closed, rel=1e-12)
+    assert expected_tokens([alpha] * k) == pytest.approx(closed, rel=1e-12)
 
 
 def test_tokens_per_step_of_a_curve() -> None:
     curve = [0.9, 0.5, 0.7, 0.95, 0.2, 1.0, 0.6]
     _, accepted = simulated(curve, np.random.default_rng(7))
-    assert tokens_per_step(curve) == pytest.approx(1 + sum(accepted) / STEPS, rel=WITHIN)
+    assert expected_tokens(curve) == pytest.approx(1 + sum(accepted) / STEPS, rel=WITHIN)
 
 
 def test_tokens_per_step_at_the_edges() -> None:
-    assert tokens_per_step([]) == 1 and tokens_per_step([0.0, 1.0]) == 1
-    assert tokens_per_step([1.0] * 5) == 6
-    assert tokens_per_step([0.8] * 4) == pytest.approx(3.3616)  # and not 1 + 4 * 0.8 = 4.2
+    assert expected_tokens([]) == 1 and expected_tokens([0.0, 1.0]) == 1
+    assert expected_tokens([1.0] * 5) == 6
+    assert expected_tokens([0.8] * 4) == pytest.approx(3.3616)  # and not 1 + 4 * 0.8 = 4.2
 
 
 def test_a_tree_of_chosen_tokens() -> None:
@@ -193,13 +193,15 @@ def test_a_tree_of_chosen_tokens() -> None:
             if parents[child] == node:
                 arrived[child] = int(drawn[tokens[child]])
     chances = [acceptance_chosen(laws[n], [t]) for n, t in zip(parents, tokens, strict=True)]
-    assert tokens_per_step_tree(parents, chances) == pytest.approx(sum(arrived) / STEPS, rel=WITHIN)
+    assert expected_tokens_of_tree(parents, chances) == pytest.approx(
+        sum(arrived) / STEPS, rel=WITHIN
+    )
 
 
 @given(st.lists(st.floats(0, 1), max_size=12))
 def test_a_chain_is_a_tree(curve: list[float]) -> None:
-    tree = tokens_per_step_tree(range(-1, len(curve) - 1), curve)
-    assert tree == pytest.approx(tokens_per_step(curve), rel=1e-12)
+    tree = expected_tokens_of_tree(range(-1, len(curve) - 1), curve)
+    assert tree == pytest.approx(expected_tokens(curve), rel=1e-12)
 
 
 # Speed
@@ -209,7 +211,7 @@ def test_a_chain_is_a_tree(curve: list[float]) -> None:
     ("rho", "best"), [(0.1, [3, 4, 6, 10]), (0.05, [4, 6, 8, 13]), (0.01, [7, 9, 14, 24])]
 )
 def test_the_known_optima(rho: float, best: list[int]) -> None:
-    cost = StepCost.constant(rho)
+    cost = CostByLength.constant(rho)
     for alpha, k in zip([0.6, 0.7, 0.8, 0.9], best, strict=True):
         found, gain = best_length(alpha, cost)
         assert found == k and gain == pytest.approx(speedup(alpha, cost, k))
@@ -223,7 +225,7 @@ DRAFT = [0.0, 2.0, 3.0, 4.1, 5.0, 6.2, 7.0, 8.1, 9.0, 10.0, 11.3, 12.0, 13.1]
 
 @pytest.mark.parametrize("curve", [[0.8] * 12, [0.9, 0.85, 0.8, *[0.6] * 9], [0.05] * 12])
 def test_speedup_and_best_length_against_a_simulated_clock(curve: list[float]) -> None:
-    rng, cost = np.random.default_rng(11), StepCost(VERIFY, DRAFT)
+    rng, cost = np.random.default_rng(11), CostByLength(VERIFY, DRAFT)
     clock = []
     for k in range(13):  # every length is a run of its own
         _, accepted = simulated(curve[:k], rng)
@@ -237,19 +239,21 @@ def test_speedup_and_best_length_against_a_simulated_clock(curve: list[float]) -
 
 
 def test_to_draft_nothing_is_a_choice() -> None:
-    assert best_length(0.05, StepCost.constant(0.1)) == (0, 1.0)
-    assert best_length([], StepCost.constant(0.1)) == (0, 1.0)
-    assert best_length(0.9, StepCost([1.0], [0.0])) == (0, 1.0)
-    assert best_length(1, StepCost.constant(0.0, longest=8)) == (8, 9.0)
-    crowded = StepCost.constant(0.01, lambda k: 1.0 + k)  # a large batch: every row costs a pass
+    assert best_length(0.05, CostByLength.constant(0.1)) == (0, 1.0)
+    assert best_length([], CostByLength.constant(0.1)) == (0, 1.0)
+    assert best_length(0.9, CostByLength([1.0], [0.0])) == (0, 1.0)
+    assert best_length(1, CostByLength.constant(0.0, longest=8)) == (8, 9.0)
+    crowded = CostByLength.constant(
+        0.01, lambda k: 1.0 + k
+    )  # a large batch: every row costs a pass
     assert best_length(0.9, crowded) == (0, 1.0)
-    assert speedup(0.8, StepCost.constant(0.1, lambda k: 1 + 0.05 * k), 4) == pytest.approx(
+    assert speedup(0.8, CostByLength.constant(0.1, lambda k: 1 + 0.05 * k), 4) == pytest.approx(
         3.3616 / 1.6
     )
 
 
 def test_a_cost_is_linear_between_lengths_and_ends_at_the_last() -> None:
-    cost = StepCost([10.0, 12.0, 20.0], [0.0, 2.0, 4.0], lengths=[0, 2, 6])
+    cost = CostByLength([10.0, 12.0, 20.0], [0.0, 2.0, 4.0], lengths=[0, 2, 6])
     assert [cost.relative(k) for k in range(7)] == pytest.approx(
         [1, 1.2, 1.4, 1.65, 1.9, 2.15, 2.4]
     )
@@ -307,7 +311,7 @@ def test_the_interval_covers_as_often_as_it_says() -> None:
 # Refusals
 
 
-COST = StepCost.constant(0.1, longest=4)
+COST = CostByLength.constant(0.1, longest=4)
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: acceptance([0.5, 0.6], [0.5, 0.5]), r"p sums to 1\.1; a law sums to 1"),
     (lambda: acceptance([0.5, 0.5], [1.5, -0.5]), r"q\[0\] is 1\.5; a chance is from 0 to 1"),
@@ -322,23 +326,23 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: acceptance_chosen([0.5, 0.5], [0.5]), r"tokens is \[0\.5\]"),  # type: ignore[list-item]
     (lambda: pinsker(-0.1), r"kl is -0\.1; a divergence is from 0 to inf"),
     (lambda: acceptance_floor(math.nan), "kl is nan"),
-    (lambda: tokens_per_step([0.5, 1.2]), r"acceptances\[1\] is 1\.2; a chance is from 0 to 1"),
-    (lambda: tokens_per_step_tree([0], [0.5]), r"parents\[0\] is 0; valid are -1 to -1"),
-    (lambda: tokens_per_step_tree([-2], [0.5]), r"parents\[0\] is -2; a parent is"),
-    (lambda: tokens_per_step_tree([-1, 0], [0.5]), "acceptances has 1 entries"),
+    (lambda: expected_tokens([0.5, 1.2]), r"acceptances\[1\] is 1\.2; a chance is from 0 to 1"),
+    (lambda: expected_tokens_of_tree([0], [0.5]), r"parents\[0\] is 0; valid are -1 to -1"),
+    (lambda: expected_tokens_of_tree([-2], [0.5]), r"parents\[0\] is -2; a parent is"),
+    (lambda: expected_tokens_of_tree([-1, 0], [0.5]), "acceptances has 1 entries"),
     (
-        lambda: tokens_per_step_tree([-1, 0, 0], [1, 0.6, 0.6]),
+        lambda: expected_tokens_of_tree([-1, 0, 0], [1, 0.6, 0.6]),
         r"below node 0 sum to 1\.2; at most 1",
     ),
-    (lambda: StepCost([], []), r"lengths \[\]"),
-    (lambda: StepCost([1.0, 1.0], [0.5, 1.0]), r"draft \[0\.5 1\. \]: both begin with 0"),
-    (lambda: StepCost([1.0, 1.0], [0.0, 1.0], [0, 0]), r"lengths \[0 0\]"),
-    (lambda: StepCost([1.0], [0.0], [1]), r"lengths \[1\]"),
-    (lambda: StepCost([1.0, 0.0], [0.0, 1.0]), r"verify\[1\] is 0\.0; a pass takes"),
-    (lambda: StepCost([1.0, 1.0], [0.0, math.inf]), r"draft\[1\] is inf"),
-    (lambda: StepCost.constant(-0.1), r"draft\[1\] is -0\.1"),
-    (lambda: StepCost.constant(math.inf), r"draft\[0\] is nan"),
-    (lambda: StepCost.constant(0.1, lambda k: 2.0), r"verify\(0\) is 2\.0; it is 1"),
+    (lambda: CostByLength([], []), r"lengths \[\]"),
+    (lambda: CostByLength([1.0, 1.0], [0.5, 1.0]), r"draft \[0\.5 1\. \]: both begin with 0"),
+    (lambda: CostByLength([1.0, 1.0], [0.0, 1.0], [0, 0]), r"lengths \[0 0\]"),
+    (lambda: CostByLength([1.0], [0.0], [1]), r"lengths \[1\]"),
+    (lambda: CostByLength([1.0, 0.0], [0.0, 1.0]), r"verify\[1\] is 0\.0; a pass takes"),
+    (lambda: CostByLength([1.0, 1.0], [0.0, math.inf]), r"draft\[1\] is inf"),
+    (lambda: CostByLength.constant(-0.1), r"draft\[1\] is -0\.1"),
+    (lambda: CostByLength.constant(math.inf), r"draft\[0\] is nan"),
+    (lambda: CostByLength.constant(0.1, lambda k: 2.0), r"verify\(0\) is 2\.0; it is 1"),
     (lambda: speedup(0.5, COST, 5), "k is 5; the cost is known for 0 to 4"),
     (lambda: speedup(0.5, COST, -1), "k is -1"),
     (lambda: speedup([0.5], COST, 2), "k is 2; the acceptances end at depth 1"),

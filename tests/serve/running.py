@@ -17,7 +17,7 @@ import httpx
 
 from foresay.engine.llm import LLM
 from foresay.serve.server import Address, Server
-from foresay.serve.start import Settings, make_server, tenant_drafter
+from foresay.serve.start import ServeSettings, make_server, tenant_drafter
 
 MEMORY = 1 << 25
 
@@ -105,7 +105,7 @@ def running(llm: LLM, drafter: Any, key: str | None = None, **settings: Any) -> 
     found: dict[str, Any] = {}
 
     async def run() -> None:
-        told = Settings("tiny", Address(port=0), **settings)
+        told = ServeSettings("tiny", Address(port=0), **settings)
         found["loop"] = asyncio.get_running_loop()
         found["server"] = make_server(llm, drafter, told, lambda url: ready.set())
         await found["server"].run_until_stopped()

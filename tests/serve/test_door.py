@@ -17,7 +17,7 @@ import pytest
 from foresay.errors import InputError
 from foresay.serve.keys import Keys, read_keys
 from foresay.serve.limits import Limits
-from foresay.serve.start import Settings
+from foresay.serve.start import ServeSettings
 from serve.running import Running, running, tiny_llm
 from tiny import one_thread
 
@@ -182,12 +182,12 @@ def test_any_origin(folder: Path) -> None:
 )
 def test_an_origin_that_is_none(origin: str) -> None:
     with pytest.raises(InputError, match=r"--cors-origin\) is none; valid are '\*', and a scheme"):
-        Settings("tiny", origins=(origin,))
+        ServeSettings("tiny", origins=(origin,))
 
 
 @pytest.mark.parametrize("origin", ["*", OWN, "http://localhost:3000", "http://[::1]:80"])
 def test_an_origin(origin: str) -> None:
-    assert Settings("tiny", origins=(origin,)).origins == (origin,)
+    assert ServeSettings("tiny", origins=(origin,)).origins == (origin,)
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ SETTINGS = {
     "HF_HUB_OFFLINE": "1",
     "OMP_WAIT_POLICY": "passive",
     "TORCHDYNAMO_DISABLE": "1",
-    "FORESAY_VLLM_MEASURE": "0",  # on a busy machine the gate might close
+    "FORESAY_VLLM_MEASURE": "0",  # on a busy machine guesses might not pay
     "PYTHONPATH": str(HERE),  # for `unmended`
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from foresay.bench.replay import BUCKET, ReplayResult
+from foresay.counts import tokens_per_step
 
 __all__ = ["rows", "write_csv", "write_svg"]
 
@@ -22,7 +23,7 @@ def rows(result: ReplayResult) -> list[tuple[int, int, int, int, float]]:
     nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
     return [
-        (bucket * BUCKET, (bucket + 1) * BUCKET, steps, tokens, tokens / steps)
+        (bucket * BUCKET, (bucket + 1) * BUCKET, steps, tokens, tokens_per_step(tokens, steps))
         for bucket, (steps, tokens) in sorted(result.curve.items())
     ]
 

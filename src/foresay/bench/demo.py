@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foresay.corpus import build
+from foresay.counts import tokens_per_step
 from foresay.drafter import Source
 from foresay.models.progress import Progress, silent
 from foresay.sampling.params import SamplingParams
@@ -23,7 +24,7 @@ __all__ = [
     "Comparison",
     "Demo",
     "DemoPrompt",
-    "Run",
+    "TimedResults",
     "built_in_prompts",
     "compare",
     "write_corpus",
@@ -45,7 +46,7 @@ class DemoPrompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TimedResults:
     """The answers to one prompt, and the seconds that they took, reading the prompt included.
 
     Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
@@ -72,8 +73,8 @@ class Comparison:
     """
 
     prompt: DemoPrompt | None
-    plain: Run
-    fast: Run
+    plain: TimedResults
+    fast: TimedResults
 
     @property
     def differences(self) -> list[tuple[int, int]]:
@@ -99,7 +100,7 @@ class Comparison:
 
     @property
     def tokens_per_step(self) -> float:
-        return self.fast.tokens / max(self.fast.steps, 1)
+        return tokens_per_step(self.fast.tokens, self.fast.steps)
 
     @property
     def speedup(self) -> float:
@@ -185,7 +186,7 @@ def compare(
     done, total = 0, 2 * sum(prompt.params.n * prompt.params.max_tokens for prompt in prompts)
     progress("answer", done, total)
 
-    def timed(llm: LLM, prompt: DemoPrompt) -> Run:
+    def timed(llm: LLM, prompt: DemoPrompt) -> TimedResults:
         nonlocal done
         most = done + prompt.params.n * prompt.params.max_tokens
 
@@ -198,7 +199,7 @@ def compare(
         results = llm.generate(
             prompt.text, prompt.params, chat=llm.tokenizer.chats, progress=advance
         )
-        run = Run(results, time.perf_counter() - began)
+        run = TimedResults(results, time.perf_counter() - began)
         advance(most - done)  # answers may have ended early
         return run
 
@@ -212,8 +213,8 @@ def compare(
             yield Comparison(prompt, plain_run, timed(fast, prompt))
 
 
-def _together(runs: list[Run]) -> Run:
-    return Run([r for run in runs for r in run.results], sum(run.seconds for run in runs))
+def _together(runs: list[TimedResults]) -> TimedResults:
+    return TimedResults([r for run in runs for r in run.results], sum(run.seconds for run in runs))
 
 
 def _first_difference(a: Result, b: Result) -> int | None:

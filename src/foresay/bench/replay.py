@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from foresay.counts import tokens_per_step
 from foresay.draft import Draft, DraftBatch
 from foresay.drafter import Drafter
 from foresay.drafters.lineup import Share
@@ -56,8 +57,8 @@ class ReplayResult:
 
     @property
     def tokens_per_step(self) -> float:
-        """Mean acceptance length, the target's own token included: 1 + accepted / steps."""
-        return self.tokens / self.steps if self.steps else 0.0
+        """Mean acceptance length, the target's own token included: see `foresay.counts`."""
+        return tokens_per_step(self.tokens, self.steps)
 
     @property
     def drafted_per_step(self) -> float:

@@ -67,8 +67,8 @@ def require_engine(command: str) -> None:
 
 def check_names(drafter: str, policy: str) -> None:
     """Refuse unknown names before torch is imported, which takes seconds."""
+    from foresay.budget.policy import make_policy
     from foresay.drafters.lineup import NAMES
-    from foresay.engine.budget import make_policy
     from foresay.errors import InputError
 
     if drafter not in (*NAMES, "none"):

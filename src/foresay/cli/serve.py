@@ -159,7 +159,7 @@ def serve(
         from foresay.serve.limits import Limits
         from foresay.serve.server import Address, check_address, is_loopback
         from foresay.serve.shield import Shield
-        from foresay.serve.start import Settings, check_origin
+        from foresay.serve.start import ServeSettings, check_origin
         from foresay.serve.start import serve as run
     limits = Limits(
         body=body_mb << 20, n=max_n, connections=connections, queue=queue, drain_seconds=drain
@@ -202,7 +202,7 @@ def serve(
             wait.end()  # and with it the thread, at its next report
             raise
     called = name or (Path(model).name if Path(model).exists() else model)
-    settings = Settings(
+    settings = ServeSettings(
         called,
         address,
         who,

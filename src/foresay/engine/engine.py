@@ -8,7 +8,7 @@ it where texts end answers). It has no threads: whoever calls `step` drives it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,12 +16,15 @@ import numpy as np
 from torch import Tensor
 
 from foresay.arrays import IntsLike, as_tokens
+from foresay.budget.load import Chosen, StepFacts
+from foresay.budget.policy import Policy, make_policy
 from foresay.drafter import Drafter
-from foresay.engine.budget import Chosen, Policy, make_policy
+from foresay.engine.groups import Groups
 from foresay.engine.guesser import Guesser
-from foresay.engine.load import StepFacts
+from foresay.engine.load import load_of
 from foresay.engine.logprobs import logprobs_for, note_logprobs, note_prompt_logprobs
 from foresay.engine.measure import measured_cost
+from foresay.engine.pages import PAGE, Pages
 from foresay.engine.proposal import with_all_drawn
 from foresay.engine.request import (
     FinishReason,
@@ -32,11 +35,9 @@ from foresay.engine.request import (
     fitted,
 )
 from foresay.engine.scheduler import Scheduler, Turn
-from foresay.engine.step import Laps, Step, load_of, seen_by_drafter, until_texts_end
+from foresay.engine.step import Laps, Step, seen_by_drafter, until_texts_end
 from foresay.engine.text import AnswerText
-from foresay.engine.urgency import urgency
 from foresay.errors import ForesayError, InputError
-from foresay.models.pages import PAGE, Pages
 from foresay.models.progress import Progress, silent
 from foresay.models.target import Part, Target
 from foresay.sampling.ask import AskBatch
@@ -55,7 +56,7 @@ class Engine:
 
     target        the model
     drafter       who guesses; None: nobody
-    policy        how many guesses are verified: a name of `budget.POLICIES`, or a Policy
+    policy        how many guesses are verified: a name of `budget.policy.POLICIES`, or a Policy
     memory        bytes that the keys and values of stored tokens may take; texts that grow own up
                   to twice what they store
     max_running   requests in one step
@@ -97,7 +98,9 @@ class Engine:
         self.policy = make_policy(used, cost)
         pages = Pages(tokens // PAGE)
         self.scheduler = Scheduler(target.open, pages, max_running=max_running, max_rows=max_rows)
+        self.groups = Groups(self)
         self._added = 0
+        self._computed_with = target.version  # what is stored
 
     @property
     def busy(self) -> bool:
@@ -157,25 +160,52 @@ class Engine:
             with suppress(Exception):  # of whoever decodes: the request will fail, in its turn
                 text.follow(tokens.tolist())
         self._added += 1
+        self.groups.join(request)
         self.scheduler.add(request)
         return request
 
-    def cancel(self, request: Request) -> None:
-        """End a request now; nothing happens if it has ended.
+    def cancel(self, *requests: Request) -> None:
+        """End requests now; nothing happens to one that has ended.
 
-        Mutates: the request; its memory is free. Valid until: for ever. Raises: nothing. GIL: held.
+        Mutates: the requests; their memory is free. Valid until: for ever. Raises: nothing but an
+        interrupt, which is heard when none of them is left under way. GIL: held.
         """
-        if request.finished:
-            self.scheduler.mend()  # who ended it may have been interrupted
-        else:
-            self._finish(request, "cancelled")
+        try:
+            self._cancel(requests)
+        except BaseException:
+            self._cancel(requests)
+            raise
+
+    def _cancel(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            if request.finished:
+                self.scheduler.mend()  # who ended it may have been interrupted
+            else:
+                self._finish(request, "cancelled")
 
     def drop_group(self, group: str, tenant: str | None = None) -> None:
-        """Let the drafter forget a group that nobody will join any more.
+        """Let the drafter forget a group that nobody will join any more; those of `groups` end by
+        themselves.
 
         Mutates: the drafter. Valid until: for ever. Raises: nothing. GIL: held.
         """
         self._guesser.drop_group(group, tenant)
+
+    def replace_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Go on with other weights, by the names that the model gives them; those that are not
+        named stay. `version` counts up. What was computed with the old ones is gone: prefixes for
+        good, and the texts of running requests are computed again. What they have written stays.
+
+        Mutates: the target, for all engines that share it; each notices by itself. Raises:
+        InputError for a name that the model has not or a shape that differs; nothing has changed
+        then. GIL: released by torch and the core.
+        """
+        self.target.replace_weights(weights)
+
+    @property
+    def version(self) -> int:
+        """How often the weights were replaced."""
+        return self.target.version
 
     def step(self) -> list[Request]:
         """One pass of the model: the requests that got tokens or ended in it.
@@ -185,6 +215,9 @@ class Engine:
         interrupt, cancel what is under way to free its memory. GIL: released by torch and the core.
         """
         laps = Laps()
+        if self._computed_with != self.target.version:
+            self.scheduler.recompute()
+            self._computed_with = self.target.version
         turns, failed = self._begun(self.scheduler.schedule())
         laps.end("schedule")
         if not turns:
@@ -196,11 +229,11 @@ class Engine:
         outputs = self.target.forward(step.parts, hidden=wants.hidden)
         logits, step.hidden = outputs.logits, outputs.hidden
         laps.end("forward")
-        own = len(logits) - sum(part.early for part in step.parts)
+        own = len(logits) - sum(part.prefill_logits for part in step.parts)
         verified, logprobs = self._verify(step, logits[:own])
         step.topk = topk_of(logits[:own], wants.topk)
         note_prompt_logprobs(
-            [(t.request, part.early) for t, part in zip(turns, step.parts, strict=True)],
+            [(t.request, part.prefill_logits) for t, part in zip(turns, step.parts, strict=True)],
             logits[own:],
         )
         laps.end("verify")
@@ -242,7 +275,7 @@ class Engine:
     def _draft(self, turns: list[Turn]) -> Step:
         """Who guesses what, and what of it is verified."""
         writing = [turn.request for turn in turns if turn.whole]
-        load = load_of(turns, writing, None if self.scheduler.waiting else urgency(writing))
+        load = load_of(turns, somebody_waits=bool(self.scheduler.waiting))
         budgets = self.policy.budgets(load) if self._guesser.guesses else [0] * len(writing)
         # Where tokens may be drawn, it is decided before that whether there is memory for them: the
         # size of a draft can hang on what was drawn (see `with_all_drawn`).
@@ -259,13 +292,14 @@ class Engine:
         """Everybody's share of the pass."""
         drafts = iter(step.chosen.drafts)
         return [
-            self.target.part(
+            Part.of(
+                self.target,
                 r.kv,
                 r.pending[: turn.tokens],
                 next(drafts) if turn.whole else None,
-                wanted=turn.whole,
-                read=(read := min(turn.tokens, r.unread)),
-                early=min(read, max(r.stored + read + 1 - r.noted, 0)),
+                needs_logits=turn.whole,
+                prefill=(prefill := min(turn.tokens, r.unread)),
+                prefill_logits=min(prefill, max(r.stored + prefill + 1 - r.noted, 0)),
             )
             for turn in step.turns
             if (r := turn.request).kv is not None
@@ -335,6 +369,7 @@ class Engine:
         # Last of all it has finished: who was interrupted before that can do it again.
         self.scheduler.release(request, keep=reason in ("stop", "length"))
         self._guesser.finish(request)
+        self.groups.leave(request)
         request.error, request.finish_reason = error, reason
 
 

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from foresay.arrays import Floats, all_of
+from foresay.budget.load import Chosen, along_paths, keep, parents_of
 from foresay.draft import Draft, DraftBatch
 from foresay.drafter import Drafter, SeededParams, Source, check_lengths
-from foresay.engine.load import Chosen, along_paths, keep, parents_of
 from foresay.engine.proposal import Proposal, check_laws
 from foresay.engine.request import Request
 from foresay.errors import ForesayError, InputError, UnknownGroup

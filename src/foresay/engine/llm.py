@@ -5,23 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from foresay.arrays import Int32s, as_tokens, check_callable, check_flag
+from foresay.budget.policy import Policy, make_policy
 from foresay.drafter import Drafter, Source, check_drafter
 from foresay.drafters.lineup import make_drafter
-from foresay.engine.budget import Policy, make_policy
 from foresay.engine.engine import Engine
-from foresay.engine.request import FinishReason, Request, Stats
+from foresay.engine.request import FinishReason, Request, RequestStats
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.models import weights
+from foresay.models.load import Dtype, load
 from foresay.models.progress import Progress, silent
-from foresay.models.target import Dtype, Target
 from foresay.models.tokenizer import Message, Tokenizer
 from foresay.sampling.logprobs import TokenLogprob
 from foresay.sampling.noise import new_seed, seed_of_sample
@@ -60,7 +60,7 @@ class Result:
     error: ForesayError | None
     logprobs: list[TokenLogprob] | None
     sources: list[Source] | None
-    stats: Stats
+    stats: RequestStats
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values, for JSON. Mutates: nothing. Valid until: for ever. Raises: nothing."""
@@ -145,13 +145,12 @@ class LLM:
         folder = weights.find(model, progress=report)
         report("read", 0, None)
         self.tokenizer = Tokenizer(folder)
-        self.target = Target.load(folder, dtype=dtype, deterministic=deterministic, progress=report)
+        self.target = load(folder, dtype=dtype, deterministic=deterministic, progress=report)
         self._limits = {
             "memory": _free_memory() // 4 if memory is None else memory,
             "max_running": max_running,
             "max_rows": max_rows,
         }
-        self._groups = count()
         self.engine = Engine(
             self.target,
             guesser,
@@ -177,7 +176,6 @@ class LLM:
         check_flag(with_sources, "with_sources")
         other = object.__new__(LLM)
         other.tokenizer, other.target, other._limits = self.tokenizer, self.target, self._limits
-        other._groups = count()
         other.engine = Engine(
             self.target,
             drafter_of(drafter),
@@ -258,20 +256,20 @@ class LLM:
             for index, (prompt, wanted) in enumerate(zip(listed, each, strict=True)):
                 ids = self.encode(prompt, chat=chat)
                 seed = new_seed() if wanted.seed is None else wanted.seed
-                group = f"prompt {next(self._groups)}" if wanted.n > 1 else None
-                for sample in range(wanted.n):
-                    request = self.engine.add(
-                        ids,
-                        wanted,
-                        seed=seed_of_sample(seed, sample),
-                        stops=() if wanted.ignore_eos else self.tokenizer.ends,
-                        group=group,
-                        text=AnswerText(
-                            self.tokenizer.decode, wanted.stop_texts, wanted.min_tokens
-                        ),
-                        together=together,
-                    )
-                    answers.append(_Answer(prompt, index, sample, request))
+                requests = self.engine.groups.add(
+                    ids,
+                    wanted,
+                    seeds=[seed_of_sample(seed, sample) for sample in range(wanted.n)],
+                    stops=() if wanted.ignore_eos else self.tokenizer.ends,
+                    text=partial(
+                        AnswerText, self.tokenizer.decode, wanted.stop_texts, wanted.min_tokens
+                    ),
+                    together=together,
+                )
+                answers += [
+                    _Answer(prompt, index, sample, request)
+                    for sample, request in enumerate(requests)
+                ]
         except InputError as error:
             self._end(answers)
             if len(listed) == 1:
@@ -297,18 +295,7 @@ class LLM:
         return as_tokens(prompt, "prompt")  # type: ignore[arg-type]
 
     def _end(self, answers: Sequence[_Answer]) -> None:
-        try:
-            self._cancel(answers)
-        except BaseException:  # an interrupt, which is heard when nothing is left under way
-            self._cancel(answers)
-            raise
-
-    def _cancel(self, answers: Sequence[_Answer]) -> None:
-        for answer in answers:
-            self.engine.cancel(answer.request)
-        for group in {answer.request.group for answer in answers}:
-            if group is not None:  # its name was made for this call
-                self.engine.drop_group(group)
+        self.engine.cancel(*(answer.request for answer in answers))
 
     def _chunk(self, answer: _Answer) -> Chunk:
         request = answer.request

@@ -6,13 +6,11 @@ from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
-from foresay._core import AttentionStep, Kv
+from foresay.budget.cost import Sample, StepCost
 from foresay.draft import Draft
-from foresay.engine.cost import Sample, StepCost
 from foresay.models.progress import Progress, silent
-from foresay.models.target import Target
+from foresay.models.target import Part, Target, TextKv
 
 __all__ = ["measured_cost"]
 
@@ -70,32 +68,19 @@ def measured_cost(target: Target, progress: Progress = silent) -> StepCost:
     return StepCost.measured(samples) if samples else StepCost()
 
 
-def _timed(target: Target, kind: _Kind, kvs: list[Kv]) -> float:
+def _timed(target: Target, kind: _Kind, kvs: list[TextKv]) -> float:
     last, guesses = np.zeros(1, np.int32), Draft.chain(np.zeros(kind.rows - 1, np.int32))
     start = perf_counter()
-    target.forward([target.part(kv, last, guesses) for kv in kvs[: kind.requests]])
+    target.forward([Part.of(target, kv, last, guesses) for kv in kvs[: kind.requests]])
     return perf_counter() - start
 
 
-def _texts(target: Target, size: int) -> list[Kv]:
+def _texts(target: Target, size: int) -> list[TextKv]:
     """A text of so many stored tokens, as often as one step may need it. What is stored is made up:
     it takes as long to read, and a model would take longer to write it than all that is timed.
     """
-    first, *others = kvs = [target.open() for _ in range(max(kind.requests for kind in _KINDS))]
-    rows = np.arange(size, dtype=np.int32)
-    step = AttentionStep([first], np.array([0, size], np.int32), rows - 1)
-    chance = torch.Generator().manual_seed(1)  # its own: torch's belongs to the user
-    for layer, (heads, key, value) in enumerate(target.shapes):
-        # Ordinary numbers: tiny ones would take longer.
-        keys = torch.rand(1, heads, size, key, generator=chance, dtype=torch.float32).to(
-            target.dtype
-        )
-        values = torch.rand(1, heads, size, value, generator=chance, dtype=torch.float32).to(
-            target.dtype
-        )
-        out = torch.empty(1, size, heads, value, dtype=target.dtype)
-        step.attend(layer, keys, keys, values, out, scaling=1.0, window=1)
-    first.keep(rows)
+    first = target.open_filled(size)
+    others = [target.open() for _ in range(max(kind.requests for kind in _KINDS) - 1)]
     for other in others:
         other.copy_from(first, size)
-    return kvs
+    return [first, *others]

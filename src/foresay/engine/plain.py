@@ -14,7 +14,7 @@ from torch import Tensor
 
 from foresay.arrays import Int32s
 from foresay.draft import Draft
-from foresay.models.target import Target
+from foresay.models.target import Part, Target
 from foresay.sampling.ask import Ask
 from foresay.sampling.params import SamplingParams
 from foresay.sampling.reference import match
@@ -56,6 +56,7 @@ def logits_of(target: Target) -> NextLogits:
 
     def next_logits(text: Int32s, prompt: int) -> Tensor:
         with torch.inference_mode():
-            return target.forward([target.part(target.open(), text, read=prompt - 1)]).logits[0]
+            part = Part.of(target, target.open(), text, prefill=prompt - 1)
+            return target.forward([part]).logits[0]
 
     return next_logits

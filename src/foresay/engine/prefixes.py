@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foresay.arrays import Int32s
-from foresay.models.pages import PAGE, Pages, pages_of
+from foresay.engine.pages import PAGE, Pages, pages_of
 
 if TYPE_CHECKING:
-    from foresay._core import Kv
     from foresay.engine.request import Request
+    from foresay.models.target import TextKv
 
 __all__ = ["Prefixes"]
 
@@ -35,7 +35,7 @@ class Kept:
 
     __slots__ = ("key", "kv", "tokens")
 
-    def __init__(self, kv: Kv, tokens: Int32s, key: Key) -> None:
+    def __init__(self, kv: TextKv, tokens: Int32s, key: Key) -> None:
         self.kv = kv
         self.tokens = tokens
         self.key = key
@@ -51,7 +51,7 @@ class Prefixes:
     Mutates: through its methods, also the pages. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
-    def __init__(self, open: Callable[[], Kv], pages: Pages, most: int) -> None:
+    def __init__(self, open: Callable[[], TextKv], pages: Pages, most: int) -> None:
         self._open = open
         self._pages = pages
         self._most = most
@@ -74,13 +74,13 @@ class Prefixes:
         else:
             self._running.pop(key, None)
 
-    def longest(self, request: Request) -> tuple[int, Kv | None, int]:
+    def longest(self, request: Request) -> tuple[int, TextKv | None, int]:
         """The most tokens of the request's text that can be had, from whom, and how many there
         will be when those that are being computed now are done. The last token is never shared:
         its logits are needed.
         """
         key = _key(request)
-        best: tuple[int, Kv | None] = (0, None)
+        best: tuple[int, TextKv | None] = (0, None)
         soon = 0
         for other in self._running.get(key, ()):
             if other.kv is None:

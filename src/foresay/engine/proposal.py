@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from foresay.arrays import Floats, Int32s
+from foresay.budget.load import Chosen, Load, keep, within_room
 from foresay.draft import DraftBatch
-from foresay.engine.load import Chosen, Load, keep, within_room
 from foresay.errors import InputError
 
 __all__ = ["Proposal", "check_laws", "with_all_drawn"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from foresay.arrays import MAX_TOKEN, Int32s
+from foresay.counts import tokens_per_step
 from foresay.drafter import Source
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
@@ -16,13 +17,13 @@ from foresay.sampling.logprobs import TokenLogprob
 from foresay.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
-    from foresay._core import Kv
+    from foresay.models.target import TextKv
 
 __all__ = [
     "PHASES",
     "FinishReason",
     "Request",
-    "Stats",
+    "RequestStats",
     "check_name",
     "check_prompt",
     "check_prompt_logprobs",
@@ -34,7 +35,7 @@ PHASES = ("schedule", "draft", "forward", "verify", "commit")
 
 
 @dataclass(slots=True)
-class Stats:
+class RequestStats:
     """What an answer took. Seconds are the request's share of steps that it had with others.
 
     Mutates: by the engine, until the request has finished. Valid until: for ever. Raises: nothing.
@@ -42,7 +43,7 @@ class Stats:
     """
 
     steps: int = 0
-    """Passes of the model that gave at least one token of the answer."""
+    """Passes of the model in which a token of the answer was chosen."""
     drafted: int = 0
     accepted: int = 0
     tokens: int = 0
@@ -54,7 +55,8 @@ class Stats:
 
     @property
     def tokens_per_step(self) -> float:
-        return self.tokens / self.steps if self.steps else 0.0
+        """See `foresay.counts`."""
+        return tokens_per_step(self.tokens, self.steps)
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as plain values. Mutates: nothing. Valid until: for ever. Raises: nothing."""
@@ -183,8 +185,8 @@ class Request:
         if prompt_logprobs is not None:
             self.prompt_logprobs, self.prompt_top = [None], prompt_logprobs
         self.sources: list[Source] = []
-        self.stats = Stats(prompt_tokens=len(prompt))
-        self.kv: Kv | None = None
+        self.stats = RequestStats(prompt_tokens=len(prompt))
+        self.kv: TextKv | None = None
         self.state: Any = None  # the drafter's,
         self.begun = False  # if it knows of the request
         # Checked once, here; each step's ask is made of it without looking at the text again.

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
-from foresay._core import Kv
+from foresay.engine.pages import PAGE, Pages, pages_of
 from foresay.engine.prefixes import Prefixes
 from foresay.engine.request import Request
-from foresay.models.pages import PAGE, Pages, pages_of
+from foresay.models.target import TextKv
 
 __all__ = ["Scheduler", "Turn"]
 
@@ -54,7 +54,7 @@ class Scheduler:
     """
 
     def __init__(
-        self, open: Callable[[], Kv], pages: Pages, *, max_running: int, max_rows: int
+        self, open: Callable[[], TextKv], pages: Pages, *, max_running: int, max_rows: int
     ) -> None:
         self._open = open
         self.pages = pages
@@ -120,15 +120,18 @@ class Scheduler:
         self.pages.release_all_but({*self.running, *self.prefixes.lengths()})
         self._whole = True
 
-    def forget(self) -> None:
-        """Give up all texts that were kept for later.
+    def recompute(self) -> None:
+        """Give up everything that is stored: kept prefixes for good, running requests until they
+        are admitted again, in order of arrival.
 
-        Mutates: the pages. Valid until: for ever. Raises: nothing. GIL: held.
+        Mutates: the pages and the requests.
         """
         self.mend()
         self._whole = False
         while self.prefixes.drop_oldest():
             pass
+        for request in sorted(self.running, key=lambda r: r.number, reverse=True):
+            self._preempt(request)
         self._whole = True
 
     def release(self, request: Request, *, keep: bool) -> None:

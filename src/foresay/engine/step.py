@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foresay.arrays import Floats, Int32s
-from foresay.engine.load import Chosen, Load
+from foresay.budget.load import Chosen, Load
 from foresay.engine.request import Request
 from foresay.engine.scheduler import Turn
 from foresay.errors import ForesayError, InputError
@@ -19,7 +19,7 @@ from foresay.models.target import Part
 from foresay.sampling.batched.verdicts import Verified
 from foresay.verdict import TopK, VerdictBatch
 
-__all__ = ["Laps", "Step", "load_of", "seen_by_drafter", "until_texts_end"]
+__all__ = ["Laps", "Step", "seen_by_drafter", "until_texts_end"]
 
 
 @dataclass(slots=True)
@@ -91,23 +91,4 @@ def seen_by_drafter(step: Step, verified: Verified) -> VerdictBatch:
         hidden = step.hidden[at].float().cpu().numpy()
     return VerdictBatch._trusted(
         found.tokens, found.offsets, found.path, found.path_offsets, step.topk, rows, hidden
-    )
-
-
-def load_of(turns: list[Turn], writing: list[Request], weights: NDArray[np.float64] | None) -> Load:
-    """What the step has to do without guesses. Of a text's new tokens only the last one counts as
-    its own row; those before it are rows of a prompt.
-    """
-    rows = reads = 0
-    for turn in turns:
-        others = turn.tokens - turn.whole
-        rows += others
-        reads += others * (turn.request.stored + (others + 1) // 2)
-    return Load(
-        contexts=np.array([len(request) for request in writing], np.int64),
-        room=np.array([request.room for request in writing], np.int64),
-        other_rows=rows,
-        other_reads=reads,
-        ids=np.array([request.number for request in writing], np.int64),
-        weights=weights,
     )

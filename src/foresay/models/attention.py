@@ -1,7 +1,7 @@
 """The attention function that transformers models call, and the step it works for.
 
-It is registered under a name for which transformers builds no masks: a step says by itself who
-sees whom.
+It is registered under a name for which transformers builds no masks: what a row sees follows from
+its text, its draft tree, and the layer's window or chunk.
 """
 
 from __future__ import annotations
@@ -10,24 +10,44 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from foresay._core import AttentionStep
 from foresay.errors import UnsupportedModel
 from foresay.models.visibility import Visible
 
-__all__ = ["NAME", "LayerCall", "Run", "current", "running"]
+__all__ = ["NAME", "AttentionPass", "LayerCall", "StepAttention", "current", "running"]
 
 NAME = "foresay"
 
 
+class StepAttention(Protocol):
+    """The attention of one step: stores the rows' keys and values in their texts, and attends."""
+
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        out: Tensor,
+        scaling: float,
+        window: int = 0,
+        chunk: int = 0,
+        softcap: float = 0.0,
+        sinks: Any = None,
+        threads: int = 1,
+    ) -> None:
+        """Write into `out` [1, T, Hq, Dv]; the other shapes stand at `attend` below."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class LayerCall:
-    """What a layer's attention was called with, for the canaries.
+    """What a layer's attention was called with, for the checks.
 
     Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
@@ -43,42 +63,43 @@ class LayerCall:
 
 
 @dataclass(slots=True)
-class Run:
-    """One forward pass: the step, what each layer sees, and who listens.
+class AttentionPass:
+    """The attention of one forward pass: the step, what each layer sees, and who listens.
 
-    Mutates: `calls`. Valid until: the pass ends. Raises: nothing. GIL: held.
+    Mutates: `calls`. Valid until: the pass ends.
     """
 
-    step: AttentionStep | None
+    step: Any
+    """A StepAttention; None: a trial pass, whose attention gives zeros."""
     layers: Sequence[Visible]
     threads: int
     calls: list[LayerCall] | None = field(default=None)
     """None: nobody wants to know."""
 
 
-_RUN: ContextVar[Run] = ContextVar("foresay_run")
+_PASS: ContextVar[AttentionPass] = ContextVar("foresay_pass")
 
 
 @contextmanager
-def running(run: Run) -> Iterator[None]:
+def running(run: AttentionPass) -> Iterator[None]:
     """While the body runs, attention works for `run`.
 
     Mutates: the present context. Valid until: the body ends. Raises: nothing. GIL: held.
     """
-    token = _RUN.set(run)
+    token = _PASS.set(run)
     try:
         yield
     finally:
-        _RUN.reset(token)
+        _PASS.reset(token)
 
 
-def current() -> Run:
+def current() -> AttentionPass:
     """The pass that is running.
 
     Mutates: nothing. Valid until: the pass ends. Raises: UnsupportedModel outside of one. GIL:
     held.
     """
-    run = _RUN.get(None)
+    run = _PASS.get(None)
     if run is None:
         raise UnsupportedModel(
             "the model was called by itself while it belongs to a target; call Target.forward"
@@ -102,7 +123,7 @@ def attend(
     query [1, Hq, T, Dk], key [1, Hkv, T, Dk], value [1, Hkv, T, Dv] -> [1, T, Hq, Dv]
 
     Mutates: the step's texts, which get the keys and values of their new rows. Valid until: for
-    ever. Raises: UnsupportedModel outside a run; InputError for tensors that do not fit the step.
+    ever. Raises: UnsupportedModel outside a pass; InputError for tensors that do not fit the step.
     GIL: released in the core.
     """
     run = current()

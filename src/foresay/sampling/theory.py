@@ -26,7 +26,7 @@ from foresay.errors import InputError
 __all__ = [
     "TOLERANCE",
     "BetaByDepth",
-    "StepCost",
+    "CostByLength",
     "acceptance",
     "acceptance_chosen",
     "acceptance_coupled_bound",
@@ -34,11 +34,11 @@ __all__ = [
     "best_length",
     "beta_by_depth",
     "bretagnolle_huber",
+    "expected_tokens",
+    "expected_tokens_of_tree",
     "kl",
     "pinsker",
     "speedup",
-    "tokens_per_step",
-    "tokens_per_step_tree",
     "total_variation",
 ]
 
@@ -99,7 +99,7 @@ def acceptance_floor(kl: float) -> float:
     return max(pinsker(kl), bretagnolle_huber(kl, tight=True))
 
 
-def tokens_per_step(acceptances: Numbers) -> float:
+def expected_tokens(acceptances: Numbers) -> float:
     """E = 1 + sum_i prod_{j <= i} beta_j, with the target's own token.
 
     Always holds for a chain if beta_i is the chance at depth i *given* that depth i is reached.
@@ -108,7 +108,7 @@ def tokens_per_step(acceptances: Numbers) -> float:
     return 1.0 + float(np.cumprod(_row(acceptances, "acceptances", *_CHANCE)).sum())
 
 
-def tokens_per_step_tree(parents: Wholes, acceptances: Numbers) -> float:
+def expected_tokens_of_tree(parents: Wholes, acceptances: Numbers) -> float:
     """E = 1 + sum over nodes of the product of beta on the way from the root to the node.
 
     Always holds if beta is the chance that of its siblings this node is accepted, given the parent.
@@ -126,7 +126,7 @@ def tokens_per_step_tree(parents: Wholes, acceptances: Numbers) -> float:
     return float(reach.sum())
 
 
-class StepCost:
+class CostByLength:
     """cost(k) = verify(k) + draft(k): the seconds of a step as measured, for lengths 0 to K.
 
     verify    of the target's pass over k + 1 rows; verify(0) is the plain step
@@ -146,7 +146,9 @@ class StepCost:
         self.seconds: Doubles = np.interp(np.arange(at[-1] + 1), at, passes + drafts)
 
     @classmethod
-    def constant(cls, rho: float, verify: Growth | None = None, longest: int = 1024) -> StepCost:
+    def constant(
+        cls, rho: float, verify: Growth | None = None, longest: int = 1024
+    ) -> CostByLength:
         """cost(k) = k rho + v(k) in plain steps. Holds with v = 1 (None) at small batches only."""
         v = [verify(k) if verify else 1.0 for k in range(longest + 1)]
         if v and v[0] != 1:
@@ -160,15 +162,15 @@ class StepCost:
         return float(self.seconds[k] / self.seconds[0])
 
 
-def speedup(acceptances: float | Numbers, cost: StepCost, k: int) -> float:
+def speedup(acceptances: float | Numbers, cost: CostByLength, k: int) -> float:
     """S = E(k) cost(0) / cost(k), for a row or one alpha. Holds if every step drafts k tokens."""
     relative, chances = cost.relative(k), _depths(acceptances, k)
     if chances.size < k:
         raise InputError(f"k is {k}; the acceptances end at depth {chances.size}")
-    return tokens_per_step(chances) / relative
+    return expected_tokens(chances) / relative
 
 
-def best_length(acceptances: float | Numbers, cost: StepCost) -> tuple[int, float]:
+def best_length(acceptances: float | Numbers, cost: CostByLength) -> tuple[int, float]:
     """(k, speed-up) with k = argmax E(k) cost(0) / cost(k); k = 0, to draft nothing, brings 1.
 
     Holds for one k in all steps. If it is the last k that is known, the best may lie beyond.

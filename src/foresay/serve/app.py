@@ -36,7 +36,7 @@ from foresay.serve.limits import Limits, Refused
 from foresay.serve.metrics import Metrics
 from foresay.serve.question import Question, Reader, messages_of
 from foresay.serve.shield import Shield
-from foresay.serve.steps import Ended, Step, Steps
+from foresay.serve.steps import Ended, StepReport, Steps
 from foresay.serve.stream import Piece, Stream
 from foresay.serve.words import Words
 
@@ -140,7 +140,7 @@ class Routes:
         await self.driver.stop()
         self._readers.shutdown(wait=False)
 
-    def _seen(self, step: Step | None, ended: list[Ended]) -> None:
+    def _seen(self, step: StepReport | None, ended: list[Ended]) -> None:
         if step is not None:
             self.steps.note(step)
         self.metrics.note(step, ended)

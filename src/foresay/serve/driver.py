@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, TypeVar
@@ -28,13 +29,13 @@ from foresay.serve.limits import Limits, Refused
 from foresay.serve.metrics import measured
 from foresay.serve.news import Bundle, News
 from foresay.serve.question import Question
-from foresay.serve.steps import Ended, Share, Step
+from foresay.serve.steps import Ended, Share, StepReport
 from foresay.serve.stream import Piece, Stream
 
 __all__ = ["Driver"]
 
 T = TypeVar("T")
-Seen = Callable[[Step | None, list[Ended]], None]
+Seen = Callable[[StepReport | None, list[Ended]], None]
 _log = logging.getLogger("foresay.serve")
 
 
@@ -58,8 +59,6 @@ class Driver:
         self._seen = seen
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._jobs: dict[Request, Job] = {}
-        self._groups: dict[tuple[str | None, str], int] = {}
-        self._asked = 0
         self._bundle = Bundle()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="foresay-engine", daemon=True)
@@ -261,33 +260,29 @@ class Driver:
         """All of a question's requests, or none."""
         params, tokenizer = question.params, self._llm.tokenizer
         seed = new_seed() if params.seed is None else params.seed
-        self._asked += 1
-        jobs: list[Job] = []
+        requests: list[Request] = []
         try:
-            for at, prompt in enumerate(question.prompts):
-                group = f"question {self._asked}.{at}" if params.n > 1 else None
-                for sample in range(params.n):
-                    request = engine.add(
-                        prompt,
-                        params,
-                        seed=seed_of_sample(seed, sample),
-                        stops=() if params.ignore_eos else tokenizer.ends,
-                        group=group,
-                        tenant=stream.tenant,
-                        text=AnswerText(tokenizer.decode, params.stop_texts, params.min_tokens),
-                        prompt_logprobs=question.prompt_logprobs,
-                    )
-                    index = at * params.n + sample
-                    jobs.append(Job(stream, index, question, request, tokenizer.decode))
+            for prompt in question.prompts:
+                requests += engine.groups.add(
+                    prompt,
+                    params,
+                    seeds=[seed_of_sample(seed, sample) for sample in range(params.n)],
+                    stops=() if params.ignore_eos else tokenizer.ends,
+                    tenant=stream.tenant,
+                    text=partial(
+                        AnswerText, tokenizer.decode, params.stop_texts, params.min_tokens
+                    ),
+                    prompt_logprobs=question.prompt_logprobs,
+                )
+            for index, request in enumerate(requests):
+                self._jobs[request] = Job(stream, index, question, request, tokenizer.decode)
         except Exception:
-            for job in jobs:
-                engine.cancel(job.request)
+            engine.cancel(*requests)
+            for request in requests:
+                self._jobs.pop(request, None)
             # Posted here, because whoever asked may have gone meanwhile.
             self._post(self._forget, stream)
             raise
-        for job in jobs:
-            self._jobs[job.request] = job
-            self._join(job.request, 1)
 
     def _cancel(self, stream: Stream) -> None:
         jobs = [job for job in self._jobs.values() if job.stream is stream]
@@ -321,7 +316,7 @@ class Driver:
     def _tell(
         self,
         told: list[tuple[Stream, Piece]],
-        step: Step | None,
+        step: StepReport | None,
         ended: list[Ended],
         *,
         first: bool = False,
@@ -360,21 +355,11 @@ class Driver:
             self._tell(told, None, ended)
 
     def _left(self, job: Job) -> Ended:
-        """Forget an answer that has ended, and its group with its last."""
+        """Forget an answer that has ended."""
         del self._jobs[job.request]
-        self._join(job.request, -1)
         return job.ended()
 
-    def _join(self, request: Request, members: int) -> None:
-        if request.group is None:
-            return
-        key = (request.tenant, request.group)
-        self._groups[key] = self._groups.get(key, 0) + members
-        if not self._groups[key]:
-            del self._groups[key]
-            self._engine.drop_group(request.group, request.tenant)
-
-    def _accounted(self, changed: list[Request], start: float) -> Step:
+    def _accounted(self, changed: list[Request], start: float) -> StepReport:
         """What the step did, from what the requests have more than before."""
         preemptions, spent = 0, dict[str | None, dict[str, float]]()
         for request in {*self._engine.scheduler.running, *changed}:
@@ -388,7 +373,7 @@ class Driver:
                 share = shares.setdefault(request.tenant, Share(steps=1, seconds=own))
                 gaps += self._jobs[request].count(share)
         total = {phase: sum(own[phase] for own in spent.values()) for phase in PHASES}
-        return Step(start - self.started, total, shares, gaps, preemptions)
+        return StepReport(start - self.started, total, shares, gaps, preemptions)
 
 
 def _resolve(answer: asyncio.Future[T], value: T, failure: BaseException | None) -> None:

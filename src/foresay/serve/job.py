@@ -25,7 +25,8 @@ class Job:
 
     __slots__ = (
         *("_accepted", "_asked", "_began", "_drafted", "_first", "_given", "_last", "_last_at"),
-        *("_preempted", "_spell", "_spent", "_tokens", "index", "question", "request", "stream"),
+        *("_preempted", "_spell", "_spent", "_steps", "_tokens"),
+        *("index", "question", "request", "stream"),
     )
 
     def __init__(
@@ -46,7 +47,7 @@ class Job:
         self._last_at: float | None = None
         self._preempted = 0  # times that were counted
         self._given = 0  # tokens that the client was told
-        self._drafted = self._accepted = self._tokens = 0  # that were counted
+        self._steps = self._drafted = self._accepted = self._tokens = 0  # that were counted
         self._last = (0, 0)  # guesses and accepted ones of the last step
         self._spent = dict.fromkeys(PHASES, 0.0)
         self._spell: AnswerText | None = None
@@ -77,6 +78,9 @@ class Job:
         Raises: nothing. GIL: held.
         """
         stats, now, before = self.request.stats, perf_counter(), self._last_at
+        if stats.steps == self._steps:
+            return []  # refused before a pass of the model
+        self._steps = stats.steps
         if stats.tokens > self._tokens:
             self._first = now if self._first is None else self._first
             self._last_at = now

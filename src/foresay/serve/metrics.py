@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from foresay.drafter import Drafter
 from foresay.engine.engine import Engine
 from foresay.engine.request import PHASES
-from foresay.serve.steps import Ended, Share, Step
+from foresay.serve.steps import Ended, Share, StepReport
 
 __all__ = ["Metrics", "measured"]
 
@@ -140,7 +140,7 @@ class Metrics:
         self._first, self._each = _Histogram(_SECONDS), _Histogram(_SECONDS)
         self._whole = _Histogram(_SECONDS)
 
-    def note(self, step: Step | None, ended: Sequence[Ended]) -> None:
+    def note(self, step: StepReport | None, ended: Sequence[Ended]) -> None:
         """Count a step, and answers that have ended.
 
         Mutates: the numbers. Valid until: for ever. Raises: nothing. GIL: held.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import NamedTuple
 
-from foresay.serve.steps import Ended, Step
+from foresay.serve.steps import Ended, StepReport
 from foresay.serve.stream import Piece, Stream
 
 __all__ = ["Bundle", "News"]
@@ -25,7 +25,7 @@ class News(NamedTuple):
     """
 
     told: list[tuple[Stream, Piece]]
-    step: Step | None
+    step: StepReport | None
     ended: list[Ended]
     gauges: dict[str, float]
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from foresay.arrays import MAX_TOKEN, Int32s, as_tokens
 from foresay.engine.llm import LLM
+from foresay.engine.pages import PAGE
 from foresay.errors import InputError
-from foresay.models.pages import PAGE
 from foresay.sampling.params import SamplingParams
 from foresay.serve.ask import Chat, Completion, Said, Sampling
 from foresay.serve.limits import Limits, Refused

@@ -25,14 +25,14 @@ from foresay.serve.limits import Limits
 from foresay.serve.server import Address, Server, is_loopback
 from foresay.serve.shield import Shield
 
-__all__ = ["Settings", "check_origin", "make_server", "serve", "tenant_drafter", "tenant_room"]
+__all__ = ["ServeSettings", "check_origin", "make_server", "serve", "tenant_drafter", "tenant_room"]
 
 _ORIGIN = re.compile(r"https?://[a-z0-9._-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?")
 _log = logging.getLogger("foresay.serve")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServeSettings:
     """All that a server is told.
 
     name     by which clients call the model
@@ -97,7 +97,7 @@ def tenant_drafter(tenants: int, tenant_bytes: int, corpus: Any = None) -> Suffi
 def make_server(
     llm: LLM,
     drafter: Drafter[Any] | None,
-    settings: Settings,
+    settings: ServeSettings,
     ready: Callable[[str], None] = lambda url: None,
 ) -> Server:
     """The server, listening but not yet answering. To be called in the event loop that runs it.
@@ -157,7 +157,7 @@ def _shared(limits: Limits, keys: Keys, llm: LLM) -> Limits:
 def serve(
     llm: LLM,
     drafter: Drafter[Any] | None,
-    settings: Settings,
+    settings: ServeSettings,
     ready: Callable[[str], None] = lambda url: None,
 ) -> None:
     """Serve until a signal ends it. An LLM that was made in a thread that has ended is faster here:

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Ended", "Share", "Step", "Steps"]
+from foresay.counts import tokens_per_step
+
+__all__ = ["Ended", "Share", "StepReport", "Steps"]
 
 _LINE = 200  # steps that are remembered
 
@@ -70,7 +72,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepReport:
     """One pass of the model.
 
     start        seconds since the server began
@@ -126,10 +128,10 @@ class Steps:
     """
 
     def __init__(self) -> None:
-        self._line: deque[Step] = deque(maxlen=_LINE)
+        self._line: deque[StepReport] = deque(maxlen=_LINE)
         self._sums: dict[str | None, Share] = {}
 
-    def note(self, step: Step) -> None:
+    def note(self, step: StepReport) -> None:
         """Remember a step.
 
         Mutates: the time line and the sums. Valid until: for ever. Raises: nothing. GIL: held.
@@ -152,8 +154,7 @@ class Steps:
                 "drafted": total.drafted,
                 "accepted": total.accepted,
                 "tokens": total.tokens,
-                # Of one answer, as everywhere: an answer's tokens by its own steps.
-                "tokens_per_step": total.tokens / total.answers if total.answers else 0.0,
+                "tokens_per_step": tokens_per_step(total.tokens, total.answers),
                 "accepted_lengths": {str(k): v for k, v in sorted(total.lengths.items())},
             },
             "timeline": [

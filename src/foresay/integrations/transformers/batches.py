@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from itertools import count
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,8 +32,6 @@ from foresay.sampling.noise import seed_of_sample
 
 __all__ = ["generate"]
 
-_GROUPS = count()
-
 
 @given_the_tokenizer
 def generate(
@@ -53,7 +51,7 @@ def generate(
     To be given to it as `custom_generate`; the keywords after the config may be given beside it.
 
     drafter    who guesses: "suffix", "ngram", "none", or any Drafter
-    policy     how much is guessed, by its name: see `foresay.engine.budget.POLICIES`
+    policy     how much is guessed, by its name: see `foresay.budget.policy.POLICIES`
     seed       of the noise of sampling; None: torch's own generator is asked for one
     memory     bytes for keys and values
     tokenizer  needed with the GenerationConfig's stop_strings, as always; they end an answer as in
@@ -88,31 +86,24 @@ def generate(
     if seed is None:
         seed = int(torch.randint(0, 1 << 62, ())) if not params.greedy else 0
     each = generation_config.num_return_sequences or 1
-    group = next(_GROUPS)
     with held.lock:
         engine = held.engine(drafter, policy, memory)
         requests: list[Request] = []
         try:
-            for row, prompt in enumerate(prompts):
-                requests.append(
-                    engine.add(
-                        prompt,
-                        params,
-                        seed=seed_of_sample(seed, row),
-                        stops=stops,
-                        group=f"generate {group}, {row // each}" if each > 1 else None,
-                        text=_UntilCriteria(input_ids[row], texts) if texts else None,
-                        together=True,
-                    )
+            for first in range(0, len(prompts), each):
+                rows = range(first, first + each)
+                requests += engine.groups.add(
+                    prompts[first],
+                    params,
+                    seeds=[seed_of_sample(seed, row) for row in rows],
+                    stops=stops,
+                    text=partial(_UntilCriteria, input_ids[first], texts) if texts else None,
+                    together=True,
                 )
             while any(not request.finished for request in requests):
                 engine.step()
         finally:
-            for request in requests:
-                engine.cancel(request)
-            for name in {request.group for request in requests}:
-                if name is not None:
-                    engine.drop_group(name)
+            engine.cancel(*requests)
     for request in requests:
         if request.error is not None:
             raise request.error

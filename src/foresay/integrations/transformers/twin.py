@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import copy
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from foresay.drafter import Drafter
 from foresay.engine.engine import Engine
 from foresay.engine.llm import drafter_of
 from foresay.errors import UnsupportedModel
-from foresay.models.blocks import CoreBlock
-from foresay.models.linears import PackedLinear
-from foresay.models.target import Target
+from foresay.models.cpu.target import CpuTarget
+from foresay.models.load import target_of
+from foresay.models.replacing import tensors_of
 
 __all__ = ["Held", "held_for"]
 
@@ -46,7 +45,7 @@ class Held:
     """What is the same as long as only numbers change."""
     marks: list[Any]
     """What differs if one of the numbers does."""
-    target: Target
+    target: CpuTarget
     lock: Lock = field(default_factory=Lock)
     engines: dict[Any, tuple[Drafter[Any] | None, Engine]] = field(default_factory=dict)
 
@@ -83,17 +82,17 @@ def held_for(model: Any) -> Held:
     with _BUILDING:
         held = _HELD.get(model)
         if held is None or held.kind != kind:
-            held = _HELD[model] = Held(kind, marks, Target.of(_twin(model)))
+            held = _HELD[model] = Held(kind, marks, target_of(_twin(model)))
         elif held.marks != marks:
             with held.lock:
-                _renew(held, model)
+                held.target.replace_weights(tensors_of(model), copy=False)
                 held.marks = marks
         return held
 
 
 def _check(model: Any) -> None:
     name = model.config.model_type
-    for path, tensor in _tensors(model):
+    for path, tensor in tensors_of(model).items():
         if tensor.device.type != "cpu":
             raise UnsupportedModel(
                 f"{path} of {name} is on {tensor.device}; models on the CPU can be run"
@@ -112,7 +111,10 @@ def _check(model: Any) -> None:
 
 def _kind(model: nn.Module) -> list[Any]:
     threads = torch.get_num_threads()  # for which the linear layers were tried
-    return [threads, [(path, tensor.dtype, tensor.shape) for path, tensor in _tensors(model)]]
+    return [
+        threads,
+        [(path, tensor.dtype, tensor.shape) for path, tensor in tensors_of(model).items()],
+    ]
 
 
 def _marks(model: nn.Module) -> list[Any]:
@@ -120,37 +122,10 @@ def _marks(model: nn.Module) -> list[Any]:
     each step reads them.
     """
     found = []
-    for path, tensor in _tensors(model):
+    for path, tensor in tensors_of(model).items():
         flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
         found.append((path, tensor.data_ptr(), zlib.crc32(flat.numpy().data)))
     return found
-
-
-def _renew(held: Held, model: nn.Module) -> None:
-    """Give the twin the model's weights of now."""
-    twin = held.target.model
-    own = dict(_tensors(twin))
-    for path, tensor in _tensors(model):
-        if path in own:
-            own[path].data = tensor.detach()
-    for path, old in list(twin.named_modules()):
-        if not isinstance(old, PackedLinear):
-            continue
-        layer: Any = model.get_submodule(path)
-        weight = layer.weight if isinstance(layer, nn.Linear) else layer.weight.t()
-        new = PackedLinear(weight.detach(), None if layer.bias is None else layer.bias.detach())
-        new.rows, new.read = old.rows, old.read
-        twin.set_submodule(path, new)
-    for module in twin.modules():
-        if isinstance(module, CoreBlock):
-            module.refresh()
-    for _, engine in held.engines.values():
-        engine.scheduler.forget()  # keys and values of the old weights
-
-
-def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
 
 
 def _twin(model: Any) -> Any:

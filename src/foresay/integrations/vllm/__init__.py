@@ -9,16 +9,16 @@ file looks at what it has imported, and mends it where sampled requests need tha
 """
 
 from foresay.integrations.vllm.arctic import SuffixDecodingCache, SuffixDecodingDraft, register
-from foresay.integrations.vllm.meter import Stats
+from foresay.integrations.vllm.meter import ProposerStats
 from foresay.integrations.vllm.proposer import SuffixProposer
-from foresay.integrations.vllm.settings import Settings, describe, read_settings
+from foresay.integrations.vllm.settings import VllmSettings, describe, read_settings
 
 __all__ = [
-    "Settings",
-    "Stats",
+    "ProposerStats",
     "SuffixDecodingCache",
     "SuffixDecodingDraft",
     "SuffixProposer",
+    "VllmSettings",
     "describe",
     "read_settings",
     "register",

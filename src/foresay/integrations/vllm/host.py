@@ -10,7 +10,7 @@ from typing import Any
 from foresay import __version__
 from foresay.integrations.vllm.meter import log
 from foresay.integrations.vllm.sampled import mend
-from foresay.integrations.vllm.settings import Settings
+from foresay.integrations.vllm.settings import VllmSettings
 
 __all__ = ["drafts_by_rows", "move_in"]
 
@@ -18,7 +18,7 @@ _OLDEST, _NEWEST = (0, 22), (0, 32)
 _warned = False
 
 
-def move_in(method: str, settings: Settings, threads: int) -> bool:
+def move_in(method: str, settings: VllmSettings, threads: int) -> bool:
     """A drafter of ours begins: say so in one line, look at vLLM's version, mend its sampler.
 
     Returns whether it may draft; if not, the log says why.

@@ -8,16 +8,17 @@ import os
 import time
 from dataclasses import dataclass, replace
 
-from foresay.integrations.vllm.settings import Settings
+from foresay.counts import tokens_per_step
+from foresay.integrations.vllm.settings import VllmSettings
 
-__all__ = ["Meter", "Stats"]
+__all__ = ["Meter", "ProposerStats"]
 
 log = logging.getLogger("vllm.foresay")  # under vLLM's own logger, so that its settings hold
 clock = time.perf_counter
 
 
 @dataclass(slots=True)
-class Stats:
+class ProposerStats:
     """Sums since the start. `seconds` is the time spent in `propose`.
 
     Mutates: nothing by itself. Valid until: for ever. Raises: nothing. GIL: held.
@@ -28,7 +29,7 @@ class Stats:
     tokens: int = 0
     accepted: int = 0  # drafted tokens that were kept
     drafted: int = 0
-    closed: int = 0  # steps in which the gate let nothing be drafted
+    closed: int = 0  # steps in which nothing was to be drafted
     begun: int = 0  # texts that were not known before
     returned: int = 0  # texts that were recognised after some steps without them
     finished: int = 0
@@ -39,7 +40,7 @@ class Stats:
     @property
     def tokens_per_step(self) -> float:
         """Tokens per request and step. Mutates: nothing. Raises: nothing. GIL: held."""
-        return self.tokens / self.rows if self.rows else 0.0
+        return tokens_per_step(self.tokens, self.rows)
 
 
 class Meter:
@@ -49,12 +50,12 @@ class Meter:
     a file that cannot be written. GIL: held.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self.sums = Stats()
+    def __init__(self, settings: VllmSettings) -> None:
+        self.sums = ProposerStats()
         self._path = settings.steps_file
         self._pause = settings.log_seconds
         self._told = clock()
-        self._last = Stats()
+        self._last = ProposerStats()
         if self._path:
             with open(self._path, "a", encoding="utf-8"):
                 pass  # a path that cannot be written is heard of now
@@ -108,7 +109,7 @@ class Meter:
                 "tokens/s, Accepted throughput: %.2f tokens/s, Draft acceptance rate: %.1f%%, "
                 "Drafting: %.0f us/step, Steps without drafts: %d of %d",
                 rows // steps,
-                (sums.tokens - last.tokens) / rows,
+                tokens_per_step(sums.tokens - last.tokens, rows),
                 drafted / seconds,
                 accepted / seconds,
                 100 * accepted / drafted if drafted else 0.0,

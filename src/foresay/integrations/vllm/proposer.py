@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from foresay._core import Request, lists
 from foresay.arrays import Int32s
+from foresay.budget.least_chance import LeastChance
 from foresay.drafters import SuffixDrafter
 from foresay.drafters._text import default_threads
-from foresay.integrations.vllm.gate import Gate
 from foresay.integrations.vllm.host import drafts_by_rows, move_in
-from foresay.integrations.vllm.meter import Meter, Stats, clock, log
+from foresay.integrations.vllm.meter import Meter, ProposerStats, clock, log
 from foresay.integrations.vllm.rows import Rows, Texts
-from foresay.integrations.vllm.settings import Settings, read_settings
+from foresay.integrations.vllm.settings import VllmSettings, read_settings
 from foresay.verdict import Verdict, VerdictBatch
 
 __all__ = ["SuffixProposer"]
@@ -40,7 +40,7 @@ class SuffixProposer:
     In a vLLM that would give sampled requests wrong texts (`sampled`) nothing is ever guessed.
 
     All ranks of a tensor-parallel group are given the same rows and draft the same: nothing depends
-    on time there. With one rank, measured times may cut drafts (`gate`).
+    on time there. With one rank, measured times may cut drafts (`foresay.budget.least_chance`).
 
     Mutates: only through `propose`; inside vLLM, its rejection sampler (`sampled`). Valid until:
     for ever. Raises: InputError when constructed with a setting (`settings`) that is not valid.
@@ -48,7 +48,7 @@ class SuffixProposer:
     """
 
     def __init__(self, vllm_config: Any) -> None:
-        self.settings: Settings = read_settings()
+        self.settings: VllmSettings = read_settings()
         self._most = int(vllm_config.speculative_config.num_speculative_tokens)
         self._max_length = int(vllm_config.model_config.max_model_len)
         self._by_rows = drafts_by_rows(vllm_config.speculative_config)
@@ -70,8 +70,8 @@ class SuffixProposer:
             corpus=s.corpus or None,
             verify=True,
         )
-        self._gate = Gate(
-            least_chance=s.least_chance,
+        self._chance = LeastChance(
+            s.least_chance,
             max_requests=s.max_requests,
             measure=s.measure and self._ranks == 1,
         )
@@ -90,7 +90,7 @@ class SuffixProposer:
         Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
         """
 
-    def stats(self) -> Stats:
+    def stats(self) -> ProposerStats:
         """What happened so far.
 
         Mutates: nothing. Valid until: for ever, it is a copy. Raises: nothing. GIL: held.
@@ -144,7 +144,7 @@ class SuffixProposer:
         if whole and self._texts.unmoved and self._ended:  # nothing but these rows took the time
             seconds = begun - self._ended
             tokens, drafting = len(rows.tokens), self._draft_seconds
-            self._gate.observe(len(rows), self._nodes, tokens, seconds, drafting, self._least)
+            self._chance.observe(len(rows), self._nodes, tokens, seconds, drafting, self._least)
         for text in self._texts.keep(rows.after, texts):
             self._finish(text)
         drafts = self._draft(texts, rows, self._most_of(len(sampled)))
@@ -214,7 +214,7 @@ class SuffixProposer:
         self._nodes, begun = 0, clock()
         no_path = np.zeros(len(rows) + 1, np.int32)
         verdicts = VerdictBatch._trusted(rows.tokens, rows.offsets, _NO_PATH, no_path)
-        least = self._gate.least_chance(len(rows)) if most else None
+        least = self._chance.of(len(rows)) if most else None
         if least is None:
             self._meter.sums.closed += 1
             self._drafter.observe(texts, verdicts)

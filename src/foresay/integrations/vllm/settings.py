@@ -15,7 +15,7 @@ from typing import Any
 
 from foresay.errors import InputError
 
-__all__ = ["Settings", "asks_for_suffix", "describe", "read_settings"]
+__all__ = ["VllmSettings", "asks_for_suffix", "describe", "read_settings"]
 
 PREFIX = "FORESAY_VLLM_"
 CONFIG = "FORESAY_CONFIG"
@@ -27,7 +27,7 @@ def _setting(default: Any, says: str, least: float = 0, most: float = 0) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class VllmSettings:
     """Everything that can be set, with what is used where nothing is.
 
     Mutates: nothing. Valid until: for ever. Raises: InputError when constructed. GIL: held.
@@ -85,7 +85,7 @@ def _refuse_wrong(called: str, value: Any, item: Field[Any]) -> None:
         raise InputError(f"{called} is {value!r}; it is {word}")
 
 
-def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
+def read_settings(environ: Mapping[str, str] | None = None) -> VllmSettings:
     """The settings of this process, from the variables and the file that they name.
 
     Mutates: nothing. Valid until: for ever; later changes of the variables are not seen. Raises:
@@ -94,7 +94,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """
     given = os.environ if environ is None else environ
     values: dict[str, Any] = _from_file(given[CONFIG]) if given.get(CONFIG) else {}
-    known = {item.name: item for item in fields(Settings)}
+    known = {item.name: item for item in fields(VllmSettings)}
     for name, value in values.items():
         if name not in known:
             raise InputError(
@@ -110,7 +110,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
             raise InputError(f"the variable {variable} is set; those that exist are {valid}")
         values[name] = _parsed(variable, word, type(known[name].default))
         _refuse_wrong(variable, values[name], known[name])
-    return Settings(**values)
+    return VllmSettings(**values)
 
 
 def asks_for_suffix(environ: Mapping[str, str] | None = None) -> bool:
@@ -129,7 +129,7 @@ def describe() -> str:
     """
     return "\n".join(
         f"{PREFIX}{item.name.upper()}={json.dumps(item.default)}  {item.metadata['says']}"
-        for item in fields(Settings)
+        for item in fields(VllmSettings)
     )
 
 

@@ -5,7 +5,7 @@
     threshold   k nodes while at most `batch` requests run, none above: the switch of rollouts
     dynamic-k   k goes up by 1 after a draft of which 80 % came true, down by 1 after one of which
                 at most 40 % did; one k per request
-    adaptive    what pays on this machine (foresay.engine.adaptive), the default
+    adaptive    what pays on this machine (`adaptive`), the default
 
 A step asks `budgets` before it drafts, `choose` with the drafts, and tells `observe` what came of
 it. No policy changes a text; every one leaves out nodes that the answer has no room for.
@@ -19,23 +19,19 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from foresay.budget.adaptive import Adaptive
+from foresay.budget.cost import StepCost
+from foresay.budget.load import Chosen, Load, StepFacts, depths_of, keep, within_room
 from foresay.draft import DraftBatch
 from foresay.drafter import MAX_BUDGET
-from foresay.engine.adaptive import Adaptive
-from foresay.engine.cost import StepCost
-from foresay.engine.load import Chosen, Load, StepFacts, depths_of, keep, within_room
 from foresay.errors import InputError
 
 __all__ = [
     "POLICIES",
-    "Adaptive",
-    "Chosen",
     "DynamicK",
     "Fixed",
-    "Load",
     "NoDrafts",
     "Policy",
-    "StepFacts",
     "Threshold",
     "make_policy",
 ]
@@ -74,7 +70,7 @@ class Policy(Protocol):
 class Fixed:
     """`k` nodes for every request, always.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError when constructed. GIL: held.
+    Raises: InputError when constructed.
     """
 
     name = "fixed"
@@ -83,30 +79,23 @@ class Fixed:
         self.k = _whole("k", k, 0, MAX_BUDGET)
 
     def budgets(self, load: Load) -> list[int]:
-        """`k` nodes where the answer has room for them.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """`k` nodes where the answer has room for them."""
         return [self.k if room > 1 else 0 for room in load.room.tolist()]
 
     def choose(self, drafts: DraftBatch, load: Load) -> Chosen:
         """All nodes that the answers have room for.
 
-        Mutates: nothing. Valid until: for ever. Raises: InputError for a number of drafts that does
-        not fit the load. GIL: held.
+        Raises: InputError for a number of drafts that does not fit the load.
         """
         drafts = DraftBatch.of(drafts)
         return keep(drafts, within_room(drafts, load))
 
     def observe(self, step: StepFacts) -> None:
-        """Nothing is learned. Mutates: nothing. Valid until: -. Raises: nothing. GIL: held."""
+        """Nothing is learned."""
 
 
 class NoDrafts(Fixed):
-    """Nothing is drafted: the plain loop.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """Nothing is drafted: the plain loop."""
 
     name = "none"
 
@@ -117,7 +106,7 @@ class NoDrafts(Fixed):
 class Threshold(Fixed):
     """`k` nodes while at most `batch` requests decode, none above.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError when constructed. GIL: held.
+    Raises: InputError when constructed.
     """
 
     name = "threshold"
@@ -127,10 +116,7 @@ class Threshold(Fixed):
         self.batch = _whole("batch", batch, 0, 2**31)
 
     def budgets(self, load: Load) -> list[int]:
-        """As `Fixed`, or nothing if the batch is too large.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """As `Fixed`, or nothing if the batch is too large."""
         return super().budgets(load) if len(load) <= self.batch else [0] * len(load)
 
 
@@ -142,8 +128,7 @@ class DynamicK(Fixed):
     nothing. The last `remembered` requests are told apart by `Load.ids`; without ids there is one
     k, which follows the sums over the batch.
 
-    Mutates: only through `observe`. Valid until: for ever. Raises: InputError when constructed.
-    GIL: held.
+    Raises: InputError when constructed.
     """
 
     name = "dynamic-k"
@@ -168,10 +153,7 @@ class DynamicK(Fixed):
         self._of: dict[int, int] = {}  # the k of each request, least recently changed first
 
     def budgets(self, load: Load) -> list[int]:
-        """Each request's own k.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """Each request's own k."""
         if load.ids is None:
             return super().budgets(load)
         pairs = zip(load.ids.tolist(), load.room.tolist(), strict=True)
@@ -180,8 +162,7 @@ class DynamicK(Fixed):
     def observe(self, step: StepFacts) -> None:
         """Let each k follow its last draft.
 
-        Mutates: the k of the requests that drafted. Valid until: their next draft. Raises: nothing.
-        GIL: held.
+        Mutates: the k of the requests that drafted. Valid until: their next draft.
         """
         drafts, ids = step.chosen.drafts, step.load.ids
         if not len(drafts.tokens):
@@ -219,8 +200,8 @@ def make_policy(
 
     `cost` is for `adaptive`, which without one begins with a guess and learns.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError for a name or a setting that does
-    not exist, a value out of range, or settings for a policy that is made already. GIL: held.
+    Raises: InputError for a name or a setting that does not exist, a value out of range, or
+    settings for a policy that is made already.
     """
     if not isinstance(policy, str):
         if not isinstance(policy, Policy):

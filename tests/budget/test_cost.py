@@ -8,8 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from foresay.engine.cost import KNOTS, Sample, StepCost
-from foresay.engine.isotonic import isotonic
+from foresay.budget.cost import KNOTS, Sample, StepCost, isotonic
 from foresay.errors import InputError
 
 ROWS = (1, 2, 4, 8, 16, 17, 32, 64, 128)

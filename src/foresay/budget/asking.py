@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresay.arrays import Int32s
-from foresay.engine.cost import StepCost
-from foresay.engine.load import Load
+from foresay.budget.cost import StepCost, seconds_lost
+from foresay.budget.load import Load
 
-__all__ = ["Asking", "Plan"]
+__all__ = ["Asking", "AskingPlan"]
 
 _LEVELS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096)
 _CHEAP = 0.005  # of a plain step: drafting that takes less is not worth a thought
@@ -26,11 +26,8 @@ _MEMORY = 64  # steps
 _HOLDS = 8  # steps, for which a plan is good: making one takes as long as looking guesses up
 
 
-class Plan(NamedTuple):
-    """How many nodes to ask for, and how many for a trial (0: none), at what loss.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+class AskingPlan(NamedTuple):
+    """How many nodes to ask for, and how many for a trial (0: none), at what loss."""
 
     best: int
     trial: int
@@ -39,10 +36,7 @@ class Plan(NamedTuple):
 
 
 class Asking:
-    """What drafting costs and brings, by the number of nodes asked for.
-
-    Mutates: only through `observe`. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """What drafting costs and brings, by the number of nodes asked for."""
 
     def __init__(self, most: int) -> None:
         # Seconds of the last drafts and their median, by nodes asked for: the first draft of all
@@ -52,7 +46,7 @@ class Asking:
         self._tried = np.zeros(most)  # verified per request and step, by place in the draft
         self._won = np.zeros(most)  # accepted
         self._steps = 0
-        self._plan = Plan(0, 0, 0.0, 0.0)
+        self._plan = AskingPlan(0, 0, 0.0, 0.0)
         self._made_for = (0, 0, 0)  # cap, requests, and how many of them are asked for
         self._holds = 0  # for so many steps more
         self._cheap = False
@@ -60,10 +54,7 @@ class Asking:
         """What the cheapest trial loses, so that an account can be allowed to hold as much."""
 
     def seconds(self, asked: int) -> float:
-        """The expected time of drafting; proportional to the nodes where nothing better is known.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """The expected time of drafting; in proportion to the nodes where no better is known."""
         took = self._took
         known = took.get(asked)
         if known is not None or not asked or not took:
@@ -71,16 +62,16 @@ class Asking:
         nearest = min(took, key=lambda level: abs(level - asked))
         return took[nearest] * asked / nearest
 
-    def plan(self, cost: StepCost, cap: int, load: Load, asked: int, plain: float) -> Plan:
+    def plan(self, cost: StepCost, cap: int, load: Load, asked: int, plain: float) -> AskingPlan:
         """What to ask for, at most `cap` nodes for each of `asked` of the requests; without drafts
         the step would take `plain`.
 
-        Mutates: `least_loss`. Valid until: for ever. Raises: nothing. GIL: held.
+        Mutates: `least_loss`.
         """
         self._cheap = self.seconds(cap) < _CHEAP * plain
         if self._cheap or self._steps < _LEARNING:
             self.least_loss = 0.0
-            return Plan(cap, 0, 0.0, 0.0)
+            return AskingPlan(cap, 0, 0.0, 0.0)
         for_whom = cap, len(load), asked
         self._holds -= 1
         if self._holds < 0 or for_whom != self._made_for:
@@ -89,7 +80,7 @@ class Asking:
             self.least_loss = 2 * self._plan.loss
         return self._plan
 
-    def _made(self, cost: StepCost, cap: int, load: Load, asked: int, plain: float) -> Plan:
+    def _made(self, cost: StepCost, cap: int, load: Load, asked: int, plain: float) -> AskingPlan:
         levels = [0, *(level for level in _LEVELS if level < cap), cap]
         requests, keys = len(load), load.keys
         tried = np.append(0.0, self._tried.cumsum())[levels] * asked
@@ -100,12 +91,12 @@ class Asking:
         tokens = load.worth + won
         best = int((tokens / times).argmax())
         per_token = float(times[best] / tokens[best])
-        loss: NDArray[np.float64] = times - tokens * per_token
+        loss: NDArray[np.float64] = seconds_lost(tokens, times, per_token)
         more = np.flatnonzero(loss[best + 1 :] <= 0.25 * plain)
         if best + 1 == len(levels):
-            return Plan(levels[best], 0, 0.0, per_token)
+            return AskingPlan(levels[best], 0, 0.0, per_token)
         trial = best + 1 + (int(more[-1]) if len(more) else 0)
-        return Plan(levels[best], levels[trial], float(loss[trial]), per_token)
+        return AskingPlan(levels[best], levels[trial], float(loss[trial]), per_token)
 
     def observe(
         self,
@@ -118,8 +109,7 @@ class Asking:
         """Learn what drafts of `asked` nodes for so many requests took and brought; 0 teaches
         nothing.
 
-        Mutates: what is remembered. Valid until: outweighed by later steps. Raises: nothing.
-        GIL: held.
+        Mutates: what is remembered. Valid until: outweighed by later steps.
         """
         if not asked:
             return

@@ -1,4 +1,5 @@
-"""Whether a model can be run exactly: refused by name what cannot, before the first answer.
+"""Whether a model of transformers can be run exactly; what cannot is refused, before the first
+answer.
 
 Several architectures ignore the attention function without a word, keep state beside keys and
 values, or compute positions by themselves. What they write is plausible and wrong, so nothing is
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,13 +21,11 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from foresay.draft import Draft
 from foresay.errors import UnsupportedModel
 from foresay.models import attention
-from foresay.models.attention import LayerCall, Run, running
+from foresay.models.attention import AttentionPass, LayerCall, running
+from foresay.models.target import Part, Target
 from foresay.models.visibility import Visible, asking, narrow, narrowed
 
-if TYPE_CHECKING:
-    from foresay.models.target import Target
-
-__all__ = ["alike", "check_config", "check_logits", "layer_shapes", "trial"]
+__all__ = ["TransformersTarget", "alike", "check_config", "check_logits", "layer_shapes", "trial"]
 
 _LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
 _BATCH_ROPE = {"longrope", "dynamic"}
@@ -34,6 +33,14 @@ _BATCH_ROPE = {"longrope", "dynamic"}
 # own attention functions differ by up to 0.3 in one row in bfloat16, wrong ones by more than 1.
 _CLOSE = {torch.float32: 1e-3, torch.bfloat16: 0.3}
 _ALIKE = 0.03  # where one activation is rounded in another way
+
+
+class TransformersTarget(Target, Protocol):
+    """A target that runs a model of transformers. `layers`: what each layer sees."""
+
+    model: PreTrainedModel
+    dtype: torch.dtype
+    layers: Sequence[Visible]
 
 
 def check_config(config: PreTrainedConfig) -> None:
@@ -78,7 +85,7 @@ def layer_shapes(model: PreTrainedModel) -> list[tuple[int, int, int]]:
     """
     name, rows = model.config.model_type, 5
     _use(model, attention.NAME)
-    run = Run(None, (), 1, [])
+    run = AttentionPass(None, (), 1, [])
     tokens = torch.arange(rows)[None] % model.config.get_text_config().vocab_size
     with asking(model), torch.inference_mode(), running(run):
         model(input_ids=tokens, position_ids=torch.arange(rows)[None], use_cache=False)
@@ -110,7 +117,7 @@ def _check_call(name: str, call: LayerCall, rows: int) -> None:
         raise UnsupportedModel(f"layer {call.layer} of {name} uses {what}, which is not supported")
 
 
-def check_logits(target: Target) -> float:
+def check_logits(target: TransformersTarget) -> float:
     """Compare one ragged step with a tree, after a prefill in two parts, with plain passes of the
     model's own attention; the mean difference as a share of the logits' spread. Windows and chunks
     are made narrow for it, so that the texts reach beyond them.
@@ -138,7 +145,7 @@ def check_logits(target: Target) -> float:
     return off
 
 
-def trial(target: Target) -> Tensor:
+def trial(target: TransformersTarget) -> Tensor:
     """The logits of a small ragged step with trees and narrow windows, to be compared with others
     of the same.
 
@@ -157,7 +164,7 @@ def alike(given: Tensor, wanted: Tensor) -> bool:
 
 
 @contextmanager
-def _seeing(target: Target, layers: list[Visible]) -> Iterator[None]:
+def _seeing(target: TransformersTarget, layers: list[Visible]) -> Iterator[None]:
     before = target.layers
     target.layers = layers
     try:
@@ -166,7 +173,7 @@ def _seeing(target: Target, layers: list[Visible]) -> Iterator[None]:
         target.layers = before
 
 
-def _texts_and_trees(target: Target) -> tuple[list[Any], list[Draft]]:
+def _texts_and_trees(target: TransformersTarget) -> tuple[list[Any], list[Draft]]:
     random = np.random.default_rng(7)
     texts = [_tokens(random, target, size) for size in (3, 9, 14)]
     trees = [
@@ -183,17 +190,24 @@ def _difference(given: Tensor, wanted: Tensor) -> float:
     return float(((given - wanted).pow(2).mean(dim=-1).sqrt() / spread).mean())
 
 
-def _in_one_step(target: Target, texts: Sequence[Any], trees: Sequence[Draft]) -> Tensor:
+def _in_one_step(
+    target: TransformersTarget, texts: Sequence[Any], trees: Sequence[Draft]
+) -> Tensor:
     kvs = [target.open() for _ in texts]
-    parts = [target.part(kv, text[:2], wanted=False) for kv, text in zip(kvs, texts, strict=True)]
+    parts = [
+        Part.of(target, kv, text[:2], needs_logits=False)
+        for kv, text in zip(kvs, texts, strict=True)
+    ]
     target.forward(parts)
     for part in parts:
         part.keep()
-    parts = [target.part(*given) for given in zip(kvs, [t[2:] for t in texts], trees, strict=True)]
+    parts = [
+        Part.of(target, *given) for given in zip(kvs, [t[2:] for t in texts], trees, strict=True)
+    ]
     return target.forward(parts).logits.float()
 
 
-def _plainly(target: Target, text: Any, tree: Draft) -> Tensor:
+def _plainly(target: TransformersTarget, text: Any, tree: Draft) -> Tensor:
     """The model's own logits after the text and after each node's path: of one pass for each leaf,
     which has the rows of all nodes on the way to it.
     """

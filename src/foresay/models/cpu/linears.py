@@ -6,8 +6,8 @@ that takes longer than the multiplication where the rows are few. And the order 
 products may depend on how many rows there are: so the classes of row counts with equal bits are
 found by trying, and calls are kept within one of them. It may also depend on where a row stands
 among the others: what is left over by a block of rows is done by another loop (with AVX2, blocks of
-6). Then only whole blocks are asked for. Tokens of a prompt are read many at once, in another class
-than those that are written; which of the two a token belongs to is a matter of the text alone.
+6). Then only whole blocks are asked for. Prefill rows come many at once, in another class than
+decode rows; which of the two a token is depends on the text alone.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = [
     "RowRange",
     "multiplied_by_torch",
     "pack",
-    "reading",
+    "prefilling",
     "warn_if_slow",
 ]
 
 _log = logging.getLogger("foresay.models")
 _TRIED = (*range(1, 18), 23, 24, 31, 32, 33, 40, 47, 48, 56, 64, 80, 96, 112, 128, 144, 160, 192)
-_WRITTEN, _READ = 8, 128  # rows that others are compared with: a usual draft, a part of a prompt
+_DECODE, _PREFILL = 8, 128  # rows that others are compared with: of a draft, of a prompt
 _BLOCKS = (1, 6, 12, 24, 48)  # rows of the blocks that are tried, the first that serves is taken
 _COMPARED = 64
 _ENOUGH_WORK = 6 << 30  # multiplications: more rows of a very wide layer are not tried
@@ -71,48 +71,52 @@ _FOUND: dict[tuple[object, ...], tuple[RowRange, RowRange]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
-    """Of how many rows how many are read: the first, or the first after putting them in `order`."""
+class _Prefilling:
+    """Of how many rows how many are prefill: the first, or the first after putting them in
+    `order`."""
 
     rows: int
-    read: int
+    prefill: int
     order: Tensor | None = None
     back: Tensor | None = None
 
 
-_NOTHING_READ = _Reading(0, 0)
-_READING: ContextVar[_Reading] = ContextVar("foresay_reading", default=_NOTHING_READ)
+_NO_PREFILL = _Prefilling(0, 0)
+_PREFILLING: ContextVar[_Prefilling] = ContextVar("foresay_prefilling", default=_NO_PREFILL)
 
 
 @contextmanager
-def reading(read: Tensor) -> Iterator[None]:
-    """While the body runs, the rows marked in `read` (bool[T]) belong to prompts.
+def prefilling(prefill: Tensor) -> Iterator[None]:
+    """While the body runs, the rows marked in `prefill` (bool[T]) are prefill.
 
     Mutates: the present context. Valid until: the body ends. Raises: nothing. GIL: held.
     """
-    count = int(read.sum())
+    count = int(prefill.sum())
     order = back = None
-    if count and not bool(read[:count].all()):
-        order = torch.argsort((~read).int(), stable=True)
+    if count and not bool(prefill[:count].all()):
+        order = torch.argsort((~prefill).int(), stable=True)
         back = torch.argsort(order)
-    token = _READING.set(_Reading(len(read), count, order, back))
+    token = _PREFILLING.set(_Prefilling(len(prefill), count, order, back))
     try:
         yield
     finally:
-        _READING.reset(token)
+        _PREFILLING.reset(token)
 
 
 class PackedLinear(nn.Module):
-    """A Linear whose weight is laid out for the machine. `rows` says how many it takes at once, and
-    `read` how many of a prompt's: more are done in parts, fewer are filled up with zeros.
+    """A Linear whose weight is laid out for the machine. `decode` says how many rows it takes at
+    once, and `prefill` how many prefill rows: more are done in parts, fewer are filled up with
+    zeros. `transposed`: the layer that it stands for has its weight as [ins, outs].
 
     Mutates: nothing. Valid until: for ever. Raises: as torch. GIL: released by torch.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, transposed: bool = False) -> None:
         super().__init__()
+        weight = weight.t() if transposed else weight
+        self.transposed = transposed
         self.out_features, self.in_features = weight.shape
-        self.rows = self.read = ANY_ROWS
+        self.decode = self.prefill = ANY_ROWS
         self.bias, self.dtype = bias, weight.dtype
         self.core: _core.Linear | None = None
         self.packed: Tensor | None = None
@@ -123,18 +127,18 @@ class PackedLinear(nn.Module):
             self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), 16)
 
     def forward(self, x: Tensor) -> Tensor:
-        rows, now = x.numel() // self.in_features, _READING.get()
-        read = now.read if now.rows == rows and self.read is not self.rows else 0
-        if not read and rows in self.rows:
+        rows, now = x.numel() // self.in_features, _PREFILLING.get()
+        first = now.prefill if now.rows == rows and self.prefill is not self.decode else 0
+        if not first and rows in self.decode:
             return self._multiply(x)
         if not rows:  # of an expert that nobody uses
             return x.new_empty(*x.shape[:-1], self.out_features)
         flat = x.reshape(-1, self.in_features)
-        if read and now.order is not None:
+        if first and now.order is not None:
             flat = flat[now.order]
-        parts = self._in_parts(flat[:read], self.read) if read else []
-        out = torch.cat([*parts, *self._in_parts(flat[read:], self.rows)])
-        if read and now.back is not None:
+        parts = self._in_parts(flat[:first], self.prefill) if first else []
+        out = torch.cat([*parts, *self._in_parts(flat[first:], self.decode)])
+        if first and now.back is not None:
             out = out[now.back]
         return out.reshape(*x.shape[:-1], self.out_features)
 
@@ -164,17 +168,17 @@ def pack(model: nn.Module, *, deterministic: bool) -> None:
     Mutates: the model. Valid until: for ever. Raises: nothing. GIL: released by torch.
     """
     for parent, name, layer, path in list(_linears(model)):
-        weight = layer.weight if isinstance(layer, nn.Linear) else layer.weight.t()
-        packed = _packed(weight, layer.bias, layer)
+        packed = _packed(layer)
         if packed is None:
             continue
         if deterministic and packed.core is None:
-            kind = (*weight.shape, weight.dtype, layer.bias is not None, torch.get_num_threads())
+            shape = (packed.out_features, packed.in_features, packed.dtype)
+            kind = (*shape, layer.bias is not None, torch.get_num_threads())
             if kind not in _FOUND:
                 _FOUND[kind] = row_ranges(packed)
-            packed.rows, packed.read = _FOUND[kind]
+            packed.decode, packed.prefill = _FOUND[kind]
             if "experts" in path:  # which see some of the step's rows, and cannot tell which
-                packed.read = packed.rows
+                packed.prefill = packed.decode
         setattr(parent, name, packed)
 
 
@@ -230,13 +234,13 @@ def row_ranges(layer: PackedLinear) -> tuple[RowRange, RowRange]:
     for block in _BLOCKS:
         counts = _TRIED if block == 1 else range(block, _TRIED[-1] + 1, block)
         tried = [rows for rows in counts if rows <= most]
-        written = _same_rows(trial, x, tried, -(-_WRITTEN // block) * block, block)
-        if written is None:
+        decode = _same_rows(trial, x, tried, -(-_DECODE // block) * block, block)
+        if decode is None:
             continue
-        prompt = _READ // block * block
-        if written.most >= prompt or prompt not in tried:
-            return written, written
-        return written, _same_rows(trial, x, tried, prompt, block) or written
+        prompt = _PREFILL // block * block
+        if decode.most >= prompt or prompt not in tried:
+            return decode, decode
+        return decode, _same_rows(trial, x, tried, prompt, block) or decode
     one = RowRange(1, 1)
     return one, one
 
@@ -287,13 +291,15 @@ def _telling(rows: int, outs: int, ins: int) -> tuple[Tensor, Tensor]:
     return x, torch.cat([twice, twice, once], dim=1)[:, places]
 
 
-def _packed(weight: Tensor, bias: Tensor | None, layer: nn.Module) -> PackedLinear | None:
+def _packed(layer: nn.Linear | Conv1D) -> PackedLinear | None:
     """None where the operation is not there, refuses the layer or is wrong."""
+    transposed = isinstance(layer, Conv1D)
+    weight, bias = layer.weight.t() if transposed else layer.weight, layer.bias
     x = torch.linspace(-1, 1, 4 * weight.shape[1], dtype=torch.float32)
     x = x.reshape(4, -1).to(weight.dtype)
     try:
         with torch.inference_mode():
-            packed = PackedLinear(weight, bias)
+            packed = PackedLinear(layer.weight, bias, transposed=transposed)
             given = packed(x).float()
             wanted = layer(x) if packed.core is None else _in_float32(x, weight, bias)
     except (RuntimeError, AttributeError, NotImplementedError):

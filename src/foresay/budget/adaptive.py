@@ -21,11 +21,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from foresay.budget.asking import Asking
+from foresay.budget.calibration import DepthCalibration, ScoreCalibration
+from foresay.budget.cost import StepCost, seconds_lost
+from foresay.budget.load import Chosen, Load, StepFacts, keep, within_room
 from foresay.draft import DraftBatch
-from foresay.engine.asking import Asking
-from foresay.engine.calibration import DepthCalibration, ScoreCalibration
-from foresay.engine.cost import StepCost
-from foresay.engine.load import Chosen, Load, StepFacts, keep, within_room
 from foresay.errors import InputError
 
 __all__ = ["Adaptive"]
@@ -52,8 +52,7 @@ class Adaptive:
     total   nodes that all requests together may draft; each may always draft 4
     share   of the time, which trials may lose
 
-    Mutates: only through its methods. Valid until: for ever. Raises: InputError when constructed.
-    GIL: held.
+    Raises: InputError when constructed.
     """
 
     name = "adaptive"
@@ -82,8 +81,7 @@ class Adaptive:
     def budgets(self, load: Load) -> list[int]:
         """Nodes each request may draft: as many as drafting them has proved worth its time.
 
-        Mutates: what the policy remembers of this step. Valid until: for ever. Raises: nothing.
-        GIL: held.
+        Mutates: what the policy remembers of this step.
         """
         self._trial = None
         self._asked = 0
@@ -109,8 +107,8 @@ class Adaptive:
     def choose(self, drafts: DraftBatch, load: Load) -> Chosen:
         """The nodes worth verifying.
 
-        Mutates: what the policy remembers of this step. Valid until: for ever. Raises: InputError
-        for a number of drafts that does not fit the load. GIL: held.
+        Mutates: what the policy remembers of this step. Raises: InputError for a number of drafts
+        that does not fit the load.
         """
         drafts = DraftBatch.of(drafts)
         nodes = within_room(drafts, load)
@@ -181,7 +179,7 @@ class Adaptive:
         """`best`, or more if the account covers what seems to be lost by it."""
         if self._account <= 0:
             return best
-        loss = times - tokens * (times[best] / tokens[best])
+        loss = seconds_lost(tokens, times, times[best] / tokens[best])
         bearable = np.flatnonzero(loss <= _MOST_TRIAL * times[0])
         taken = int(bearable[-1])
         return taken if taken > best and loss[taken] <= self._account else best
@@ -190,7 +188,7 @@ class Adaptive:
         """Learn what the step took and what its nodes were worth.
 
         Mutates: the cost model, the calibration, the account. Valid until: outweighed by later
-        steps. Raises: nothing. GIL: held.
+        steps.
         """
         load, drafts = step.load, step.chosen.drafts
         requests, nodes = len(load), len(drafts.tokens)
@@ -216,11 +214,11 @@ class Adaptive:
             rows, reads = rows - load.other_rows, reads - load.other_reads
             took = self.cost.of(rows, reads, keys, len(load)) + self._asking.seconds(self._asked)
             won = float(load.worth_of(step.chosen.drafts) @ step.accepted)
-            self._account += (load.worth + won) * trial.seconds_per_token - took
+            self._account -= seconds_lost(load.worth + won, took, trial.seconds_per_token)
         elif trial is not None and trial.chosen is step.chosen:  # more was verified
             worth = step.load.worth_of(step.chosen.drafts)[trial.extra]
             won = float(worth @ step.accepted[trial.extra])
-            self._account += won * trial.seconds_per_token - trial.price
+            self._account -= seconds_lost(won, trial.price, trial.seconds_per_token)
         limit = _MOST_ACCOUNT * max(self._plain, self._asking.least_loss)
         self._account = min(self._account, limit)
         self._trial = None

@@ -12,25 +12,27 @@ from torch import Tensor
 
 from foresay import _core
 from foresay.errors import InputError
-from foresay.models import canaries, target
-from foresay.models.blocks import CoreBlock
-from foresay.models.target import Target
+from foresay.models import checks
+from foresay.models.cpu.decoder_layers import CoreDecoderLayer
+from foresay.models.cpu.target import CpuTarget
+from foresay.models.load import target_of
+from foresay.models.target import Part
 from models import zoo
 
 FUSED = ("llama", "mistral", "qwen2", "qwen3")
 
 
-def blocks(model: Target) -> list[CoreBlock]:
-    return [module for module in model.model.modules() if isinstance(module, CoreBlock)]
+def blocks(model: CpuTarget) -> list[CoreDecoderLayer]:
+    return [module for module in model.model.modules() if isinstance(module, CoreDecoderLayer)]
 
 
-def logits(model: Target) -> Tensor:
+def logits(model: CpuTarget) -> Tensor:
     """Of prompts longer than windows, then of trees, then of single rows."""
     random = np.random.default_rng(5)
     kvs, rows = [model.open() for _ in range(3)], []
     for sizes, nodes in (((40, 3, 70), 0), ((1, 5, 1), 9), ((1, 1, 1), 0)):
         parts = [
-            model.part(kv, zoo.tokens(random, size), zoo.tree(random, nodes))
+            Part.of(model, kv, zoo.tokens(random, size), zoo.tree(random, nodes))
             for kv, size in zip(kvs, sizes, strict=True)
         ]
         rows.append(model.forward(parts).logits.float())
@@ -41,32 +43,34 @@ def logits(model: Target) -> Tensor:
 
 @pytest.mark.parametrize("name", zoo.SUPPORTED)
 def test_the_layers_that_are_known_are_fused(name: str) -> None:
-    made = Target.of(zoo.make(name, dtype=torch.bfloat16))
+    made = target_of(zoo.make(name, dtype=torch.bfloat16))
     assert len(blocks(made)) == (2 if name in FUSED else 0)
-    assert not blocks(Target.of(zoo.make(name)))  # float32
+    assert not blocks(target_of(zoo.make(name)))  # float32
     assert made.exact
 
 
 @pytest.mark.parametrize("name", FUSED)
 def test_the_same_as_the_models_own_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    fused = Target.of(zoo.make(name, dtype=torch.bfloat16))
-    monkeypatch.setattr(target, "fuse_blocks", lambda model: {})
-    plain = Target.of(zoo.make(name, dtype=torch.bfloat16))
+    fused = target_of(zoo.make(name, dtype=torch.bfloat16))
+    monkeypatch.setattr("foresay.models.load.fuse_layers", lambda model: {})
+    plain = target_of(zoo.make(name, dtype=torch.bfloat16))
     assert blocks(fused) and not blocks(plain)
     given, wanted = logits(fused), logits(plain)
-    assert canaries.alike(given, wanted)
+    assert checks.alike(given, wanted)
     assert (given != wanted).float().mean() < 0.5  # but for an activation, the same roundings
 
 
 def test_many_rows_on_several_threads_have_the_same_bits() -> None:
-    alone = Target.of(zoo.make("qwen3", dtype=torch.bfloat16), threads=1)
-    several = Target.of(zoo.make("qwen3", dtype=torch.bfloat16), threads=3)
+    alone = target_of(zoo.make("qwen3", dtype=torch.bfloat16), threads=1)
+    several = target_of(zoo.make("qwen3", dtype=torch.bfloat16), threads=3)
     text = zoo.tokens(np.random.default_rng(1), 200)
-    given = [model.forward([model.part(model.open(), text)]).logits for model in (alone, several)]
+    given = [
+        model.forward([Part.of(model, model.open(), text)]).logits for model in (alone, several)
+    ]
     assert torch.equal(*given)
 
 
-def other_scale(layer: CoreBlock) -> None:
+def other_scale(layer: CoreDecoderLayer) -> None:
     layer.scaling *= 1.5
 
 
@@ -82,7 +86,7 @@ def unturned(layer: Any) -> None:
 def test_a_wrong_block_is_not_used(
     wrong: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def made(self: CoreBlock, layer: Any) -> None:
+    def made(self: CoreDecoderLayer, layer: Any) -> None:
         if wrong is not other_scale:
             wrong(layer)
         build(self, layer)
@@ -91,13 +95,13 @@ def test_a_wrong_block_is_not_used(
         else:
             wrong(layer)  # back
 
-    build = CoreBlock.__init__
+    build = CoreDecoderLayer.__init__
     square = {"hidden_size": 64}  # then queries and outputs have the same shape
-    wanted = logits(Target.of(zoo.make("llama", dtype=torch.bfloat16, **square)))
-    monkeypatch.setattr(CoreBlock, "__init__", made)
-    model = Target.of(zoo.make("llama", dtype=torch.bfloat16, **square))
+    wanted = logits(target_of(zoo.make("llama", dtype=torch.bfloat16, **square)))
+    monkeypatch.setattr(CoreDecoderLayer, "__init__", made)
+    model = target_of(zoo.make("llama", dtype=torch.bfloat16, **square))
     assert not blocks(model)
-    assert canaries.alike(logits(model), wanted)
+    assert checks.alike(logits(model), wanted)
 
 
 def test_wrong_parts_and_arrays_are_refused() -> None:

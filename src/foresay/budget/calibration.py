@@ -12,8 +12,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from foresay.budget.load import along_paths, depths_of, parents_of
 from foresay.draft import DraftBatch
-from foresay.engine.load import along_paths, depths_of, parents_of
 
 __all__ = ["DepthCalibration", "ScoreCalibration"]
 
@@ -35,8 +35,6 @@ class ScoreCalibration:
     Chances fall into classes by their log odds. Each class keeps how many nodes came true beyond
     what was stated; `prior` nodes that kept their promise stand against it, and the last `memory`
     nodes of a class count.
-
-    Mutates: only through `observe`. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
     def __init__(self, *, prior: float = 4.0, memory: float = 128.0) -> None:
@@ -49,10 +47,7 @@ class ScoreCalibration:
         self._gap = np.zeros(2 * self._classes)
 
     def __call__(self, drafts: DraftBatch) -> Float64s:
-        """The chance of each node of `drafts`, which have scores; never more than its parent's.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """The chance of each node of `drafts`, which have scores; never more than its parent's."""
         parents = parents_of(drafts)
         stated, kinds = self._classed(drafts, parents)
         chances = np.ones(len(parents))
@@ -66,7 +61,7 @@ class ScoreCalibration:
     def observe(self, drafts: DraftBatch, accepted: Bools) -> None:
         """Learn from verified nodes.
 
-        Mutates: the calibration. Valid until: it has faded. Raises: nothing. GIL: held.
+        Mutates: the calibration. Valid until: it has faded.
         """
         parents = parents_of(drafts)
         stated, kinds = self._classed(drafts, parents)
@@ -95,8 +90,6 @@ class DepthCalibration:
 
     As with scores, each depth keeps the share of nodes that came true once their parent had; a
     depth of which little is known is taken to be as good as the one above it.
-
-    Mutates: only through `observe`. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
     def __init__(self, *, prior: float = 4.0, memory: float = 128.0) -> None:
@@ -107,17 +100,14 @@ class DepthCalibration:
         self._chances = 0.7 ** np.arange(_DEEPEST + 1.0)
 
     def __call__(self, drafts: DraftBatch) -> Float64s:
-        """The chance of each node of `drafts`; never more than its parent's.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """The chance of each node of `drafts`; never more than its parent's."""
         chances: Float64s = self._chances[np.minimum(depths_of(drafts), _DEEPEST)]
         return chances
 
     def observe(self, drafts: DraftBatch, accepted: Bools) -> None:
         """Learn from verified nodes.
 
-        Mutates: the calibration. Valid until: it has faded. Raises: nothing. GIL: held.
+        Mutates: the calibration. Valid until: it has faded.
         """
         tested = _tested(parents_of(drafts), accepted)
         depths = np.minimum(depths_of(drafts)[tested], _DEEPEST) - 1

@@ -1,12 +1,18 @@
-"""How much to draft: by the number of running requests, and by what steps were measured to cost.
+"""The least chance that a guess must have, for engines that tell nothing but how long steps take.
 
-A drafted token is worth verifying if its chance to be kept is above what it costs, in tokens: the
+`adaptive` looks at the drafts and takes of them what pays. A host that asks for chains and verifies
+them all, for the whole batch, leaves one choice, before anything is drafted: how likely a token
+must be. It is worth verifying if its chance to be kept is above what it costs, in tokens: the
 seconds that one more token adds to a step, times the tokens that are made per second. Both are
-measured here, apart for every size of batch, from the time between two steps; the time of drafting
-counts too. If drafting as a whole does not pay, nothing is drafted but for a trial now and then,
-and but for tokens that are nearly sure: text that is known can come at any time, and what guesses
-were worth before says nothing about it. Sure tokens have an account of their own, and pauses that
-grow as long as they do not pay either.
+taken from the times between steps, apart for every size of batch; the time of drafting counts too.
+If drafting as a whole does not pay, nothing is drafted but for a trial now and then, and but for
+tokens that are nearly sure: text that is known can come at any time, and what guesses were worth
+before says nothing about it. Sure tokens have an account of their own, and pauses that grow as long
+as they do not pay either.
+
+The times are a line by verified tokens, with a short memory, and not a `StepCost`: that one is
+fitted before the first answer, which a host gives no time for, and bounds what a step may teach it.
+Learned from nothing, it does not notice when verification has become cheap.
 
 Ranks of a tensor-parallel group measure different times, and must draft the same. There nothing is
 measured: the number of requests and the chances, which are equal on all ranks, decide alone.
@@ -15,8 +21,11 @@ measured: the number of requests and the chances, which are equal on all ranks, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
-__all__ = ["Gate"]
+from foresay.budget.cost import seconds_lost
+
+__all__ = ["LeastChance"]
 
 _MEMORY = 0.98  # what is left of a step's weight one step later
 _ENOUGH = 12  # steps before a measurement counts
@@ -26,68 +35,65 @@ _SURE = 0.8  # a chance from which on a token is tried even if others do not pay
 _SURE_MEMORY = 0.8  # shorter than the other: a few steps show whether sure tokens pay
 
 
-class Gate:
+class LeastChance:
     """Decides, for each step, the least chance that a drafted token must have.
 
-    least_chance  it is never lower than this
+    least         it is never lower than this
     max_requests  nothing is drafted while more requests run; 0: no bound
     measure       whether times count; must be off where several ranks draft for themselves
-
-    Mutates: only through `observe`. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
-    def __init__(self, *, least_chance: float, max_requests: int, measure: bool) -> None:
-        self._least_chance = least_chance
+    def __init__(self, least: float, *, max_requests: int = 0, measure: bool = True) -> None:
+        self._least = least
         self._max_requests = max_requests
         self._measure = measure
-        self._costs: dict[int, _Cost] = {}
+        self._times: dict[int, _Times] = {}
 
-    def least_chance(self, rows: int) -> float | None:
+    def of(self, requests: int) -> float | None:
         """What a drafted token's chance must be in a step of so many requests; None: no drafts.
 
-        Mutates: nothing. Valid until: the next `observe`. Raises: nothing. GIL: held.
+        Valid until: the next `observe`.
         """
-        if self._max_requests and rows > self._max_requests:
+        if self._max_requests and requests > self._max_requests:
             return None
-        cost = self._costs.get(rows.bit_length())
-        if not self._measure or cost is None or cost.steps < _ENOUGH:
-            return None if self._measure and cost and cost.steps % 4 == 3 else self._least_chance
-        trial = cost.steps % _TRIAL == 0
-        if not cost.pays():
+        times = self._times.get(requests.bit_length())
+        if not self._measure or times is None or times.steps < _ENOUGH:
+            return None if self._measure and times and times.steps % 4 == 3 else self._least
+        trial = times.steps % _TRIAL == 0
+        if not times.pays():
             if trial:
-                return self._least_chance
-            return max(self._least_chance, _SURE) if cost.steps >= cost.sure_again else None
+                return self._least
+            return max(self._least, _SURE) if times.steps >= times.sure_again else None
         if trial:
             return None  # to know what a step costs without
-        return min(1.0, max(self._least_chance, cost.per_node() * cost.rate()))
+        return min(1.0, max(self._least, times.per_node() * times.rate()))
 
     def observe(
         self,
-        rows: int,
+        requests: int,
         nodes: int,
         tokens: int,
         seconds: float,
         draft_seconds: float,
         least: float = 0.0,
     ) -> None:
-        """A step of `rows` requests verified `nodes` drafted tokens, each with a chance of `least`
+        """A step of so many requests verified `nodes` drafted tokens, each with a chance of `least`
         or more, and made `tokens`.
 
-        Mutates: what is known of such steps. Valid until: outweighed by later ones. Raises:
-        nothing. GIL: held.
+        Mutates: what is known of such steps. Valid until: outweighed by later ones.
         """
         if self._measure:
-            cost = self._costs.setdefault(rows.bit_length(), _Cost())
-            cost.observe(rows, nodes, tokens, seconds, draft_seconds, least >= _SURE)
+            times = self._times.setdefault(requests.bit_length(), _Times())
+            times.observe(requests, nodes, tokens, seconds, draft_seconds, least >= _SURE)
 
 
 @dataclass(slots=True)
-class _Cost:
+class _Times:
     """Sums over the steps of one size of batch, older ones fading; x: tokens that are verified."""
 
     steps: int = 0
     weight: float = 0.0
-    rows: float = 0.0
+    rows: float = 0.0  # one per request
     x: float = 0.0
     t: float = 0.0
     xx: float = 0.0
@@ -132,7 +138,8 @@ class _Cost:
             self.sure_tokens = self.sure_tokens * _SURE_MEMORY + tokens
             self.sure_seconds = self.sure_seconds * _SURE_MEMORY + seconds + drafting
             # Rates, side by side: the slope still knows the steps in which guesses were bad.
-            pays = self.sure_tokens * self.plain_seconds >= self.plain_tokens * self.sure_seconds
+            plain = self.plain_seconds / self.plain_tokens if self.plain_tokens else inf
+            pays = seconds_lost(self.sure_tokens, self.sure_seconds, plain) <= 0
             self.sure_pause = 0 if pays else min(_TRIAL, max(1, 2 * self.sure_pause))
             self.sure_again = self.steps + self.sure_pause
 
@@ -152,5 +159,5 @@ class _Cost:
         if not self.drafts:
             return True
         slope = self.per_node()
-        plain = self.rows / max(1e-9, self.t - slope * (self.x - self.rows))
-        return self.won >= (self.drafting + self.nodes * slope) * plain
+        plain = max(1e-9, self.t - slope * (self.x - self.rows)) / self.rows
+        return bool(seconds_lost(self.won, self.drafting + self.nodes * slope, plain) <= 0)

@@ -21,10 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foresay.engine.isotonic import isotonic
 from foresay.errors import InputError
 
-__all__ = ["KNOTS", "Sample", "StepCost"]
+__all__ = ["KNOTS", "Sample", "StepCost", "isotonic", "seconds_lost"]
 
 Number = float | NDArray[Any]
 
@@ -43,10 +42,7 @@ _LEAST_RATE = 0.05  # of learning, by a knot with much experience
 
 
 class Sample(NamedTuple):
-    """A timed step; `keys` of -1: all rows belong to one request.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """A timed step; `keys` of -1: all rows belong to one request."""
 
     rows: int
     reads: int
@@ -60,8 +56,6 @@ class StepCost:
 
     Without measurements it begins with a cautious guess (9 rows cost twice as much as 1; a level
     that the first steps set) and learns from `observe`.
-
-    Mutates: only through `observe`. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
     def __init__(self) -> None:
@@ -86,8 +80,8 @@ class StepCost:
         Repeat each kind of step a few times, one kind after the other, so that outliers and slow
         phases of the machine cannot hide behind a kind; include two lengths of context.
 
-        Mutates: nothing. Valid until: for ever. Raises: InputError without samples, or for one with
-        rows below 1 or seconds that are not positive. GIL: held.
+        Raises: InputError without samples, or for one with rows below 1 or seconds that are not
+        positive.
         """
         groups: dict[tuple[float, ...], list[float]] = {}
         for given in samples:
@@ -122,8 +116,7 @@ class StepCost:
     ) -> NDArray[np.float64]:
         """The expected time of steps, elementwise.
 
-        Mutates: nothing that can be seen. Valid until: for ever; the next `observe` may change what
-        is expected. Raises: nothing. GIL: held.
+        Valid until: for ever; the next `observe` may change what is expected.
         """
         shape: Any = np.interp(rows, *self._arrays)
         per_read, per_key, per_request = self._extras
@@ -132,10 +125,7 @@ class StepCost:
         return total
 
     def of(self, rows: float, reads: float, keys: float = 0.0, requests: float = 1.0) -> float:
-        """`seconds` of one step, faster.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """`seconds` of one step, faster."""
         return self._level * sum(self._parts(rows, reads, keys, requests))
 
     def observe(
@@ -143,8 +133,7 @@ class StepCost:
     ) -> None:
         """Learn from a step. A time that is no positive number is passed over: clocks have faults.
 
-        Mutates: the expectations. Valid until: outweighed by later steps. Raises: nothing.
-        GIL: held.
+        Mutates: the expectations. Valid until: outweighed by later steps.
         """
         if not (0 < seconds < inf and rows >= 1):
             return
@@ -232,18 +221,12 @@ class StepCost:
         shape[knot] = array[knot] = value
 
     def grid(self, rows: Sequence[int], contexts: Sequence[int]) -> NDArray[np.float64]:
-        """The expected seconds of one request's step, [rows, contexts].
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """The expected seconds of one request's step, [rows, contexts]."""
         r, c = np.array(rows, float)[:, None], np.array(contexts, float)[None, :]
         return self.seconds(np.broadcast_to(r, (len(rows), len(contexts))), r * c, c)
 
     def flat_rows(self, context: int = 256, most: float = 1.25) -> int:
-        """The largest number of rows (up to 2048) whose step costs at most `most` times one row's.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """The most rows (up to 2048) whose step costs at most `most` times one row's."""
         rows = np.arange(1, 2049)
         times = self.seconds(rows, rows * float(context), float(context))
         return int(rows[times <= most * times[0]][-1])
@@ -253,16 +236,21 @@ class StepCost:
         rows: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128),
         contexts: Sequence[int] = (256, 1024, 4096),
     ) -> str:
-        """Milliseconds of a step by rows and context, and how far it is flat, for people.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """Milliseconds of a step by rows and context, and how far it is flat, for people."""
         lines = ["  rows" + "".join(f"{f'context {c}':>14}" for c in contexts)]
         for count, times in zip(rows, self.grid(rows, contexts), strict=True):
             lines.append(f"{count:6d}" + "".join(f"{1e3 * t:11.2f} ms" for t in times))
         ends = ", ".join(f"{self.flat_rows(c)} at context {c}" for c in contexts)
         lines.append(f"Rows that cost at most 1.25 times one row: {ends}.")
         return "\n".join(lines)
+
+
+def seconds_lost(tokens: Number, seconds: Number, seconds_per_token: float) -> Any:
+    """What is lost by making so many tokens in so many seconds, where others take
+    `seconds_per_token`; negative: won. Guesses pay where nothing is lost by them: this is the one
+    rule by which all of this room decides.
+    """
+    return seconds - tokens * seconds_per_token
 
 
 def _fit(
@@ -317,3 +305,25 @@ def _filled(knots: list[float], sampled: list[float], shape: list[float]) -> lis
         )
     filled: list[float] = (out + slope * np.maximum(0.0, np.array(knots) - last)).tolist()
     return filled
+
+
+def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """The non-decreasing values nearest to `values` in weighted squares: neighbours that fall are
+    pooled.
+    """
+    fits: list[float] = []
+    heavy: list[float] = []
+    sizes: list[int] = []
+    for fit, weight in zip(values, weights, strict=True):
+        size = 1
+        while fits and fits[-1] > fit:
+            last = heavy.pop()
+            fit = (fits.pop() * last + fit * weight) / (last + weight)
+            weight += last
+            size += sizes.pop()
+        fits.append(fit)
+        heavy.append(weight)
+        sizes.append(size)
+    if len(fits) == len(values):
+        return fits
+    return [fit for fit, size in zip(fits, sizes, strict=True) for _ in range(size)]

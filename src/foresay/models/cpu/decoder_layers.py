@@ -14,10 +14,10 @@ from transformers.activations import SiLUActivation
 
 from foresay import _core
 from foresay.models.attention import current
-from foresay.models.linears import PackedLinear
-from foresay.models.norms import CoreNorm
+from foresay.models.cpu.linears import PackedLinear
+from foresay.models.cpu.norms import CoreNorm
 
-__all__ = ["CoreBlock", "fuse_blocks", "fusible", "restore"]
+__all__ = ["CoreDecoderLayer", "fuse_layers", "fusible", "restore"]
 
 # Names, since what is inside looks alike in models that scale, clip or place differently.
 _KNOWN = frozenset(
@@ -29,11 +29,11 @@ _HEAD_NORMS = {"q_norm", "k_norm"}
 _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 
 
-class CoreBlock(nn.Module):
+class CoreDecoderLayer(nn.Module):
     """A decoder layer that the core computes; it has the parts of the one that it stands for.
 
     Mutates: the step's texts, as attention does. Valid until: for ever. Raises: UnsupportedModel
-    outside a run; InputError for rows of another width or dtype. GIL: released in the core.
+    outside a pass; InputError for rows of another width or dtype. GIL: released in the core.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -42,14 +42,14 @@ class CoreBlock(nn.Module):
         self.scaling: float = layer.self_attn.scaling
         for name, part in layer.named_children():
             self.add_module(name, part)
-        self.block = self._built()
+        self.core = self._built()
 
     def refresh(self) -> None:
         """Take over parts that have been replaced, or norms whose weights have.
 
         Mutates: the block. Valid until: the next change of a part. Raises: nothing. GIL: held.
         """
-        self.block = self._built()
+        self.core = self._built()
 
     def _built(self) -> _core.Block:
         attention: Any = self.self_attn
@@ -78,7 +78,7 @@ class CoreBlock(nn.Module):
             return rows
         visible = run.layers[self.layer_idx]
         cos, sin = position_embeddings
-        self.block.forward(
+        self.core.forward(
             run.step,
             self.layer_idx,
             rows,
@@ -100,7 +100,7 @@ def fusible(model: nn.Module) -> dict[str, nn.Module]:
     return {path: module for path, module in model.named_modules() if _fits(module)}
 
 
-def fuse_blocks(model: nn.Module) -> dict[str, nn.Module]:
+def fuse_layers(model: nn.Module) -> dict[str, nn.Module]:
     """Replace the decoder layers that the core can compute; those that were there, by path, so that
     `restore` can put them back.
 
@@ -108,12 +108,12 @@ def fuse_blocks(model: nn.Module) -> dict[str, nn.Module]:
     """
     found = fusible(model)
     for path, module in found.items():
-        model.set_submodule(path, CoreBlock(module))
+        model.set_submodule(path, CoreDecoderLayer(module))
     return found
 
 
 def restore(model: nn.Module, layers: dict[str, nn.Module]) -> None:
-    """Undo `fuse_blocks`.
+    """Undo `fuse_layers`.
 
     Mutates: the model. Valid until: for ever. Raises: nothing. GIL: held.
     """

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foresay.engine.pages import PAGE, Pages, pages_of
 from foresay.errors import InputError
-from foresay.models.pages import PAGE, Pages, pages_of
 
 HOLDERS = ["a", 7, ("group", 1), None]
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from foresay.budget.adaptive import Adaptive
+from foresay.budget.calibration import DepthCalibration, ScoreCalibration
+from foresay.budget.cost import StepCost
+from foresay.budget.load import Chosen, Load, StepFacts
+from foresay.budget.policy import Fixed, Policy
 from foresay.draft import DraftBatch
-from foresay.engine.adaptive import Adaptive
-from foresay.engine.budget import Fixed, Policy
-from foresay.engine.calibration import DepthCalibration, ScoreCalibration
-from foresay.engine.cost import StepCost
-from foresay.engine.load import Chosen, Load, StepFacts
 from foresay.verdict import VerdictBatch
 
 Array = NDArray[Any]

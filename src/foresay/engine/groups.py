@@ -1,0 +1,100 @@
+"""Samples of one prompt: asked together, drafted from each other, forgotten with the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from foresay.arrays import IntsLike
+from foresay.engine.request import Request
+from foresay.engine.text import AnswerText
+from foresay.errors import InputError
+from foresay.sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from foresay.engine.engine import Engine
+
+__all__ = ["Groups"]
+
+
+class Groups:
+    """The groups of an engine that it made itself; each ends with its last member, however that one
+    ends. (A group that somebody else named, in `Engine.add`, is kept until `Engine.drop_group`.)
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._members: dict[tuple[str | None, str], set[Request]] = {}  # that have not ended
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def add(
+        self,
+        prompt: IntsLike,
+        params: SamplingParams | None = None,
+        *,
+        seeds: Sequence[int],
+        stops: Sequence[int] = (),
+        tenant: str | None = None,
+        text: Callable[[], AnswerText] | None = None,
+        prompt_logprobs: int | None = None,
+        together: bool = False,
+    ) -> list[Request]:
+        """A new request for each of the seeds, all of them or none: with several, they are a group.
+        `text` makes what each of them is read with; the rest is as in `Engine.add`.
+
+        Mutates: the queue. Valid until: the requests have finished. Raises: InputError without
+        seeds, and as `Engine.add`; nothing has changed then.
+        """
+        if not len(seeds):
+            raise InputError("there are no seeds; each sample needs one, expected 1 or more")
+        # No user's name, and no other engine's: drafters may be shared.
+        name = f"samples {uuid4()}" if len(seeds) > 1 else None
+        asked: list[Request] = []
+        try:
+            if name is not None:
+                self._members[tenant, name] = set()
+            for seed in seeds:
+                request = self._engine.add(
+                    prompt,
+                    params,
+                    seed=seed,
+                    stops=stops,
+                    group=name,
+                    tenant=tenant,
+                    text=None if text is None else text(),
+                    prompt_logprobs=prompt_logprobs,
+                    together=together,
+                )
+                asked.append(request)
+        except BaseException:
+            if name is not None:
+                self._engine.cancel(*self._members.get((tenant, name), ()))
+                self._members.pop((tenant, name), None)
+            raise
+        return asked
+
+    def join(self, request: Request) -> None:
+        """A request is about to wait for its turn.
+
+        Mutates: its group, if that is one of these.
+        """
+        members = self._members.get((request.tenant, request.group or ""))
+        if members is not None:
+            members.add(request)
+
+    def leave(self, request: Request) -> None:
+        """A request is about to have ended. If that is interrupted, it may be told again.
+
+        Mutates: its group, if that is one of these; the drafter forgets it with the last member.
+        """
+        key = (request.tenant, request.group or "")
+        members = self._members.get(key)
+        if members is None:
+            return
+        members.discard(request)
+        if not members:
+            self._engine.drop_group(key[1], request.tenant)
+            self._members.pop(key, None)

@@ -1,0 +1,1 @@
+"""The target on processors: the core's attention, linear layers, norms and decoder layers."""

@@ -1,0 +1,128 @@
+"""The target on processors: a model of transformers over the core's attention, keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from foresay._core import AttentionStep, Kv
+from foresay.models.attention import AttentionPass
+from foresay.models.cpu.decoder_layers import CoreDecoderLayer
+from foresay.models.cpu.linears import PackedLinear, prefilling
+from foresay.models.passes import StepRows, forward_pass
+from foresay.models.replacing import tensors_of, to_replace
+from foresay.models.target import Outputs, Part
+from foresay.models.visibility import Visible
+
+__all__ = ["CpuTarget"]
+
+
+class CpuTarget:
+    """A `Target`; `load.target_of` makes and checks one.
+
+    model          the model, its layers replaced by the core's; call it through the target only
+    layers         what each layer sees
+    shapes         heads of keys and values, width of a key, width of a value, for each layer
+    deterministic  whether it was made batch-invariant as far as we can
+
+    Mutates: only the texts given to `forward`, and the model by `replace_weights`. GIL: released by
+    torch and the core.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        layers: Sequence[Visible],
+        shapes: Sequence[tuple[int, int, int]],
+        names: Mapping[str, Sequence[str]],
+        *,
+        context: int,
+        deterministic: bool,
+        threads: int,
+    ) -> None:
+        self.model = model
+        self.dtype: torch.dtype = next(model.parameters()).dtype
+        self.vocabulary = int(model.config.get_text_config().vocab_size)
+        self.context = context
+        self.layers = layers
+        self.shapes = shapes
+        self.deterministic = deterministic
+        self.threads = threads
+        self.exact: bool | None = None
+        self.version = 0
+        self._names = names
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Filled up to whole vectors."""
+        kv = self.open()
+        kv.reserve(1)
+        return kv.bytes // kv.capacity
+
+    def open(self) -> Kv:
+        return Kv(self.shapes, str(self.dtype).removeprefix("torch."))
+
+    def open_filled(self, tokens: int) -> Kv:
+        kv, rows = self.open(), np.arange(tokens, dtype=np.int32)
+        step = AttentionStep([kv], np.array([0, tokens], np.int32), rows - 1)
+        chance = torch.Generator().manual_seed(1)  # its own: torch's belongs to the user
+
+        def ordinary(*shape: int) -> Tensor:  # tiny numbers would take longer
+            return torch.rand(shape, generator=chance, dtype=torch.float32).to(self.dtype)
+
+        for layer, (heads, key, value) in enumerate(self.shapes):
+            keys, values = ordinary(1, heads, tokens, key), ordinary(1, heads, tokens, value)
+            out = torch.empty(1, tokens, heads, value, dtype=self.dtype)
+            step.attend(layer, keys, keys, values, out, scaling=1.0, window=1)
+        kv.keep(rows)
+        return kv
+
+    def forward(self, parts: Sequence[Part], *, hidden: bool = False) -> Outputs:
+        rows = StepRows.of(parts)
+        kvs: list[Any] = [part.kv for part in parts]
+        step = AttentionStep(kvs, rows.offsets, rows.parents)
+        attention = AttentionPass(step, self.layers, self.threads)
+        positions = torch.from_numpy(step.positions)
+        with prefilling(torch.from_numpy(rows.prefill)):
+            return forward_pass(self.model, rows, attention, positions, hidden=hidden)
+
+    def replace_weights(self, weights: Mapping[str, Tensor], *, copy: bool = True) -> None:
+        packed = {
+            path: module
+            for path, module in self.model.named_modules()
+            if isinstance(module, PackedLinear)
+        }
+        laid_out = {f"{path}.weight": _shape(layer) for path, layer in packed.items()}
+        laid_out |= {
+            f"{path}.bias": layer.bias.shape
+            for path, layer in packed.items()
+            if layer.bias is not None
+        }
+        own = tensors_of(self.model)
+        shapes = {name: tensor.shape for name, tensor in own.items()} | laid_out
+        given = to_replace(weights, self._names, shapes)
+        for path, layer in packed.items():
+            weight, bias = given.get(f"{path}.weight"), given.get(f"{path}.bias", layer.bias)
+            if weight is None:
+                continue
+            if bias is not None:  # it is used as it is; the weight is laid out anew
+                bias = bias.detach().to(self.dtype, copy=copy)
+            made = PackedLinear(weight.detach().to(self.dtype), bias, transposed=layer.transposed)
+            made.decode, made.prefill = layer.decode, layer.prefill
+            self.model.set_submodule(path, made)
+        for name in given.keys() & own.keys():
+            own[name].data = given[name].detach().to(own[name].dtype, copy=copy)
+        for module in self.model.modules():
+            if isinstance(module, CoreDecoderLayer):
+                module.refresh()
+        self.version += 1
+
+
+def _shape(layer: PackedLinear) -> torch.Size:
+    shape = (layer.out_features, layer.in_features)
+    return torch.Size(reversed(shape) if layer.transposed else shape)

@@ -1,0 +1,81 @@
+"""Whether a target is batch-invariant on this machine: the bits of a row's logits depend on its
+text alone, whatever else is in the step. Tried out on the loaded model.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foresay.arrays import Int32s
+from foresay.draft import Draft
+from foresay.models.target import Part, Target
+
+__all__ = ["is_batch_invariant"]
+
+
+def is_batch_invariant(target: Target, size: int = 44, last: int = 6) -> bool:
+    """Whether the last tokens of a text have the same logits, to the bit, when they are computed
+    one by one, as a chain of guesses, in a tree with wrong guesses, and beside another prompt.
+
+    Valid until: torch's threads change. GIL: released by torch.
+    """
+    random, size = np.random.default_rng(3), min(size, target.context)
+    text = random.integers(0, target.vocabulary, size).astype(np.int32)
+    wrong = random.integers(0, target.vocabulary, size).astype(np.int32)
+    wanted = _one_by_one(target, text, last)
+    ways = (_as_chain, _in_tree, _beside_another)
+    same = all(torch.equal(way(target, text, wrong, last), wanted) for way in ways)
+    return same and _in_pieces(target, random.integers(0, target.vocabulary, 300).astype(np.int32))
+
+
+def _in_pieces(target: Target, text: Int32s) -> bool:
+    """Whether a longer prompt gives the same logits when prefill is done at once and in three."""
+    text, rows = text[: target.context], []
+    for cuts in ([], [len(text) // 7, len(text) // 2]):
+        kv = target.open()
+        for piece in np.split(text[:-1], cuts):
+            part = Part.of(target, kv, piece, needs_logits=False, prefill=len(piece))
+            target.forward([part])
+            part.keep()
+        rows.append(target.forward([Part.of(target, kv, text[-1:])]).logits)
+    return torch.equal(*rows)
+
+
+def _one_by_one(target: Target, text: Int32s, last: int) -> Tensor:
+    kv = target.open()
+    rows = []
+    for piece in [text[:-last], *np.split(text[-last:], last)]:
+        part = Part.of(target, kv, piece, prefill=len(piece) - 1)
+        rows.append(target.forward([part]).logits)
+        part.keep()
+    return torch.cat(rows)
+
+
+def _as_chain(target: Target, text: Int32s, wrong: Int32s, last: int) -> Tensor:
+    prompt, chain = text[:-last], Draft.chain(text[-last:])
+    return target.forward(
+        [Part.of(target, target.open(), prompt, chain, prefill=len(prompt) - 1)]
+    ).logits
+
+
+def _in_tree(target: Target, text: Int32s, wrong: Int32s, last: int) -> Tensor:
+    """Each right node has a wrong sibling before it, and the prompt comes in two pieces."""
+    kv = target.open()
+    part = Part.of(target, kv, text[:7], needs_logits=False, prefill=7)
+    target.forward([part])
+    part.keep()
+    tokens = np.stack([wrong[:last], text[-last:]], axis=1).reshape(-1)
+    parents = np.repeat(np.arange(-1, 2 * last - 2, 2), 2)
+    tree, rest = Draft(tokens, parents.astype(np.int32)), text[7:-last]
+    rows = target.forward([Part.of(target, kv, rest, tree, prefill=len(rest) - 1)]).logits
+    return torch.cat([rows[:1], rows[2::2]])
+
+
+def _beside_another(target: Target, text: Int32s, wrong: Int32s, last: int) -> Tensor:
+    """Nothing of the other prompt is prefill, so that rows of both kinds stand among each other."""
+    other = Part.of(target, target.open(), np.tile(wrong, 3)[: target.context], needs_logits=False)
+    prompt, chain = text[:-last], Draft.chain(text[-last:])
+    mine = Part.of(target, target.open(), prompt, chain, prefill=len(prompt) - 1)
+    return target.forward([other, mine]).logits

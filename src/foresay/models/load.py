@@ -1,0 +1,186 @@
+"""Make a target of a model, and check that it is run exactly before it is used."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from foresay._core import cpu_level
+from foresay.errors import InputError, ModelError
+from foresay.models import checks
+from foresay.models.cpu import linears
+from foresay.models.cpu.decoder_layers import fuse_layers, fusible, restore
+from foresay.models.cpu.invariance import make_batch_invariant
+from foresay.models.cpu.norms import fuse_norms
+from foresay.models.cpu.target import CpuTarget
+from foresay.models.invariance import is_batch_invariant
+from foresay.models.plain import PlainTarget
+from foresay.models.progress import Progress, silent
+from foresay.models.replacing import names_of
+from foresay.models.visibility import visible_by_layer
+
+__all__ = ["Dtype", "load", "plain_target_of", "target_of"]
+
+Dtype = Literal["auto", "bfloat16", "float32"]
+# from_pretrained replaces functions of torch and of its own for the whole process while it runs
+# (tie_weights, those that initialise, the default dtype), and two at once put back each other's.
+_LOADING = threading.Lock()
+_TRIALS = 5  # linear layers, what each layer sees, logits, whole layers, batch invariance
+_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+def load(
+    folder: str | os.PathLike[str],
+    *,
+    dtype: Dtype = "auto",
+    deterministic: bool = True,
+    threads: int = 0,
+    progress: Progress = silent,
+) -> CpuTarget:
+    """The model in a folder of config and safetensors (see `weights.find`), checked.
+
+    dtype          "auto": bfloat16 where that is faster on this machine, else float32
+    deterministic  make it batch-invariant: a row has the same bits whatever else is in its step
+    threads        of attention; 0: as many as torch uses
+    progress       told when the model is read, and which trials of it are done
+
+    Raises: ModelError for files that cannot be read, UnsupportedModel for a model that cannot be
+    run exactly, InputError for another dtype or a FORESAY_CPU that this machine has not. GIL:
+    released by torch.
+    """
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    progress("read", 0, None)
+    model = _read(folder, _dtype(dtype))
+    slow = not _torch_multiplies_bfloat16()
+    if dtype == "auto" and slow and linears.multiplied_by_torch(model, packed=False):
+        model = _read(folder, torch.float32)
+    return target_of(model, deterministic=deterministic, threads=threads, progress=progress)
+
+
+def target_of(
+    model: PreTrainedModel,
+    *,
+    deterministic: bool = True,
+    threads: int = 0,
+    progress: Progress = silent,
+) -> CpuTarget:
+    """A target on this processor for a model, which belongs to it from now on.
+
+    Mutates: the model: its attention function, layers and norms. Raises: UnsupportedModel,
+    InputError for a FORESAY_CPU that this machine has not, and what `progress` raises. GIL:
+    released by torch.
+    """
+    cpu_level()
+    context, names = _prepared(model)
+    if deterministic:
+        make_batch_invariant(model)
+    progress("try", 0, _TRIALS)
+    linears.pack(model, deterministic=deterministic)
+    linears.warn_if_slow(model)
+    progress("try", 1, _TRIALS)
+    layers = visible_by_layer(model, context)
+    shapes = checks.layer_shapes(model)
+    fuse_norms(model)
+    target = CpuTarget(
+        model,
+        layers,
+        shapes,
+        names,
+        context=context,
+        deterministic=deterministic,
+        threads=threads or torch.get_num_threads(),
+    )
+    progress("try", 2, _TRIALS)
+    checks.check_logits(target)
+    progress("try", 3, _TRIALS)
+    if fusible(model):
+        before, replaced = checks.trial(target), fuse_layers(model)
+        if not checks.alike(checks.trial(target), before):
+            restore(model, replaced)
+    progress("try", 4, _TRIALS)
+    if deterministic:
+        target.exact = is_batch_invariant(target)
+    return target
+
+
+def plain_target_of(model: PreTrainedModel) -> PlainTarget:
+    """The plain target for a model, on whatever device it is; the model belongs to it from now on.
+
+    Mutates: the model's attention function. Raises: UnsupportedModel. GIL: released by torch.
+    """
+    context, names = _prepared(model)
+    layers = visible_by_layer(model, context)
+    target = PlainTarget(model, layers, checks.layer_shapes(model), names, context=context)
+    checks.check_logits(target)
+    return target
+
+
+def _prepared(model: PreTrainedModel) -> tuple[int, dict[str, Sequence[str]]]:
+    """What both kinds of target begin with: how long a text may be, and the names of weights."""
+    checks.check_config(model.config)
+    model.train(False).requires_grad_(False)
+    context, names = _context_of(model.config.get_text_config()), names_of(model)
+    _without_far_scaling(model)
+    return context, names
+
+
+def _read(folder: str | os.PathLike[str], dtype: torch.dtype) -> PreTrainedModel:
+    try:
+        with _LOADING:
+            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+                Path(folder),
+                dtype=dtype,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+            )
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        said = str(error).strip().splitlines()
+        raise ModelError(
+            f"the model in '{folder}' cannot be loaded: {said[0] if said else error!r}"
+        ) from error
+    return model
+
+
+def _torch_multiplies_bfloat16() -> bool:
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _dtype(name: str) -> torch.dtype:
+    """Where torch has no fast product of bfloat16 the core's takes its place. With NEON it is
+    faster than float32 where few tokens are written, by what is not read from memory, and about as
+    fast where a prompt is read; on other levels that was not measured.
+    """
+    if not isinstance(name, str):
+        raise InputError(f"dtype is {name!r}; expected auto, {', '.join(_DTYPES)}")
+    if name == "auto":
+        fast = _torch_multiplies_bfloat16() or cpu_level() == "neon"
+        return torch.bfloat16 if fast else torch.float32
+    if name not in _DTYPES:
+        raise InputError(f"dtype is {name!r}; expected auto, {', '.join(_DTYPES)}")
+    return _DTYPES[name]
+
+
+def _context_of(config: Any) -> int:
+    """How long a text may be."""
+    context = getattr(config, "max_position_embeddings", None) or 1 << 20
+    if getattr(config, "attn_temperature_tuning", False):
+        context = min(context, int(config.floor_scale) - 1)  # see _without_far_scaling
+    return int(context)
+
+
+def _without_far_scaling(model: PreTrainedModel) -> None:
+    """Llama 4 scales the queries of far positions, and takes a row's number for its position. Up to
+    the context that we give it the scale is 1.
+    """
+    for module in model.modules():
+        if getattr(module, "attn_temperature_tuning", False):
+            setattr(module, "attn_temperature_tuning", False)  # noqa: B010 (not known to mypy)

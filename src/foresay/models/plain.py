@@ -1,0 +1,200 @@
+"""The readable twin of `cpu/`: the same steps in pure torch, on any device, with no claim to speed.
+
+It is the proof that the protocol is all that an engine needs, the reference that faster targets are
+compared with, and the fallback where there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from foresay.arrays import Int32s
+from foresay.errors import InputError
+from foresay.models.attention import AttentionPass
+from foresay.models.passes import StepRows, forward_pass
+from foresay.models.replacing import tensors_of, to_replace
+from foresay.models.target import Outputs, Part
+from foresay.models.visibility import Visible
+
+__all__ = ["PlainKv", "PlainTarget"]
+
+
+class PlainKv:
+    """A `TextKv`: for each layer keys [heads, tokens, width] and values, then the step's rows.
+
+    Mutates: itself.
+    """
+
+    def __init__(self, layers: int) -> None:
+        self.length = 0
+        self.rows = 0  # of the last step, behind the stored tokens
+        self.layers: list[tuple[Tensor, Tensor] | None] = [None] * layers
+
+    @property
+    def capacity(self) -> int:
+        return self.length
+
+    def keep(self, path: Int32s) -> None:
+        rows = [int(row) for row in path]
+        if rows != sorted(set(rows)) or (rows and not 0 <= rows[0] <= rows[-1] < self.rows):
+            raise InputError(f"the path is {rows}; expected rows of 0 to {self.rows - 1}, in order")
+        self._take([*range(self.length), *(self.length + row for row in rows)])
+
+    def cut(self, length: int) -> None:
+        if not 0 <= length <= self.length:
+            raise InputError(f"length is {length}; expected 0 to {self.length}")
+        self._take(range(length))
+
+    def copy_from(self, other: PlainKv, length: int) -> None:
+        if self.length or not 0 <= length <= other.length:
+            raise InputError(f"length is {length}; expected 0 to {other.length}, and an empty text")
+        self.layers, self.rows = list(other.layers), other.rows
+        self.length = other.length
+        self._take(range(length))
+
+    def check_integrity(self) -> None:
+        for at, stored in enumerate(self.layers):
+            size = 0 if stored is None else stored[0].shape[1]
+            if size != self.length + self.rows:
+                raise RuntimeError(f"layer {at} has {size} tokens, not {self.length}")
+
+    def add(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """The stored tokens with the rows of a step behind them; the rows of the step before are
+        gone."""
+        stored = self.layers[layer]
+        if stored is not None:
+            keys = torch.cat([stored[0][:, : self.length], keys], 1)
+            values = torch.cat([stored[1][:, : self.length], values], 1)
+        self.layers[layer] = keys, values
+        return keys, values
+
+    def _take(self, places: Sequence[int]) -> None:
+        for at, stored in enumerate(self.layers):
+            if stored is not None:
+                chosen = torch.tensor(list(places), dtype=torch.long, device=stored[0].device)
+                self.layers[at] = stored[0][:, chosen], stored[1][:, chosen]
+        self.length, self.rows = len(places), 0
+
+
+class PlainStep:
+    """The attention of a step (`StepAttention`), text by text, with a mask for each."""
+
+    def __init__(self, kvs: Sequence[PlainKv], rows: StepRows) -> None:
+        if len({id(kv) for kv in kvs}) != len(kvs):
+            raise InputError("a text is in the step twice; expected each once")
+        self.kvs, self.offsets = kvs, rows.offsets.tolist()
+        self.positions: list[int] = []
+        self.masks: list[Tensor] = []  # bool[rows, stored + rows]: a row's text and ancestors
+        for kv, begin, end in zip(kvs, self.offsets[:-1], self.offsets[1:], strict=True):
+            mask = torch.zeros(end - begin, kv.length + end - begin, dtype=torch.bool)
+            mask[:, : kv.length] = True
+            for row, parent in enumerate(rows.parents[begin:end].tolist()):
+                if parent >= 0:
+                    mask[row] = mask[parent]
+                mask[row, kv.length + row] = True
+                self.positions.append(int(mask[row].sum()) - 1)
+            self.masks.append(mask)
+            kv.rows = end - begin
+
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        out: Tensor,
+        scaling: float,
+        window: int = 0,
+        chunk: int = 0,
+        softcap: float = 0.0,
+        sinks: Any = None,
+        threads: int = 1,
+    ) -> None:
+        seen = Visible(window, chunk)
+        groups = query.shape[1] // key.shape[1]  # queries that share a head of keys and values
+        for at, (kv, mask) in enumerate(zip(self.kvs, self.masks, strict=True)):
+            begin, end = self.offsets[at], self.offsets[at + 1]
+            keys, values = kv.add(layer, key[0, :, begin:end], value[0, :, begin:end])
+            places = [*range(kv.length), *self.positions[begin:end]]
+            firsts = torch.tensor([seen.first(place) for place in self.positions[begin:end]])
+            visible = (mask & (torch.tensor(places) >= firsts[:, None])).to(query.device)
+            scores = query[0, :, begin:end] @ keys.repeat_interleave(groups, 0).mT * scaling
+            if softcap:
+                scores = softcap * torch.tanh(scores / softcap)
+            scores = scores.float().masked_fill(~visible, -torch.inf)
+            if sinks is not None:  # a key per head that is seen by all, and has no value
+                sink = torch.as_tensor(sinks, device=query.device)[:, None, None]
+                scores = torch.cat([scores, sink.expand(-1, end - begin, 1)], -1)
+            weights = scores.softmax(-1)[..., : keys.shape[1]].to(query.dtype)
+            out[0, begin:end] = (weights @ values.repeat_interleave(groups, 0)).transpose(0, 1)
+
+
+class PlainTarget:
+    """A `Target`; `load.plain_target_of` makes and checks one.
+
+    model   the model, its attention replaced; call it through the target only
+    layers  what each layer sees
+    shapes  heads of keys and values, width of a key, width of a value, for each layer
+
+    Mutates: only the texts given to `forward`, and the model by `replace_weights`. GIL: released by
+    torch.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        layers: Sequence[Visible],
+        shapes: Sequence[tuple[int, int, int]],
+        names: Mapping[str, Sequence[str]],
+        *,
+        context: int,
+    ) -> None:
+        self.model = model
+        self.dtype, self.device = model.dtype, model.device
+        self.vocabulary = int(model.config.get_text_config().vocab_size)
+        self.context = context
+        self.layers = layers
+        self.shapes = shapes
+        self.exact: bool | None = None  # nothing is done to make it batch-invariant
+        self.version = 0
+        self._names = names
+
+    @property
+    def bytes_per_token(self) -> int:
+        return sum(heads * (key + value) for heads, key, value in self.shapes) * self.dtype.itemsize
+
+    def open(self) -> PlainKv:
+        return PlainKv(len(self.shapes))
+
+    def open_filled(self, tokens: int) -> PlainKv:
+        kv = self.open()
+        kv.length = tokens
+        kv.layers = [
+            (
+                torch.ones(heads, tokens, key, dtype=self.dtype, device=self.device),
+                torch.ones(heads, tokens, value, dtype=self.dtype, device=self.device),
+            )
+            for heads, key, value in self.shapes
+        ]
+        return kv
+
+    def forward(self, parts: Sequence[Part], *, hidden: bool = False) -> Outputs:
+        rows = StepRows.of(parts)
+        kvs: list[Any] = [part.kv for part in parts]
+        step = PlainStep(kvs, rows)
+        positions = torch.tensor(np.array(step.positions), device=self.device)
+        attention = AttentionPass(step, self.layers, 1)
+        return forward_pass(self.model, rows, attention, positions, hidden=hidden)
+
+    def replace_weights(self, weights: Mapping[str, Tensor], *, copy: bool = True) -> None:
+        own = tensors_of(self.model)
+        given = to_replace(weights, self._names, {name: t.shape for name, t in own.items()})
+        for name, tensor in given.items():
+            own[name].data = tensor.detach().to(self.device, own[name].dtype, copy=copy)
+        self.version += 1

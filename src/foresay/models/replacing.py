@@ -1,0 +1,67 @@
+"""Which tensors of a model are replaced when some are given by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from foresay.errors import InputError
+
+__all__ = ["names_of", "tensors_of", "to_replace"]
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers by name, a tied one by each of its names."""
+    return {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers(remove_duplicate=False)),
+    }
+
+
+def names_of(model: nn.Module) -> dict[str, Sequence[str]]:
+    """For the name of each parameter and buffer, all names of the same tensor."""
+    by_tensor: dict[int, list[str]] = {}
+    for name, tensor in tensors_of(model).items():
+        by_tensor.setdefault(id(tensor), []).append(name)
+    return {name: names for names in by_tensor.values() for name in names}
+
+
+def to_replace(
+    weights: Mapping[str, Tensor],
+    names: Mapping[str, Sequence[str]],
+    shapes: Mapping[str, Iterable[int]],
+) -> dict[str, Tensor]:
+    """`weights` with each tensor under all of its names.
+
+    Raises: InputError for what is no floating-point tensor, a name that the model has not, a shape
+    that differs, a bias without its weight, or two values for one tensor.
+    """
+    found: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        if name not in names:
+            some = ", ".join(list(names)[:3])
+            raise InputError(f"the model has no weight {name!r}; expected names such as {some}")
+        if not isinstance(tensor, Tensor):
+            raise InputError(f"{name} is {tensor!r}; expected a tensor")
+        for alias in names[name]:
+            if alias not in shapes:
+                continue  # such as a buffer that a layer of the core does without
+            if tuple(tensor.shape) != tuple(shapes[alias]):
+                raise InputError(
+                    f"{name} has shape {list(tensor.shape)}; expected {list(shapes[alias])}"
+                )
+            if alias in found and not _same(found[alias], tensor):
+                raise InputError(f"{name} and {alias} are one tensor, and two values are given")
+            found[alias] = tensor
+    for name in found:
+        if name.endswith(".bias") and f"{name[:-5]}.weight" not in found:
+            weight = f"{name[:-5]}.weight"
+            if weight in names:
+                raise InputError(f"{name} is given without {weight}; expected both")
+    return found
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.data_ptr() == other.data_ptr() or torch.equal(one, other)

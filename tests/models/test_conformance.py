@@ -1,0 +1,237 @@
+"""What every target must do, whatever it runs on: one table for all of them.
+
+The truth is the model's own plain pass over each path of a text and its draft tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from foresay.arrays import Int32s
+from foresay.draft import Draft
+from foresay.errors import InputError
+from foresay.models.load import plain_target_of, target_of
+from foresay.models.target import Part, Target, TextKv
+from models import zoo
+
+CLOSE = 1e-4
+TARGETS: dict[str, Callable[[PreTrainedModel], Target]] = {
+    "cpu": target_of,
+    "plain": plain_target_of,
+}
+every_target = pytest.mark.parametrize("kind", TARGETS)
+every_model = pytest.mark.parametrize("name", zoo.SUPPORTED)
+
+
+@cache
+def made(kind: str, name: str) -> Target:
+    return TARGETS[kind](zoo.make(name))
+
+
+@cache
+def own(name: str) -> PreTrainedModel:
+    """The same weights with the model's own attention."""
+    model = zoo.make(name)
+    model.set_attn_implementation("eager")
+    return model
+
+
+def stored(target: Target, text: Int32s, *ends: int, prefill: bool = True) -> TextKv:
+    """The keys and values of a text, stored in pieces that end at these places."""
+    kv = target.open()
+    for piece in np.split(text, ends):
+        if len(piece):
+            prefilled = len(piece) if prefill else 0
+            part = Part.of(target, kv, piece, needs_logits=False, prefill=prefilled)
+            target.forward([part])
+            part.keep()
+    kv.check_integrity()
+    return kv
+
+
+def logits(target: Target, kv: TextKv, tokens: Int32s, draft: Draft | None = None) -> Tensor:
+    return target.forward([Part.of(target, kv, tokens, draft)]).logits
+
+
+def assert_close(given: Tensor, wanted: Tensor) -> None:
+    assert given.shape == wanted.shape
+    assert float((given - wanted).abs().max()) < CLOSE
+    assert torch.equal(given.argmax(-1), wanted.argmax(-1))
+
+
+@every_model
+@every_target
+def test_a_ragged_step_of_trees(kind: str, name: str) -> None:
+    """A prompt's piece, a lone token, and trees, beyond windows and chunks, in one step."""
+    target, random = made(kind, name), np.random.default_rng(0)
+    parts, wanted = [], []
+    for size, begun, nodes in [(5, 0, 7), (37, 20, 9), (64, 63, 12), (41, 40, 0), (18, 15, 1)]:
+        text, draft = zoo.tokens(random, size), zoo.tree(random, nodes)
+        kv = stored(target, text[:begun], begun // 3)
+        parts.append(Part.of(target, kv, text[begun:], draft))
+        wanted.append(zoo.expected(own(name), text, draft))
+    assert_close(target.forward(parts).logits, torch.cat(wanted))
+
+
+@every_model
+@every_target
+def test_an_accepted_path_is_stored_and_the_rest_is_forgotten(kind: str, name: str) -> None:
+    target, random = made(kind, name), np.random.default_rng(1)
+    text = zoo.tokens(random, 30)
+    kv = stored(target, text[:20])
+    for _ in range(3):
+        more = zoo.tokens(random, 4)
+        wrong = zoo.tokens(random, 4)
+        # Each right node has a wrong sibling before it.
+        draft = Draft(np.stack([wrong, more], 1).reshape(-1), [-1, -1, 1, 1, 3, 3, 5, 5])
+        part = Part.of(target, kv, text[kv.length :], draft)
+        target.forward([part])
+        part.keep([1, 3, 5])
+        kv.check_integrity()
+        text = np.concatenate([text, more[:3]])
+        assert kv.length == len(text)
+        text = np.append(text, zoo.tokens(random, 1))
+        given = logits(target, kv, text[-1:])
+        assert_close(given, zoo.plain_logits(own(name), text)[-1:])
+
+
+@every_target
+def test_a_prefix_is_copied_and_cut(kind: str) -> None:
+    target, random = made(kind, "mistral"), np.random.default_rng(2)
+    text, other = zoo.tokens(random, 40), zoo.tokens(random, 12)
+    first = stored(target, text)
+    begun = target.open()
+    begun.copy_from(first, 25)
+    begun.check_integrity()
+    assert (begun.length, first.length) == (25, 40)
+    both = np.concatenate([text[:25], other])
+    assert_close(logits(target, begun, both[25:]), zoo.plain_logits(own("mistral"), both)[-1:])
+    # The copy leaves its origin as it was, and the other way round.
+    first.cut(30)
+    assert_close(logits(target, first, text[30:]), zoo.plain_logits(own("mistral"), text)[-1:])
+    with pytest.raises(InputError):
+        target.open().copy_from(first, 41)
+    with pytest.raises(InputError):
+        first.cut(41)
+
+
+@every_target
+def test_only_what_is_needed_has_logits(kind: str) -> None:
+    target, random = made(kind, "qwen3"), np.random.default_rng(3)
+    texts = [zoo.tokens(random, size) for size in (6, 9, 7)]
+    parts = [
+        Part.of(target, target.open(), texts[0], prefill=5, prefill_logits=5),
+        Part.of(target, target.open(), texts[1], needs_logits=False, prefill=9),
+        Part.of(target, target.open(), texts[2], zoo.tree(random, 3)),
+    ]
+    given = target.forward(parts).logits
+    wanted = [zoo.plain_logits(own("qwen3"), text) for text in texts]
+    assert_close(given[:1], wanted[0][-1:])
+    assert_close(given[1:5], zoo.expected(own("qwen3"), texts[2], parts[2].draft))
+    assert_close(given[5:], wanted[0][:5])
+    alone = Part.of(target, target.open(), texts[1], needs_logits=False)
+    assert target.forward([alone]).logits.shape == (0, zoo.VOCABULARY)
+
+
+@every_model
+@every_target
+def test_hidden_states_are_the_model_s_own(kind: str, name: str) -> None:
+    target, random = made(kind, name), np.random.default_rng(4)
+    text = zoo.tokens(random, 21)
+    part = Part.of(target, target.open(), text, prefill=20, prefill_logits=4)
+    assert target.forward([part]).hidden is None
+    found = target.forward([part], hidden=True)
+    with torch.inference_mode():
+        ids = torch.from_numpy(text.astype(np.int64))[None]
+        out = own(name)(input_ids=ids, use_cache=False, output_hidden_states=True)
+    states = out.hidden_states[-1][0]
+    assert found.hidden is not None
+    wanted = torch.cat([states[-1:], states[16:20]])
+    assert found.hidden.shape == wanted.shape
+    assert float((found.hidden - wanted).abs().max()) < CLOSE * max(1, float(wanted.abs().max()))
+
+
+@every_model
+@every_target
+def test_weights_are_replaced(kind: str, name: str) -> None:
+    target, other = TARGETS[kind](zoo.make(name)), zoo.make(name)
+    generator = torch.Generator().manual_seed(5)
+    for weight in other.parameters():
+        weight.data += 0.05 * weight.std() * torch.randn(weight.shape, generator=generator)
+    other.set_attn_implementation("eager")
+    text = zoo.tokens(np.random.default_rng(5), 30)
+    wanted = zoo.plain_logits(other, text)[-1:]
+    assert float((logits(target, target.open(), text) - wanted).abs().max()) > 100 * CLOSE
+    given = dict(other.named_parameters())
+    target.replace_weights(given)
+    assert target.version == 1
+    for weight in other.parameters():  # they were copied
+        weight.data.zero_()
+    assert_close(logits(target, target.open(), text), wanted)
+
+
+@every_target
+def test_weights_that_do_not_fit_are_refused_and_nothing_has_changed(kind: str) -> None:
+    target = made(kind, "llama")
+    text = zoo.tokens(np.random.default_rng(6), 9)
+    before = logits(target, target.open(), text)
+    weight = "model.layers.0.mlp.up_proj.weight"
+    good = torch.zeros(48, 32)
+    for wrong, said in (
+        ({"nothing": good}, "the model has no weight 'nothing'"),
+        ({weight: good.t()}, r"has shape \[32, 48\]; expected \[48, 32\]"),
+        ({weight: "x"}, "is 'x'; expected a tensor"),
+    ):
+        with pytest.raises(InputError, match=said):
+            target.replace_weights({weight: good, **wrong})  # type: ignore[dict-item]
+    assert target.version == 0
+    assert torch.equal(logits(target, target.open(), text), before)
+
+
+@every_target
+def test_a_tied_weight_is_one_tensor(kind: str) -> None:
+    model = zoo.make("llama", tie_word_embeddings=True)
+    target, name = TARGETS[kind](model), "model.embed_tokens.weight"
+    table = torch.randn(zoo.VOCABULARY, 32, generator=torch.Generator().manual_seed(7))
+    target.replace_weights({name: table})
+    other = zoo.make("llama", tie_word_embeddings=True)
+    dict(other.named_parameters())[name].data.copy_(table)
+    text = zoo.tokens(np.random.default_rng(7), 12)
+    given = logits(target, target.open(), text)
+    assert_close(given, zoo.plain_logits(other, text)[-1:])
+    with pytest.raises(InputError, match="are one tensor, and two values are given"):
+        target.replace_weights({name: table, "lm_head.weight": table + 1})
+
+
+@every_target
+def test_what_is_no_step_is_refused(kind: str) -> None:
+    target, text = made(kind, "llama"), np.array([5, 6, 7], np.int32)
+    kv = target.open()
+    with pytest.raises(InputError, match="no parts"):
+        target.forward([])
+    part = Part.of(target, kv, text)
+    with pytest.raises(InputError, match="twice"):
+        target.forward([part, Part.of(target, kv, text)])
+    target.forward([part])
+    with pytest.raises(InputError):
+        part.keep([0])  # it has no draft
+    part.keep()
+    with pytest.raises(InputError, match="make a new one for each step"):
+        target.forward([part])
+
+
+@every_target
+def test_what_a_filled_text_takes(kind: str) -> None:
+    target = made(kind, "llama")
+    kv = target.open_filled(70)
+    kv.check_integrity()
+    assert kv.length == 70 <= kv.capacity
+    assert logits(target, kv, np.array([3], np.int32)).isfinite().all()
+    assert target.bytes_per_token >= 2 * 2 * 2 * 16 * 4  # layers, keys and values, heads, width

@@ -152,16 +152,15 @@ def test_each_request_has_its_own_rule(target: Target, rows: Rows) -> None:
 
 
 def _negative(probs: Floats) -> Floats:
-    return probs - 0.5
+    return np.subtract(probs, 0.5, dtype=np.float32)
 
 
 def _nothing(probs: Floats) -> Floats:
-    return np.zeros_like(probs)
+    return np.zeros(probs.shape, np.float32)
 
 
 def _narrow(probs: Floats) -> Floats:
-    narrow: Floats = probs[:, :-1].copy()
-    return narrow
+    return np.array(probs[:, :-1], np.float32)
 
 
 @pytest.mark.parametrize("spoil", [_negative, _nothing, _narrow])

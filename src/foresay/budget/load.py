@@ -137,14 +137,13 @@ class Chosen:
                 "drafts; each draft has one row more than it has nodes"
             )
         whole = self.whole + one_each
-        moved = np.full(int(whole[-1]), -1, np.int64)
-        moved[whole[:-1]] = rows[:-1]
+        source = np.full(int(whole[-1]), -1, np.int64)
+        source[whole[:-1]] = rows[:-1]
         counts = np.diff(self.drafts.offsets)
         first = np.repeat(rows[:-1] - self.drafts.offsets[:-1], counts)
-        moved[np.repeat(whole[:-1] + 1, counts) + self.kept] = first + np.arange(
-            1, len(self.kept) + 1
-        )
-        return topk.take(moved), whole
+        places = np.repeat(whole[:-1] + 1, counts) + self.kept
+        source[places] = first + np.arange(1, len(self.kept) + 1)
+        return topk.take(source), whole
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -84,8 +84,7 @@ def seen_by_drafter(step: Step, verified: Verified) -> VerdictBatch:
     found, hidden = verified.verdicts, None
     rows: Int32s | None = None
     if step.topk is not None:  # each draft has one more than it has nodes
-        one_each = np.arange(len(found) + 1, dtype=np.int32)
-        rows = np.add(step.chosen.drafts.offsets, one_each, dtype=np.int32)
+        rows = step.chosen.drafts.offsets + np.arange(len(found) + 1).astype(np.int32)
     if step.hidden is not None:
         at = torch.as_tensor(verified.rows, device=step.hidden.device)
         # Wider than bfloat16, which numpy has not, and the same numbers.

@@ -65,7 +65,7 @@ class Sequences {
 public:
     explicit Sequences(bool occurrences) : automaton_(occurrences ? Counting::occurrences : Counting::novelties) {}
     uint32_t begin() {
-        sequences_.push_back(automaton_.begin());
+        sequences_.emplace_back() = automaton_.begin();
         return static_cast<uint32_t>(sequences_.size() - 1);
     }
     void extend(uint32_t sequence, const Tokens& tokens) {

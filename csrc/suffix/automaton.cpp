@@ -8,6 +8,7 @@
 namespace foresay {
 
 Automaton::Automaton(Counting counting) : counting_(counting) {
+    nodes_.reserve();
     const uint32_t root = nodes_.append();
     nodes_[root] = Node{{}, 0, kNoPosition, 0, kUnwritten, kNoPosition, kNoPosition};
 }
@@ -18,11 +19,17 @@ Automaton::Sequence Automaton::begin() {
     return sequence;
 }
 
-uint32_t Automaton::append_position(Sequence& sequence, Token token) {
+void Automaton::reserve_position(const Sequence& sequence) {
+    if (sequence.length % kBlock != 0) return;
+    if (positions_.size() > kMaxPositions - kBlock)
+        throw CapacityError("an automaton holds at most 2147483646 tokens; start a new one");
+    positions_.reserve(kBlock);
+    blocks_.reserve();
+}
+
+uint32_t Automaton::append_position(Sequence& sequence, Token token) noexcept {
     uint32_t position;
     if (sequence.length % kBlock == 0) {
-        if (positions_.size() > kMaxPositions - kBlock)
-            throw CapacityError("an automaton holds at most 2147483646 tokens; start a new one");
         position = positions_.append(kBlock);
         for (uint32_t i = 0; i < kBlock; ++i) positions_[position + i].token = kUnwritten;
         const uint32_t block = blocks_.append();
@@ -56,29 +63,40 @@ inline void Automaton::note(Node& node, Token token, uint32_t position) noexcept
 void Automaton::extend(Sequence& sequence, Token token) {
     const uint32_t before = sequence.last;
     const State longest = before == kNoPosition ? kRoot : positions_[before].link;
-    State state = longest;
-    const uint32_t position = append_position(sequence, token);
 
+    // Whatever may fail comes first: it asks for memory, which is kept for the next time, and changes no state.
+    State state = longest;
     uint32_t slot = Edges::kNone;
-    for (;;) {
-        Node& here = node(state);
-        slot = edges_.find(here.edges, token);
+    for (; state != kNoPosition; state = node(state).link) {  // which is the root's link
+        EdgeList& edges = node(state).edges;
+        slot = edges_.find(edges, token);
         if (slot != Edges::kNone) break;
+        edges_.make_room(edges);
+    }
+    reserve_position(sequence);
+    const bool seen = state != kNoPosition;
+    const State target = seen ? edges_.view(node(state).edges).targets[slot] : kNoPosition;
+    const bool splits = seen && (!(target & kInner) || node(target).length != node(state).length + 1);
+    const uint32_t block = splits ? reserve_split(target, longest, state) : EdgeList::kNoBlock;
+
+    // From here on nothing fails.
+    const uint32_t position = append_position(sequence, token);
+    for (State s = longest; s != state;) {
+        Node& here = node(s);
         edges_.add(here.edges, token, position);
         note(here, token, before);
         ++link_steps_;
-        if (state == kRoot) {
-            sequence.counted = kRoot;
-            return;  // a token never seen: its position hangs from the root
-        }
-        state = here.link;
+        s = here.link;
+    }
+    if (!seen) {
+        sequence.counted = kRoot;
+        return;  // a token never seen: its position hangs from the root
     }
 
     // `state` has an edge already. The chain above it has one as well.
-    const State target = edges_.view(node(state).edges).targets[slot];
     State linked = target;
-    if (!(target & kInner) || node(target).length != node(state).length + 1) {
-        linked = split(target, node(state).length + 1);
+    if (splits) {
+        linked = split(target, node(state).length + 1, block);
         for (State s = state;;) {  // shorter contexts that led to the old state lead to the split one
             Node& here = node(s);
             const uint32_t at = edges_.find(here.edges, token);
@@ -130,8 +148,19 @@ State Automaton::counted_suffix(State longest, State guess) noexcept {
     return state;
 }
 
+/// The block of edges that splitting `from` will need, once the chain from `longest` to `end` has got its edges.
+uint32_t Automaton::reserve_split(State from, State longest, State end) {
+    nodes_.reserve();
+    if (!(from & kInner)) return EdgeList::kNoBlock;
+    const EdgeList& edges = node(from).edges;
+    uint32_t size = edges.size;
+    if (edges.full())
+        for (State s = longest; s != end; s = node(s).link) size += s == from;  // it may be on the chain itself
+    return edges_.reserve_copy(size);  // last, since nobody keeps the block if something fails now
+}
+
 /// Makes the contexts of `from` with at most `length` tokens a state of their own, with the same past so far.
-State Automaton::split(State from, uint32_t length) {
+State Automaton::split(State from, uint32_t length, uint32_t block) noexcept {
     const uint32_t index = nodes_.append();
     const State made = index | kInner;
     Node fresh{{}, length, link(from), 0, kUnwritten, kNoPosition, 0};
@@ -141,7 +170,7 @@ State Automaton::split(State from, uint32_t length) {
         fresh.latest_token = old.latest_token;
         fresh.latest = old.latest;
         fresh.first = old.first;
-        fresh.edges = edges_.copy(old.edges);
+        fresh.edges = edges_.copy(old.edges, block);
     } else {
         fresh.first = from;
         const uint32_t follower = next(from);

@@ -69,7 +69,8 @@ public:
 
     Sequence begin();
 
-    /// Appends a token to a sequence. Amortised O(1) link steps; to count occurrences, at most kCounted more.
+    /// Appends a token to a sequence. Amortised O(1) link steps; to count occurrences, at most kCounted more. Throws
+    /// std::bad_alloc or CapacityError, and then the automaton and the sequence are as they were.
     void extend(Sequence& sequence, Token token);
 
     /// The longest suffix of the sequence that occurs elsewhere too.
@@ -224,8 +225,10 @@ private:
         return {length, node.total, node.latest_token, edges.size, edges.tokens, edges.counts, edges.targets};
     }
 
-    uint32_t append_position(Sequence& sequence, Token token);
-    State split(State from, uint32_t length);
+    void reserve_position(const Sequence& sequence);
+    uint32_t append_position(Sequence& sequence, Token token) noexcept;
+    uint32_t reserve_split(State from, State longest, State end);
+    State split(State from, uint32_t length, uint32_t block) noexcept;
     State counted_suffix(State longest, State guess) noexcept;
     void note(Node& node, Token token, uint32_t position) noexcept;
 

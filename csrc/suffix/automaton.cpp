@@ -8,7 +8,6 @@
 namespace foresay {
 
 Automaton::Automaton(Counting counting) : counting_(counting) {
-    nodes_.reserve();
     const uint32_t root = nodes_.append();
     nodes_[root] = Node{{}, 0, kNoPosition, 0, kUnwritten, kNoPosition, kNoPosition};
 }
@@ -19,17 +18,11 @@ Automaton::Sequence Automaton::begin() {
     return sequence;
 }
 
-void Automaton::reserve_position(const Sequence& sequence) {
-    if (sequence.length % kBlock != 0) return;
-    if (positions_.size() > kMaxPositions - kBlock)
-        throw CapacityError("an automaton holds at most 2147483646 tokens; start a new one");
-    positions_.reserve(kBlock);
-    blocks_.reserve();
-}
-
-uint32_t Automaton::append_position(Sequence& sequence, Token token) noexcept {
+uint32_t Automaton::append_position(Sequence& sequence, Token token) {
     uint32_t position;
     if (sequence.length % kBlock == 0) {
+        if (positions_.size() > kMaxPositions - kBlock)
+            throw CapacityError("an automaton holds at most 2147483646 tokens; start a new one");
         position = positions_.append(kBlock);
         for (uint32_t i = 0; i < kBlock; ++i) positions_[position + i].token = kUnwritten;
         const uint32_t block = blocks_.append();
@@ -60,43 +53,32 @@ inline void Automaton::note(Node& node, Token token, uint32_t position) noexcept
 // that every one of them is now followed by it: from the longest on, those that never were get a new edge to the new
 // position; the first that already was decides the new position's own link (by splitting a state, at most one); and from
 // there on the existing edges are counted.
-void Automaton::extend(Sequence& sequence, Token token) {
+inline void Automaton::append(Sequence& sequence, Token token) {
     const uint32_t before = sequence.last;
     const State longest = before == kNoPosition ? kRoot : positions_[before].link;
-
-    // Whatever may fail comes first: it asks for memory, which is kept for the next time, and changes no state.
     State state = longest;
-    uint32_t slot = Edges::kNone;
-    for (; state != kNoPosition; state = node(state).link) {  // which is the root's link
-        EdgeList& edges = node(state).edges;
-        slot = edges_.find(edges, token);
-        if (slot != Edges::kNone) break;
-        edges_.make_room(edges);
-    }
-    reserve_position(sequence);
-    const bool seen = state != kNoPosition;
-    const State target = seen ? edges_.view(node(state).edges).targets[slot] : kNoPosition;
-    const bool splits = seen && (!(target & kInner) || node(target).length != node(state).length + 1);
-    const uint32_t block = splits ? reserve_split(target, longest, state) : EdgeList::kNoBlock;
-
-    // From here on nothing fails.
     const uint32_t position = append_position(sequence, token);
-    for (State s = longest; s != state;) {
-        Node& here = node(s);
+
+    uint32_t slot = Edges::kNone;
+    for (;;) {
+        Node& here = node(state);
+        slot = edges_.find(here.edges, token);
+        if (slot != Edges::kNone) break;
         edges_.add(here.edges, token, position);
         note(here, token, before);
         ++link_steps_;
-        s = here.link;
-    }
-    if (!seen) {
-        sequence.counted = kRoot;
-        return;  // a token never seen: its position hangs from the root
+        if (state == kRoot) {
+            sequence.counted = kRoot;
+            return;  // a token never seen: its position hangs from the root
+        }
+        state = here.link;
     }
 
     // `state` has an edge already. The chain above it has one as well.
+    const State target = edges_.view(node(state).edges).targets[slot];
     State linked = target;
-    if (splits) {
-        linked = split(target, node(state).length + 1, block);
+    if (!(target & kInner) || node(target).length != node(state).length + 1) {
+        linked = split(target, node(state).length + 1);
         for (State s = state;;) {  // shorter contexts that led to the old state lead to the split one
             Node& here = node(s);
             const uint32_t at = edges_.find(here.edges, token);
@@ -136,6 +118,16 @@ void Automaton::extend(Sequence& sequence, Token token) {
     }
 }
 
+void Automaton::extend(Sequence& sequence, Token token) {
+    if (broken_) throw StateError("this automaton failed before, amid an extend; expected a new automaton");
+    try {
+        append(sequence, token);
+    } catch (...) {
+        broken_ = true;
+        throw;
+    }
+}
+
 /// The longest suffix on the chain of `longest` that is counted. `guess` was so at the sequence's previous extend; other
 /// sequences may have split it, or made longer contexts, since.
 State Automaton::counted_suffix(State longest, State guess) noexcept {
@@ -148,19 +140,8 @@ State Automaton::counted_suffix(State longest, State guess) noexcept {
     return state;
 }
 
-/// The block of edges that splitting `from` will need, once the chain from `longest` to `end` has got its edges.
-uint32_t Automaton::reserve_split(State from, State longest, State end) {
-    nodes_.reserve();
-    if (!(from & kInner)) return EdgeList::kNoBlock;
-    const EdgeList& edges = node(from).edges;
-    uint32_t size = edges.size;
-    if (edges.full())
-        for (State s = longest; s != end; s = node(s).link) size += s == from;  // it may be on the chain itself
-    return edges_.reserve_copy(size);  // last, since nobody keeps the block if something fails now
-}
-
 /// Makes the contexts of `from` with at most `length` tokens a state of their own, with the same past so far.
-State Automaton::split(State from, uint32_t length, uint32_t block) noexcept {
+State Automaton::split(State from, uint32_t length) {
     const uint32_t index = nodes_.append();
     const State made = index | kInner;
     Node fresh{{}, length, link(from), 0, kUnwritten, kNoPosition, 0};
@@ -170,7 +151,7 @@ State Automaton::split(State from, uint32_t length, uint32_t block) noexcept {
         fresh.latest_token = old.latest_token;
         fresh.latest = old.latest;
         fresh.first = old.first;
-        fresh.edges = edges_.copy(old.edges, block);
+        fresh.edges = edges_.copy(old.edges);
     } else {
         fresh.first = from;
         const uint32_t follower = next(from);
@@ -278,6 +259,7 @@ Automaton::Description Automaton::describe(State state) const {
 }
 
 void Automaton::check_integrity() const {
+    if (broken_) throw std::logic_error("the automaton is broken: an extend of it has failed");
     const auto require = [](bool holds, const char* promise, State state) {
         if (!holds) throw std::logic_error("automaton state " + std::to_string(state) + " breaks: " + promise);
     };

@@ -5,9 +5,6 @@
 // token reads one short run of memory. Edges stay sorted by count, so the best continuations of a context come first.
 // Blocks of kIndexed entries and more carry a hash index behind the counts, so that a context with a hundred thousand
 // continuations still finds one in a few loads.
-//
-// Memory is asked for ahead of the change that needs it: make_room() and reserve_copy() may fail and change nothing that can
-// be seen, add() and copy() cannot fail. A full list keeps the block that it was given until its next edge comes.
 #pragma once
 
 #include <algorithm>
@@ -30,18 +27,12 @@ using Token = int32_t;
 /// The edges of one state: here if there are few, else in a block of the Edges arena.
 struct EdgeList {
     static constexpr uint32_t kInline = 2;
-    static constexpr uint32_t kNoBlock = UINT32_MAX;
 
     uint32_t size = 0;
-    uint32_t block = kNoBlock;
+    uint32_t block = 0;
     std::array<Token, kInline> tokens;
     std::array<uint32_t, kInline> targets;
     std::array<uint32_t, kInline> counts;
-
-    /// Whether one more edge needs another block: capacities are the powers of two from kInline on.
-    bool full() const noexcept { return size >= kInline && (size & (size - 1)) == 0; }
-    /// That block, if it is there already. It stands in a member that the list does not use.
-    uint32_t& room() noexcept { return size <= kInline ? block : targets[0]; }
 };
 
 class Edges {
@@ -93,15 +84,11 @@ public:
         return {static_cast<Token>(words[0]), words[capacity], words[2 * capacity]};
     }
 
-    /// Makes sure that one more edge can be added. Throws std::bad_alloc or CapacityError; the edges are as they were.
-    void make_room(EdgeList& list) {
-        if (list.full() && list.room() == EdgeList::kNoBlock) list.room() = allocate(words_of(2 * list.size));
-    }
-
-    /// Adds an edge that is not there yet and that there is room for, counted once, behind the others. The list's block may
-    /// move.
-    void add(EdgeList& list, Token token, uint32_t target) noexcept {
-        if (list.full()) grow(list);
+    /// Adds an edge that is not there yet, counted once, behind the others. The list's block may move. Throws std::bad_alloc or
+    /// CapacityError; the list is as it was then.
+    void add(EdgeList& list, Token token, uint32_t target) {
+        if (list.size == EdgeList::kInline) move_out(list);
+        else if (list.size > EdgeList::kInline && list.size == capacity_of(list.size)) grow(list);
         const uint32_t slot = list.size++;
         const View edges = view(list);
         edges.tokens[slot] = token;
@@ -120,16 +107,12 @@ public:
         raise(list, slot);
     }
 
-    /// The block that a copy of a list of this size needs; kNoBlock if it needs none. Throws as make_room().
-    uint32_t reserve_copy(uint32_t size) {
-        return size <= EdgeList::kInline ? EdgeList::kNoBlock : allocate(words_of(capacity_of(size)));
-    }
-    EdgeList copy(const EdgeList& from, uint32_t block) noexcept {
+    EdgeList copy(const EdgeList& from) {
         EdgeList to = from;
-        to.block = block;
         if (from.size <= EdgeList::kInline) return to;
-        to.room() = EdgeList::kNoBlock;
-        std::memcpy(address(block), address(from.block), size_t{words_of(capacity_of(from.size))} * sizeof(uint32_t));
+        const uint32_t words = words_of(capacity_of(from.size));
+        to.block = allocate(words);
+        std::memcpy(address(to.block), address(from.block), size_t{words} * sizeof(uint32_t));
         return to;
     }
 
@@ -235,20 +218,19 @@ private:
         std::swap(edges.counts[slot], edges.counts[head]);
     }
 
-    /// Moves a full list into its room.
-    void grow(EdgeList& list) noexcept {
-        if (list.size == EdgeList::kInline) {
-            uint32_t* words = address(list.block);
-            for (uint32_t slot = 0; slot < EdgeList::kInline; ++slot) {
-                words[slot] = static_cast<uint32_t>(list.tokens[slot]);
-                words[kSmallest + slot] = list.targets[slot];
-                words[2 * kSmallest + slot] = list.counts[slot];
-            }
-            list.targets[0] = EdgeList::kNoBlock;  // the room of the larger list
-            return;
+    void move_out(EdgeList& list) {
+        list.block = allocate(words_of(kSmallest));
+        uint32_t* words = address(list.block);
+        for (uint32_t slot = 0; slot < EdgeList::kInline; ++slot) {
+            words[slot] = static_cast<uint32_t>(list.tokens[slot]);
+            words[kSmallest + slot] = list.targets[slot];
+            words[2 * kSmallest + slot] = list.counts[slot];
         }
+    }
+
+    void grow(EdgeList& list) {
         const uint32_t capacity = list.size;  // full, so the size is the capacity
-        const uint32_t block = std::exchange(list.room(), EdgeList::kNoBlock);
+        const uint32_t block = allocate(words_of(2 * capacity));
         const uint32_t* from = address(list.block);
         uint32_t* to = address(block);
         for (uint32_t part = 0; part < 3; ++part)
@@ -270,7 +252,7 @@ private:
 
     uint32_t allocate(uint32_t words) {
         uint32_t& free = free_[class_of(words)];
-        if (free != EdgeList::kNoBlock) return std::exchange(free, *address(free));
+        if (free != kNone) return std::exchange(free, *address(free));
         if (pages_.empty() || page_used_ + words > page_size_) new_page(words);
         const uint32_t block = static_cast<uint32_t>((pages_.size() - 1) << kPageBits) | page_used_;
         page_used_ += words;
@@ -300,7 +282,7 @@ private:
     // The first free block of each class; its first word names the next.
     std::array<uint32_t, 33> free_ = [] {
         std::array<uint32_t, 33> none;
-        none.fill(EdgeList::kNoBlock);
+        none.fill(kNone);
         return none;
     }();
 };

@@ -38,17 +38,19 @@ public:
     T& operator[](uint32_t index) noexcept { return *address(index); }
     const T& operator[](uint32_t index) const noexcept { return *address(index); }
 
-    /// Makes sure that `count` elements can be appended. Throws std::bad_alloc; the elements are as they were either way.
-    void reserve(uint32_t count = 1) {
-        while (size_ + count > capacity_) {
+    /// Appends `count` elements with indeterminate values and returns the index of the first.
+    uint32_t append(uint32_t count = 1) {
+        const uint32_t first = size_;
+        const uint32_t end = first + count;
+        while (end > capacity_) {
             const unsigned bits = kFirstBits + chunk_count_;
             chunks_[chunk_count_] = static_cast<T*>(slab::allocate(sizeof(T) << bits));
             ++chunk_count_;
             capacity_ += uint32_t{1} << bits;
         }
+        size_ = end;
+        return first;
     }
-    /// Appends `count` elements with indeterminate values, which were reserved, and returns the index of the first.
-    uint32_t append(uint32_t count = 1) noexcept { return std::exchange(size_, size_ + count); }
 
     uint32_t size() const noexcept { return size_; }
     /// Bytes of memory in use, reserved but unwritten parts included where they are resident.

@@ -168,7 +168,8 @@ void TextDrafter::propose(std::span<Request* const> requests, std::span<const in
     try {
         draft(requests, budgets, least, out);
     } catch (...) {
-        for (Request* request : requests) request->considered_.clear();  // half a draft is nothing to learn from
+        for (size_t i = 0; i < requests.size(); ++i)  // half a draft is nothing to learn from
+            if (budgets[i] > 0 || options_.sam) requests[i]->considered_.clear();
         throw;
     }
 }

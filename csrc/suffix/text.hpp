@@ -4,9 +4,8 @@
 // and by tenant the histories and what was learned, and the corpora. A request holds its tenant and its group, so that neither
 // goes while it runs. Each call locks the drafter.
 //
-// A call that throws has changed nothing. Where memory runs out amid a change of many texts, which nobody can undo, the
-// texts stay sound, but nobody knows how much of them was written: then the drafter refuses every further call but those
-// that weigh it. This file knows nothing of Python.
+// A call that throws has changed nothing. Only where memory runs out amid a change of shared texts, or of many, which nobody
+// can undo, the drafter refuses every further call but those that weigh it. This file knows nothing of Python.
 #pragma once
 
 #include <atomic>

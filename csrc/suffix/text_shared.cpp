@@ -105,7 +105,7 @@ size_t TextDrafter::groups() const {
 }
 
 void TextDrafter::check_integrity() const {
-    const std::lock_guard lock(mutex_);
+    const auto lock = enter();
     for (const auto& [key, group] : groups_) group->automaton.check_integrity();
     for (const auto& [name, tenant] : tenants_) tenant->history.check_integrity();
     for (const Request* request : requests_)

@@ -4,6 +4,7 @@
 // run ends without a failure. After a failure either every further call refuses with a sentence, or nothing has changed: the
 // structure is sound, the same call succeeds now (or is left out), and all that follows is as it is without the failure.
 // Compiled and run by tests/core/test_faults.py.
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -78,6 +79,34 @@ std::string shown(const std::vector<T>& values) {
     std::string out;
     for (const T& value : values) out += std::to_string(value) + " ";
     return out + "| ";
+}
+
+// ---- slabs --------------------------------------------------------------------------------------------------------------
+
+/// Pieces of all sizes are made, with allocations failing, and given back while every allocation would fail: release() is noexcept,
+/// so one that allocates ends the program.
+void test_slab() {
+    std::mt19937 random(0);
+    std::vector<std::pair<void*, size_t>> pieces(4000);
+    for (auto& [memory, bytes] : pieces) {
+        bytes = size_t{1} << (random() % 16);
+        while (!memory) {
+            waiting = random() % 2;
+            try {
+                const Called called;
+                memory = slab::allocate(bytes);
+            } catch (const std::bad_alloc&) {
+            }
+        }
+    }
+    std::shuffle(pieces.begin(), pieces.end(), random);
+    for (const auto& [memory, bytes] : pieces) {
+        waiting = 0;
+        const Called called;
+        slab::release(memory, bytes);
+    }
+    waiting = -1;
+    std::puts("slabs");
 }
 
 // ---- the automaton ------------------------------------------------------------------------------------------------------
@@ -341,6 +370,7 @@ void test_drafter(uint32_t seed, const TextOptions& options, uint32_t lines, uin
 
 int main() {
     setvbuf(stdout, nullptr, _IONBF, 0);
+    test_slab();
     for (uint32_t seed = 0; seed < 3; ++seed) {
         test_automaton(seed, 4, Counting::novelties);
         test_automaton(seed, 100, seed % 2 ? Counting::novelties : Counting::occurrences);

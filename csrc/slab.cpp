@@ -58,6 +58,11 @@ size_t rounded(size_t bytes) {
 
 size_t class_of(size_t size) { return 2 * static_cast<size_t>(std::bit_width(size - 1)) + (std::has_single_bit(size) ? 1 : 0); }
 
+struct Class {  // pieces of one size
+    std::vector<char*> free;
+    size_t made = 0;  // free or in use
+};
+
 struct Region {
     size_t live = 0;  // bytes in use
     size_t used = 0;  // bytes handed out at least once
@@ -67,18 +72,21 @@ class Pool {
 public:
     void* allocate(size_t size) {
         const std::lock_guard lock(mutex_);
-        std::vector<char*>& free = free_[class_of(size)];
+        auto& [free, made] = classes_[class_of(size)];
         char* piece;
         if (!free.empty()) {
             piece = free.back();
             free.pop_back();
         } else {
+            // A place for it to come back to: release() must not fail, so it must not allocate.
+            if (free.capacity() <= made) free.reserve(2 * made + 1);
             if (!newest_ || newest_->used + size > kRegion) {
                 newest_ = new (map(kRegion)) Region;
                 newest_->used = 4096;  // the region's own record, and the pieces stay aligned
             }
             piece = reinterpret_cast<char*>(newest_) + newest_->used;
             newest_->used += size;
+            ++made;
         }
         region_of(piece)->live += size;
         return piece;
@@ -86,14 +94,12 @@ public:
 
     void release(char* piece, size_t size) noexcept {
         const std::lock_guard lock(mutex_);
+        classes_[class_of(size)].free.push_back(piece);  // where there is room for every piece that was made
         Region* region = region_of(piece);
         region->live -= size;
-        if (region->live > 0) {
-            free_[class_of(size)].push_back(piece);
-            return;
-        }
+        if (region->live > 0) return;
         if (region == newest_) newest_ = nullptr;
-        for (auto& free : free_) std::erase_if(free, [region](char* p) { return region_of(p) == region; });
+        for (auto& [free, made] : classes_) made -= std::erase_if(free, [region](char* p) { return region_of(p) == region; });
         munmap(region, kRegion);
     }
 
@@ -104,7 +110,7 @@ private:
 
     std::mutex mutex_;
     Region* newest_ = nullptr;
-    std::array<std::vector<char*>, 64> free_;
+    std::array<Class, 64> classes_;
 };
 
 Pool& pool() {

@@ -13,6 +13,7 @@ namespace foresay::slab {
 
 /// At least `bytes` bytes, aligned to 64, not zeroed. Throws std::bad_alloc. Any thread may call it.
 void* allocate(size_t bytes);
+/// Allocates nothing.
 void release(void* memory, size_t bytes) noexcept;
 
 /// How much of a piece of `bytes` bytes is resident once its first `written` bytes are: small pieces share huge pages, large
@@ -41,7 +42,7 @@ template <class Owner, class T>
 T* scratch(size_t count) {
     thread_local Array<T> memory;
     if (memory.get_deleter().count < count) {
-        memory.reset();
+        memory = {};  // with its size: if there is no memory now, the next call asks again
         memory = make<T>(count);
     }
     return memory.get();

@@ -1,6 +1,7 @@
 // Arrays of numpy or torch that a call reads or writes where they are.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
@@ -15,19 +16,31 @@ struct Exchange {
     int (*borrow)(void* object, nb::dlpack::dltensor* out);  // -1: a Python error is set
 };
 
+/// What is known of a type. Never changed and never freed, so that any thread may read it; the type is held, so that no other
+/// can have its address.
+struct KnownType {
+    PyObject* type;
+    const Exchange* exchange;
+    const KnownType* next;
+};
+
 /// Those of a type, or null. torch offers them; asking a tensor for a capsule instead takes 3 microseconds.
 inline const Exchange* exchange_of(nb::handle type) {
-    static PyObject* known = nullptr;  // held, so that no other type can have its address
-    static const Exchange* found = nullptr;
-    if (type.ptr() == known) return found;
+    // The GIL orders the calls, but asking a type for an attribute may hand it to another thread: entries come whole.
+    static std::atomic<const KnownType*> known = nullptr;
+    constexpr size_t kMost = 8;  // there are two: torch's tensors and parameters
+    size_t count = 0;
+    for (const KnownType* one = known.load(std::memory_order_acquire); one; one = one->next, ++count)
+        if (one->type == type.ptr()) return one->exchange;
     constexpr const char* kName = "dlpack_exchange_api";
     const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
     if (!PyCapsule_IsValid(capsule.ptr(), kName)) return nullptr;
     const auto* table = static_cast<const Exchange*>(PyCapsule_GetPointer(capsule.ptr(), kName));
     if (table->major != 1 || !table->borrow) return nullptr;
-    Py_INCREF(type.ptr());
-    Py_XDECREF(known);
-    known = type.ptr(), found = table;
+    if (count >= kMost) return table;
+    auto* const entry = new KnownType{type.inc_ref().ptr(), table, known.load(std::memory_order_relaxed)};
+    while (!known.compare_exchange_weak(entry->next, entry, std::memory_order_release, std::memory_order_relaxed)) {
+    }
     return table;
 }
 

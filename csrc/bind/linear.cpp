@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "bind/bind.hpp"
-#include "cpu/block.hpp"
+#include "cpu/decoder_layer.hpp"
 #include "bind/borrowed.hpp"
 #include "errors.hpp"
 #include "cpu/linear.hpp"
@@ -101,12 +101,12 @@ void bind_class(nb::module_& m) {
 using Scale = std::pair<nb::object, float>;
 
 /// A copy.
-Block::Norm norm_of(const char* name, const std::optional<Scale>& given) {
+DecoderLayer::Norm norm_of(const char* name, const std::optional<Scale>& given) {
     if (!given) return {};
     const Borrowed weight(name, given->first, false);
     check_dtype(name, weight);
     if (weight.dimensions != 1) throw InputError(std::string(name) + " has the shape " + shape_of(weight) + "; valid is 1 dimension");
-    Block::Norm norm{{}, given->second};
+    DecoderLayer::Norm norm{{}, given->second};
     for (int64_t i = 0; i < weight.shape[0]; ++i) norm.weight.push_back(static_cast<const uint16_t*>(weight.data)[i * weight.strides[0]]);
     return norm;
 }
@@ -115,16 +115,16 @@ void check_contiguous(const char* name, const Rows& rows, size_t width) {
     if (rows.count > 1 && rows.step != static_cast<int64_t>(width)) throw InputError(std::string(name) + " is not contiguous; give one that is");
 }
 
-void bind_block(nb::module_& m) {
+void bind_decoder_layer(nb::module_& m) {
     using Shared = std::shared_ptr<const Linear>;
-    nb::class_<Block>(m, "Block", "A layer of a decoder in one call; see csrc/cpu/block.hpp. Threads may share it.")
-        .def("__init__", [](Block* self, Shared query, Shared key, Shared value, Shared out, Shared gate, Shared up, Shared down, const Scale& attention,
+    nb::class_<DecoderLayer>(m, "DecoderLayer", "A layer of a decoder in one call; see csrc/cpu/decoder_layer.hpp. Threads may share it.")
+        .def("__init__", [](DecoderLayer* self, Shared query, Shared key, Shared value, Shared out, Shared gate, Shared up, Shared down, const Scale& attention,
                             const Scale& mlp, size_t head, const std::optional<Scale>& queries, const std::optional<Scale>& keys) {
-            new (self) Block({std::move(query), std::move(key), std::move(value), std::move(out), std::move(gate), std::move(up), std::move(down),
+            new (self) DecoderLayer({std::move(query), std::move(key), std::move(value), std::move(out), std::move(gate), std::move(up), std::move(down),
                               norm_of("attention_norm", attention), norm_of("mlp_norm", mlp), norm_of("query_norm", queries), norm_of("key_norm", keys)}, head);
         }, "query"_a, "key"_a, "value"_a, "out"_a, "gate"_a, "up"_a, "down"_a, "attention_norm"_a, "mlp_norm"_a, "head"_a,
            "query_norm"_a.none() = nb::none(), "key_norm"_a.none() = nb::none(), "A norm is its weight and eps. Shares the layers, copies the norms.")
-        .def("forward", [](const Block& self, AttentionStep& step, uint32_t layer, nb::handle x, nb::handle cos, nb::handle sin, float scaling,
+        .def("forward", [](const DecoderLayer& self, AttentionStep& step, uint32_t layer, nb::handle x, nb::handle cos, nb::handle sin, float scaling,
                            uint32_t window, uint32_t chunk, uint32_t threads) {
             if (step.dtype() != Dtype::bfloat16) throw InputError("the step is of float32; blocks are of bfloat16");
             const Borrowed given("x", x, true), cosines("cos", cos, false), sines("sin", sin, false);
@@ -142,7 +142,7 @@ void bind_block(nb::module_& m) {
 
 void bind_linear(nb::module_& m) {
     bind_class(m);
-    bind_block(m);
+    bind_decoder_layer(m);
     m.def("rms_norm", [](nb::handle x, nb::handle weight, float eps, nb::handle out, const std::string& level) {
         const Kernels& kernels = level_of(level);
         const Borrowed given("x", x, false), weights("weight", weight, false), written("out", out, true);

@@ -60,12 +60,12 @@ void bind_errors() {
 using Place = std::pair<uint32_t, uint32_t>;
 using Described = std::tuple<uint32_t, uint32_t, int32_t, std::vector<std::pair<int32_t, uint32_t>>>;
 
-/// An automaton together with its sequences, which Python knows by number.
+/// An automaton together with its sequences, which Python knows by number. Refuses every call once an extend has failed.
 class Sequences {
 public:
     explicit Sequences(bool occurrences) : automaton_(occurrences ? Counting::occurrences : Counting::novelties) {}
     uint32_t begin() {
-        sequences_.push_back(automaton_.begin());
+        sequences_.emplace_back() = automaton_.begin();
         return static_cast<uint32_t>(sequences_.size() - 1);
     }
     void extend(uint32_t sequence, const Tokens& tokens) {
@@ -77,18 +77,21 @@ public:
         const nb::gil_scoped_release released;
         for (const int32_t token : values) automaton_.extend(growing, token);
     }
-    uint32_t match_length(uint32_t sequence) { return automaton_.cursor(at(sequence)).length; }
+    uint32_t match_length(uint32_t sequence) { return automaton().cursor(at(sequence)).length; }
     Automaton::Cursor cursor_after(std::span<const int32_t> tokens) const {
         Automaton::Cursor cursor;
-        for (const int32_t token : tokens) automaton_.advance(cursor, token);
+        for (const int32_t token : tokens) automaton().advance(cursor, token);
         return cursor;
     }
     std::optional<Place> place(uint32_t position) const {
         if (position == Automaton::kNoPosition) return std::nullopt;
-        const Automaton::Place place = automaton_.place(position);
+        const Automaton::Place place = automaton().place(position);
         return Place(place.sequence, place.offset);
     }
-    const Automaton& automaton() const { return automaton_; }
+    const Automaton& automaton() const {
+        if (automaton_.broken()) throw StateError("this automaton failed before, amid an extend; expected a new automaton");
+        return automaton_;
+    }
 
 private:
     Automaton::Sequence& at(uint32_t sequence) {

@@ -1,5 +1,5 @@
-// Sampling for Python: keyed noise, choices, weights. Logits, probs and weights are too large to copy: they are read, and
-// weights written, while the GIL is released, so the caller keeps other threads from them. All else is copied first.
+// Sampling for Python: keyed noise, choices, the residual. Logits, probs and the residual are too large to copy: they
+// are read, and the residual written, while the GIL is released, so the caller keeps other threads from them. All else is copied first.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
@@ -9,7 +9,7 @@
 #include "bind/bind.hpp"
 #include "errors.hpp"
 #include "sampling/noise.hpp"
-#include "sampling/weights.hpp"
+#include "sampling/residual.hpp"
 
 using namespace nanobind::literals;
 
@@ -17,11 +17,11 @@ namespace foresay {
 namespace {
 
 using Logits = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Weights = nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Residual = nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Chosen = std::tuple<Array<int32_t>, Array<double>, Array<uint8_t>>;
 
 FloatRows rows_of(const Logits& rows) { return {rows.data(), rows.shape(0), rows.shape(1)}; }
-WeightRows rows_of(const Weights& rows) { return {rows.data(), rows.shape(0), rows.shape(1)}; }
+ResidualRows rows_of(const Residual& rows) { return {rows.data(), rows.shape(0), rows.shape(1)}; }
 
 /// One kind of noise for each token.
 template <double noise(const NoiseKey&, uint32_t)>
@@ -68,8 +68,8 @@ void bind_choices(nb::module_& m) {
     def_choose<uint16_t>(m);
 }
 
-void bind_weights(nb::module_& m) {
-    m.def("weigh", [](const Logits& scores, const Given<int64_t>& rows, const Given<float>& temperatures, const Weights& weights,
+void bind_residual(nb::module_& m) {
+    m.def("weigh", [](const Logits& scores, const Given<int64_t>& rows, const Given<float>& temperatures, const Residual& residual,
                       const Given<int64_t>& walks, uint32_t threads, const std::string& level) {
         const Kernels& kernels = level_of(level);
         const auto sources = copy(rows), targets = copy(walks);
@@ -77,11 +77,11 @@ void bind_weights(nb::module_& m) {
         Weighed out;
         {
             const nb::gil_scoped_release released;
-            out = weigh(rows_of(scores), sources, heats, rows_of(weights), targets, threads, kernels);
+            out = weigh(rows_of(scores), sources, heats, rows_of(residual), targets, threads, kernels);
         }
         return std::tuple(own(std::move(out.totals)), own(std::move(out.statuses)));
-    }, "scores"_a.noconvert(), nb::kw_only(), "rows"_a.noconvert(), "temperatures"_a.noconvert(), "weights"_a.noconvert(),
-       "walks"_a.noconvert(), "threads"_a, "level"_a = "", "Writes into weights. (totals, statuses) of each walk; see csrc/sampling/weights.hpp.");
+    }, "scores"_a.noconvert(), nb::kw_only(), "rows"_a.noconvert(), "temperatures"_a.noconvert(), "residual"_a.noconvert(),
+       "walks"_a.noconvert(), "threads"_a, "level"_a = "", "Writes into the residual. (totals, statuses) of each walk; see csrc/sampling/residual.hpp.");
     m.def("sums", [](const Logits& probs, const Given<int64_t>& rows, uint32_t threads, const std::string& level) {
         const Kernels& kernels = level_of(level);
         const auto sources = copy(rows);
@@ -93,7 +93,7 @@ void bind_weights(nb::module_& m) {
         return std::tuple(own(std::move(out.sums)), own(std::move(out.least)));
     }, "probs"_a.noconvert(), nb::kw_only(), "rows"_a.noconvert(), "threads"_a, "level"_a = "",
        "(sums, least) of each row; a NaN makes the sum NaN.");
-    m.def("subtract", [](const Weights& weights, const Given<int64_t>& walks, const Given<double>& totals, const Logits& probs,
+    m.def("subtract", [](const Residual& residual, const Given<int64_t>& walks, const Given<double>& totals, const Logits& probs,
                          const Given<int64_t>& rows, const Given<double>& sums, uint32_t threads, const std::string& level) {
         const Kernels& kernels = level_of(level);
         const auto targets = copy(walks), sources = copy(rows);
@@ -101,28 +101,28 @@ void bind_weights(nb::module_& m) {
         std::vector<double> out;
         {
             const nb::gil_scoped_release released;
-            out = subtract(rows_of(weights), targets, before, rows_of(probs), sources, divisors, threads, kernels);
+            out = subtract(rows_of(residual), targets, before, rows_of(probs), sources, divisors, threads, kernels);
         }
         return own(std::move(out));
-    }, "weights"_a.noconvert(), nb::kw_only(), "walks"_a.noconvert(), "totals"_a.noconvert(), "probs"_a.noconvert(),
-       "rows"_a.noconvert(), "sums"_a.noconvert(), "threads"_a, "level"_a = "", "Writes into weights. The new totals; see csrc/sampling/weights.hpp.");
-    m.def("draw", [](const Weights& weights, const Given<double>& coins, uint32_t threads, const std::string& level) {
+    }, "residual"_a.noconvert(), nb::kw_only(), "walks"_a.noconvert(), "totals"_a.noconvert(), "probs"_a.noconvert(),
+       "rows"_a.noconvert(), "sums"_a.noconvert(), "threads"_a, "level"_a = "", "Writes into the residual. The new totals; see csrc/sampling/residual.hpp.");
+    m.def("draw", [](const Residual& residual, const Given<double>& coins, uint32_t threads, const std::string& level) {
         const Kernels& kernels = level_of(level);
         const auto chances = copy(coins);
         std::vector<int64_t> out;
         {
             const nb::gil_scoped_release released;
-            out = draw(rows_of(weights), chances, threads, kernels);
+            out = draw(rows_of(residual), chances, threads, kernels);
         }
         return own(std::move(out));
-    }, "weights"_a.noconvert(), "coins"_a.noconvert(), nb::kw_only(), "threads"_a, "level"_a = "", "A token of each row of weights.");
+    }, "residual"_a.noconvert(), "coins"_a.noconvert(), nb::kw_only(), "threads"_a, "level"_a = "", "A token of each row of the residual.");
 }
 
 }  // namespace
 
 void bind_sampling(nb::module_& m) {
     bind_choices(m);
-    bind_weights(m);
+    bind_residual(m);
 }
 
 }  // namespace foresay

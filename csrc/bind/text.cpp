@@ -142,7 +142,12 @@ void bind_drafter(nb::module_& m) {
                 const nb::gil_scoped_release released;
                 self.step(batch.requests, values, bounds, most, least, &out);
             }
-            return packed(std::move(out));
+            try {
+                return packed(std::move(out));
+            } catch (...) {  // the tokens are committed, and the caller cannot know
+                self.fail("out of memory");
+                throw;
+            }
         }, "states"_a, "tokens"_a.noconvert(), "offsets"_a.noconvert(), "budgets"_a, "least"_a = 0.f, "observe() and propose() in one.")
         .def("finish", &TextDrafter::finish, "state"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("text", [](const TextDrafter& self, const Request& state) { return own(self.text(state)); }, "state"_a)

@@ -6,7 +6,7 @@
 #include "cpu/layer_kernel.hpp"
 #include "cpu/linear_kernel.hpp"
 #include "cpu/noise_kernel.hpp"
-#include "cpu/weights_kernel.hpp"
+#include "cpu/residual_kernel.hpp"
 
 namespace foresay {
 
@@ -16,7 +16,7 @@ struct Kernels {
     linear::Kernel linear;
     layer::Kernel layer;
     noise::Kernel noise;
-    weights::Kernel weights;
+    residual::Kernel residual;
 };
 
 extern const Kernels kPlain, kNeon, kAvx2, kAvx512, kAmx;

@@ -18,8 +18,8 @@
 #include "cpu/linear_loops.hpp"
 #endif
 #include "cpu/noise_loops.hpp"
-#include "cpu/weights_loops.hpp"
+#include "cpu/residual_loops.hpp"
 
 const foresay::Kernels foresay::FORESAY_LEVEL = {
-    FORESAY_LEVEL_NAME, attention::kKernel, linear::kKernel, layer::kKernel, noise::kKernel, weights::kKernel,
+    FORESAY_LEVEL_NAME, attention::kKernel, linear::kKernel, layer::kKernel, noise::kKernel, residual::kKernel,
 };

@@ -53,7 +53,7 @@ inline void Automaton::note(Node& node, Token token, uint32_t position) noexcept
 // that every one of them is now followed by it: from the longest on, those that never were get a new edge to the new
 // position; the first that already was decides the new position's own link (by splitting a state, at most one); and from
 // there on the existing edges are counted.
-void Automaton::extend(Sequence& sequence, Token token) {
+inline void Automaton::append(Sequence& sequence, Token token) {
     const uint32_t before = sequence.last;
     const State longest = before == kNoPosition ? kRoot : positions_[before].link;
     State state = longest;
@@ -115,6 +115,16 @@ void Automaton::extend(Sequence& sequence, Token token) {
     } else {
         const Node& here = node(counted);
         sequence.counted = edges_.view(here.edges).targets[edges_.find(here.edges, token)];
+    }
+}
+
+void Automaton::extend(Sequence& sequence, Token token) {
+    if (broken_) throw StateError("this automaton failed before, amid an extend; expected a new automaton");
+    try {
+        append(sequence, token);
+    } catch (...) {
+        broken_ = true;
+        throw;
     }
 }
 
@@ -249,6 +259,7 @@ Automaton::Description Automaton::describe(State state) const {
 }
 
 void Automaton::check_integrity() const {
+    if (broken_) throw std::logic_error("the automaton is broken: an extend of it has failed");
     const auto require = [](bool holds, const char* promise, State state) {
         if (!holds) throw std::logic_error("automaton state " + std::to_string(state) + " breaks: " + promise);
     };

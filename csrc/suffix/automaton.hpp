@@ -69,7 +69,9 @@ public:
 
     Sequence begin();
 
-    /// Appends a token to a sequence. Amortised O(1) link steps; to count occurrences, at most kCounted more.
+    /// Appends a token to a sequence. Amortised O(1) link steps; to count occurrences, at most kCounted more. Throws
+    /// std::bad_alloc or CapacityError. The automaton is broken() then: some states know the token and others do not. (To ask
+    /// for all memory ahead would need a second walk, which makes an extend 5 % slower.)
     void extend(Sequence& sequence, Token token);
 
     /// The longest suffix of the sequence that occurs elsewhere too.
@@ -140,6 +142,9 @@ public:
         uint32_t offset;
     };
     Place place(uint32_t position) const noexcept;
+
+    /// Whether an extend has failed. Then extend() refuses; whoever owns the automaton refuses the rest.
+    bool broken() const noexcept { return broken_; }
 
     uint32_t size() const noexcept { return token_count_; }
     uint32_t inner_states() const noexcept { return nodes_.size(); }
@@ -224,12 +229,14 @@ private:
         return {length, node.total, node.latest_token, edges.size, edges.tokens, edges.counts, edges.targets};
     }
 
+    void append(Sequence& sequence, Token token);
     uint32_t append_position(Sequence& sequence, Token token);
     State split(State from, uint32_t length);
     State counted_suffix(State longest, State guess) noexcept;
     void note(Node& node, Token token, uint32_t position) noexcept;
 
     Counting counting_;
+    bool broken_ = false;
     uint32_t token_count_ = 0;
     uint32_t sequence_count_ = 0;
     uint64_t link_steps_ = 0;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "errors.hpp"
@@ -83,7 +84,8 @@ public:
         return {static_cast<Token>(words[0]), words[capacity], words[2 * capacity]};
     }
 
-    /// Adds an edge that is not there yet, counted once, behind the others. The list's block may move.
+    /// Adds an edge that is not there yet, counted once, behind the others. The list's block may move. Throws std::bad_alloc or
+    /// CapacityError; the list is as it was then.
     void add(EdgeList& list, Token token, uint32_t target) {
         if (list.size == EdgeList::kInline) move_out(list);
         else if (list.size > EdgeList::kInline && list.size == capacity_of(list.size)) grow(list);
@@ -249,12 +251,8 @@ private:
     }
 
     uint32_t allocate(uint32_t words) {
-        std::vector<uint32_t>& free = free_[class_of(words)];
-        if (!free.empty()) {
-            const uint32_t block = free.back();
-            free.pop_back();
-            return block;
-        }
+        uint32_t& free = free_[class_of(words)];
+        if (free != kNone) return std::exchange(free, *address(free));
         if (pages_.empty() || page_used_ + words > page_size_) new_page(words);
         const uint32_t block = static_cast<uint32_t>((pages_.size() - 1) << kPageBits) | page_used_;
         page_used_ += words;
@@ -263,14 +261,14 @@ private:
         return block;
     }
 
-    void release(uint32_t block, uint32_t words) { free_[class_of(words)].push_back(block); }
+    void release(uint32_t block, uint32_t words) noexcept { *address(block) = std::exchange(free_[class_of(words)], block); }
 
     void new_page(uint32_t words) {
         if (pages_.size() >= (size_t{1} << (32 - kPageBits)))
             throw CapacityError("an automaton holds at most 65536 pages of edges; start a new one");
-        const uint32_t wanted = std::min(kPageWords, uint32_t{256} << std::min<size_t>(pages_.size(), 8));
-        page_size_ = std::max(wanted, words);
-        pages_.push_back(slab::make<uint32_t>(page_size_));
+        const uint32_t wanted = std::max(words, std::min(kPageWords, uint32_t{256} << std::min<size_t>(pages_.size(), 8)));
+        pages_.push_back(slab::make<uint32_t>(wanted));
+        page_size_ = wanted;
         page_used_ = 0;
         reserved_words_ += page_size_;
     }
@@ -281,7 +279,12 @@ private:
     uint32_t page_used_ = 0;
     uint32_t page_size_ = 0;
     size_t reserved_words_ = 0;
-    std::array<std::vector<uint32_t>, 33> free_;
+    // The first free block of each class; its first word names the next.
+    std::array<uint32_t, 33> free_ = [] {
+        std::array<uint32_t, 33> none;
+        none.fill(kNone);
+        return none;
+    }();
 };
 
 }  // namespace foresay

@@ -26,6 +26,17 @@ TextDrafter::TextDrafter(const TextOptions& options, std::vector<std::shared_ptr
 
 TextDrafter::~TextDrafter() = default;
 
+std::unique_lock<std::mutex> TextDrafter::enter() const {
+    std::unique_lock lock(mutex_);
+    if (failure_) throw StateError(std::string("this drafter failed before: ") + failure_ + "; expected a new drafter");
+    return lock;
+}
+
+void TextDrafter::fail(const char* reason) noexcept {
+    const std::lock_guard lock(mutex_);
+    failure_ = reason;
+}
+
 void TextDrafter::check(const Request& request) const {
     if (request.owner_ != this) throw StateError("this state was begun by another drafter; use the drafter that began it");
     if (request.finished_) throw StateError("this state is finished; begin a new one");
@@ -45,20 +56,6 @@ void TextDrafter::check_all(std::span<Request* const> requests) {
 
 /// No tenant is not the tenant with the empty name.
 std::string TextDrafter::key_of(const std::optional<std::string>& tenant) { return tenant ? "=" + *tenant : ""; }
-
-Tenant& TextDrafter::tenant_of(const std::string& name) {
-    std::unique_ptr<Tenant>& tenant = tenants_[name];
-    if (!tenant) tenant.reset(new Tenant{History(options_.history_bytes), {}, {}, 0, 0, 0});
-    tenant->used = ++clock_;
-    return *tenant;
-}
-
-Group& TextDrafter::group_of(const std::string& tenant, const std::string& name) {
-    std::unique_ptr<Group>& group = groups_[{tenant, name}];
-    if (!group) group.reset(new Group{Automaton(), 0, 0});
-    group->used = ++clock_;
-    return *group;
-}
 
 std::unique_ptr<Request> TextDrafter::begin(std::span<const Token> prompt, const std::optional<std::string>& group,
                                             const std::optional<std::string>& tenant) {
@@ -83,17 +80,26 @@ std::unique_ptr<Request> TextDrafter::begin(std::span<const Token> prompt, const
         for (const Token token : lead) corpus->advance(cursor, token);
         request->corpora_.push_back(cursor);
     }
-    const std::lock_guard lock(mutex_);
+    const auto lock = enter();
     const std::string owner = key_of(tenant);
-    requests_.insert(request.get());
-    request->tenant_ = &tenant_of(owner);
-    ++request->tenant_->running;
+    // What is not there yet is made in maps of its own: to merge two maps cannot fail.
+    decltype(tenants_) new_tenants;
+    decltype(groups_) new_groups;
+    const auto held = [](auto& known, auto& made, const auto& key, const auto& make) {
+        const auto found = known.find(key);
+        return found != known.end() ? found->second : made.emplace(key, make()).first->second;
+    };
+    request->tenant_ = held(tenants_, new_tenants, owner, [&] { return std::make_shared<Tenant>(options_.history_bytes); });
+    if (group) request->group_ = held(groups_, new_groups, std::pair(owner, *group), [] { return std::make_shared<Group>(); });
+    requests_.insert(request.get());  // a request that ends takes itself out
+    tenants_.merge(new_tenants);
+    groups_.merge(new_groups);
+    request->tenant_->used = ++clock_;
     if (group) {
-        Group& shared = group_of(owner, *group);
-        ++shared.running;
-        request->group_ = &shared;
-        request->group_sequence_ = shared.automaton.begin();
-        for (const Token token : lead) shared.automaton.extend(request->group_sequence_, token);
+        request->group_->used = ++clock_;
+        Automaton& text = request->group_->automaton;
+        request->group_sequence_ = text.begin();
+        change([&] { for (const Token token : lead) text.extend(request->group_sequence_, token); });
     }
     evict();
     return request;
@@ -105,13 +111,14 @@ void TextDrafter::find_bookmarks(Request& request) const {
     std::vector<Bookmark>& marks = request.history_;
     const uint32_t length = static_cast<uint32_t>(request.text_.size()), lead = length - std::min(kLead, length);
     if (request.changes_ != history.changes()) {
-        const std::vector<Bookmark> known = std::move(marks);
-        marks.clear();
+        std::vector<Bookmark> found;
+        found.reserve(history.segments().size());
         for (const auto& segment : history.segments()) {
-            const auto found = std::find_if(known.begin(), known.end(), [&](const Bookmark& mark) { return mark.segment == segment->id; });
-            marks.push_back(found != known.end() ? *found : Bookmark{segment->id, {}, lead});
-            segment->automaton.settle(marks.back().cursor);
+            const auto known = std::find_if(marks.begin(), marks.end(), [&](const Bookmark& mark) { return mark.segment == segment->id; });
+            found.push_back(known != marks.end() ? *known : Bookmark{segment->id, {}, lead});
+            segment->automaton.settle(found.back().cursor);
         }
+        marks = std::move(found);
         request.changes_ = history.changes();
     }
     for (Bookmark& mark : marks)
@@ -156,9 +163,15 @@ void TextDrafter::check_budgets(std::span<Request* const> requests, std::span<co
 
 void TextDrafter::propose(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out) {
     check_budgets(requests, budgets, least);
-    const std::lock_guard lock(mutex_);
+    const auto lock = enter();
     check_all(requests);
-    draft(requests, budgets, least, out);
+    try {
+        draft(requests, budgets, least, out);
+    } catch (...) {
+        for (size_t i = 0; i < requests.size(); ++i)  // half a draft is nothing to learn from
+            if (budgets[i] > 0 || options_.sam) requests[i]->considered_.clear();
+        throw;
+    }
 }
 
 void TextDrafter::draft_by_sam(std::span<Request* const> requests, std::span<const int32_t> budgets, PackedTrees& out) {
@@ -222,18 +235,16 @@ void TextDrafter::check_committed(std::span<Request* const> requests, const Comm
 }
 
 void TextDrafter::finish(Request& request) {
-    const std::lock_guard lock(mutex_);
+    const auto lock = enter();
     check(request);
     if (options_.history && request.publishes_ && request.text_.size() > request.prompt_length_) {
         const size_t lead = std::min<size_t>(kLead, request.prompt_length_);
-        request.tenant_->history.add(std::span(request.text_).subspan(request.prompt_length_ - lead));
+        change([&] { request.tenant_->history.add(std::span(request.text_).subspan(request.prompt_length_ - lead)); });
         request.tenant_->used = ++clock_;
     }
     request.finished_ = true;
-    if (request.group_) --request.group_->running;
-    if (request.tenant_) --request.tenant_->running;
-    request.group_ = nullptr;
-    request.tenant_ = nullptr;
+    request.group_.reset();
+    request.tenant_.reset();
     request.own_.reset();
     request.text_ = {};
     request.considered_ = {};
@@ -242,13 +253,13 @@ void TextDrafter::finish(Request& request) {
 }
 
 std::vector<Token> TextDrafter::text(const Request& request) const {
-    const std::lock_guard lock(mutex_);
+    const auto lock = enter();
     check(request);
     return request.text_;
 }
 
 std::vector<uint8_t> TextDrafter::kinds(const Request& request) const {
-    const std::lock_guard lock(mutex_);
+    const auto lock = enter();
     check(request);
     std::vector<uint8_t> out;
     for (uint32_t n = 1; n < request.considered_.nodes.size(); ++n) out.push_back(request.considered_.nodes[n].kinds);
@@ -258,8 +269,8 @@ std::vector<uint8_t> TextDrafter::kinds(const Request& request) const {
 /// A state that is dropped without finish() publishes nothing.
 void TextDrafter::forget(Request& request) noexcept {
     const std::lock_guard lock(mutex_);
-    if (request.group_) --request.group_->running;
-    if (request.tenant_) --request.tenant_->running;
+    request.group_.reset();
+    request.tenant_.reset();
     requests_.erase(&request);
 }
 

@@ -1,15 +1,18 @@
 // Drafting from text that exists: a request's own, its group's, the history of finished requests, and corpora.
 //
 // A Request owns its own text's automaton and its places in the shared ones; the TextDrafter owns what is shared: groups,
-// and by tenant the histories and what was learned, and the corpora. Each call locks the drafter. A call that refuses its arguments, or finds
-// a corpus file damaged, throws and has changed nothing (running out of memory is beyond that). This file knows nothing of
-// Python.
+// and by tenant the histories and what was learned, and the corpora. A request holds its tenant and its group, so that neither
+// goes while it runs. Each call locks the drafter.
+//
+// A call that throws has changed nothing. Only where memory runs out amid a change of shared texts, or of many, which nobody
+// can undo, the drafter refuses every further call but those that weigh it. This file knows nothing of Python.
 #pragma once
 
 #include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -62,8 +65,8 @@ private:
     uint64_t call_ = 0;        // of the drafter, that it took part in last
     std::atomic<bool> finished_ = false;
     bool publishes_ = true;    // false once its tenant was dropped
-    struct Tenant* tenant_ = nullptr;
-    struct Group* group_ = nullptr;
+    std::shared_ptr<struct Tenant> tenant_;
+    std::shared_ptr<struct Group> group_;
     std::vector<Token> text_;  // prompt and observed tokens
     Considered considered_;    // of the last propose
     std::unique_ptr<Automaton> own_;
@@ -78,7 +81,6 @@ private:
 
 struct Group {
     Automaton automaton;
-    size_t running = 0;
     uint64_t used = 0;  // when last
 
     size_t bytes() const noexcept { return automaton.bytes(); }
@@ -86,11 +88,12 @@ struct Group {
 
 /// Everything that a tenant's requests share: what was written, and what was learned from it.
 struct Tenant {
+    explicit Tenant(size_t history_bytes) : history(history_bytes) {}
+
     History history;
     Calibration calibration;
     TokenLean lean;
     uint64_t lessons = 0;
-    size_t running = 0;
     uint64_t used = 0;
 
     size_t bytes() const noexcept { return sizeof(*this) + history.bytes() + lean.bytes(); }
@@ -103,7 +106,8 @@ public:
 
     std::unique_ptr<Request> begin(std::span<const Token> prompt, const std::optional<std::string>& group,
                                    const std::optional<std::string>& tenant);
-    /// Appends one tree per request to `out`. Requests are unchanged but for what they remember of this call.
+    /// Appends one tree per request to `out`. Requests are unchanged but for what they remember of this call; if it fails, they
+    /// remember no draft.
     void propose(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out);
     /// tokens[offsets[i] .. offsets[i + 1]) were committed to request i.
     void observe(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets);
@@ -115,6 +119,8 @@ public:
     std::vector<uint8_t> kinds(const Request& request) const;  // of source that had seen each node of its last draft: a bit set
     void drop_group(const std::string& group, const std::optional<std::string>& tenant);
     void drop_tenant(const std::string& name);
+    /// Refuses every further call, because of what a change or its caller ran out of.
+    void fail(const char* reason) noexcept;
 
     size_t bytes() const;
     size_t bytes_of(const std::optional<std::string>& tenant) const;  // its history, its groups and its running requests
@@ -130,6 +136,26 @@ private:
     static constexpr size_t kMany = 64;     // requests that are worth more than one thread
     static constexpr uint32_t kLead = 32;  // tokens of the prompt that lead into a shared output
 
+    std::unique_lock<std::mutex> enter() const;
+    /// Does what nobody can undo: if it fails, every further call is refused.
+    template <class Work>
+    void change(Work&& work) {
+        try {
+            work();
+        } catch (const std::bad_alloc&) {
+            failure_ = "out of memory";
+            throw;
+        } catch (const CapacityError&) {
+            failure_ = "a text was too long";
+            throw;
+        } catch (const CorpusError&) {
+            failure_ = "a corpus file was damaged";
+            throw;
+        } catch (...) {
+            failure_ = "an error amid a change";
+            throw;
+        }
+    }
     void check(const Request& request) const;
     void check_all(std::span<Request* const> requests);
     struct Committed {  // tokens[offsets[i] .. offsets[i + 1]) are those of request i
@@ -158,17 +184,17 @@ private:
     void forget(Request& request) noexcept;
     void evict();
     static std::string key_of(const std::optional<std::string>& tenant);
-    Tenant& tenant_of(const std::string& name);
-    Group& group_of(const std::string& tenant, const std::string& name);
 
     TextOptions options_;
     std::vector<std::shared_ptr<const FrozenIndex>> corpora_;
-    std::map<std::pair<std::string, std::string>, std::unique_ptr<Group>> groups_;
-    std::map<std::string, std::unique_ptr<Tenant>> tenants_;
+    // Held by the requests too: what nobody else holds is idle.
+    std::map<std::pair<std::string, std::string>, std::shared_ptr<Group>> groups_;
+    std::map<std::string, std::shared_ptr<Tenant>> tenants_;
     std::unordered_set<Request*> requests_;
     uint64_t turnovers_ = 0;  // requests begun and finished
     uint64_t clock_ = 0;
     uint64_t steps_ = 0;      // calls of observe and step
+    const char* failure_ = nullptr;  // why every further call is refused
     mutable std::mutex mutex_;
 
     // Scratch of the present call.

@@ -4,43 +4,42 @@
 namespace foresay {
 
 void TextDrafter::drop_group(const std::string& group, const std::optional<std::string>& tenant) {
-    const std::lock_guard lock(mutex_);
+    const auto lock = enter();
     const auto found = groups_.find({key_of(tenant), group});
     if (found == groups_.end())
         throw UnknownGroup("group '" + group + "' is not known" + (tenant ? " to tenant '" + *tenant + "'" : "") + "; " +
                            std::to_string(groups_.size()) + " groups are, each from its first begin() until it is dropped");
     for (Request* request : requests_)
-        if (request->group_ == found->second.get()) request->group_ = nullptr;
+        if (request->group_ == found->second) request->group_.reset();
     groups_.erase(found);
 }
 
 void TextDrafter::drop_tenant(const std::string& name) {
-    const std::lock_guard lock(mutex_);
+    const auto lock = enter();
     const std::string tenant = key_of(name);
+    const auto found = tenants_.find(tenant);
+    // Requests that still run need a tenant: they go on with one that knows nothing.
+    const auto afresh = found == tenants_.end() ? nullptr : std::make_shared<Tenant>(options_.history_bytes);
     for (auto it = groups_.begin(); it != groups_.end();) {
         if (it->first.first != tenant) {
             ++it;
             continue;
         }
         for (Request* request : requests_)
-            if (request->group_ == it->second.get()) request->group_ = nullptr;
+            if (request->group_ == it->second) request->group_.reset();
         it = groups_.erase(it);
     }
-    const auto found = tenants_.find(tenant);
-    if (found == tenants_.end()) return;
-    // Requests that still run need a tenant: they go on with one that knows nothing.
-    Tenant& tenant_afresh = *found->second;
-    tenant_afresh.history = History(options_.history_bytes);
-    tenant_afresh.calibration = {};
-    tenant_afresh.lean = {};
-    tenant_afresh.lessons = 0;
+    if (!afresh) return;
+    afresh->used = found->second->used;
     for (Request* request : requests_)
-        if (request->tenant_ == &tenant_afresh) {
+        if (request->tenant_ == found->second) {
+            request->tenant_ = afresh;
             request->history_.clear();
             request->changes_ = UINT64_MAX;
             request->publishes_ = false;
         }
-    if (tenant_afresh.running == 0) tenants_.erase(found);
+    if (afresh.use_count() == 1) tenants_.erase(found);
+    else found->second = afresh;
 }
 
 /// Drops idle groups and idle tenants, least recently used first, until the bounds hold. With many of them the sums are
@@ -51,7 +50,7 @@ void TextDrafter::evict() {
     const auto oldest_idle = [](auto& items) {
         auto oldest = items.end();
         for (auto it = items.begin(); it != items.end(); ++it)
-            if (it->second->running == 0 && (oldest == items.end() || it->second->used < oldest->second->used)) oldest = it;
+            if (it->second.use_count() == 1 && (oldest == items.end() || it->second->used < oldest->second->used)) oldest = it;
         return oldest;
     };
     const auto shrink = [&](auto& items, size_t most_bytes, size_t most_items) {
@@ -87,7 +86,7 @@ size_t TextDrafter::bytes_of(const std::optional<std::string>& name) const {
     for (const auto& [key, group] : groups_)
         if (key.first == found->first) sum += group->bytes();
     for (const Request* request : requests_)
-        if (request->tenant_ == tenant) sum += (request->own_ ? request->own_->bytes() : 0) + request->text_.capacity() * sizeof(Token);
+        if (request->tenant_.get() == tenant) sum += (request->own_ ? request->own_->bytes() : 0) + request->text_.capacity() * sizeof(Token);
     return sum;
 }
 
@@ -106,7 +105,7 @@ size_t TextDrafter::groups() const {
 }
 
 void TextDrafter::check_integrity() const {
-    const std::lock_guard lock(mutex_);
+    const auto lock = enter();
     for (const auto& [key, group] : groups_) group->automaton.check_integrity();
     for (const auto& [name, tenant] : tenants_) tenant->history.check_integrity();
     for (const Request* request : requests_)

@@ -119,7 +119,7 @@ void TextDrafter::step(std::span<Request* const> requests, std::span<const Token
     const Committed committed{tokens, offsets};
     check_committed(requests, committed);
     if (out) check_budgets(requests, budgets, least);
-    const std::lock_guard lock(mutex_);
+    const auto lock = enter();
     check_all(requests);
     for (size_t i = 0; i < requests.size(); ++i)
         if (requests[i]->text_.size() + committed[i].size() > options_.max_tokens)
@@ -131,18 +131,19 @@ void TextDrafter::step(std::span<Request* const> requests, std::span<const Token
             FrozenIndex::Cursor& place = places_.emplace_back(requests[i]->corpora_[c]);
             for (const Token token : committed[i]) corpora_[c]->advance(place, token);
         }
-    for (size_t i = 0; i < requests.size() && !corpora_.empty(); ++i)
-        std::copy_n(places_.begin() + static_cast<ptrdiff_t>(i * corpora_.size()), corpora_.size(), requests[i]->corpora_.begin());
-
     if (requests.size() >= kMany) crew_.call();
-    learn_all(requests, committed);
-    const bool fused = out && chains();
-    for_lanes(requests.size(), fused ? out : nullptr, [&](size_t first, size_t count, size_t lane, PackedTrees* part) {
-        commit_lanes(requests.subspan(first, count), committed, first);
-        if (fused)
-            grow_chains(requests.subspan(first, count), budgets.subspan(first, count), least, {&chain_growers_[lane], count}, *part);
+    change([&] {
+        for (size_t i = 0; i < requests.size() && !corpora_.empty(); ++i)
+            std::copy_n(places_.begin() + static_cast<ptrdiff_t>(i * corpora_.size()), corpora_.size(), requests[i]->corpora_.begin());
+        learn_all(requests, committed);
+        const bool fused = out && chains();
+        for_lanes(requests.size(), fused ? out : nullptr, [&](size_t first, size_t count, size_t lane, PackedTrees* part) {
+            commit_lanes(requests.subspan(first, count), committed, first);
+            if (fused)
+                grow_chains(requests.subspan(first, count), budgets.subspan(first, count), least, {&chain_growers_[lane], count}, *part);
+        });
+        if (out && !fused) draft(requests, budgets, least, *out);
     });
-    if (out && !fused) draft(requests, budgets, least, *out);
 }
 
 }  // namespace foresay

@@ -176,19 +176,21 @@ def choose(logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), or
 def choose(logits: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', device='cpu', writable=False)], *, temperatures: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], seeds: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], stream: int, offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], gates: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], threads: int, level: str = '') -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.float64], dict(shape=(None,))], Annotated[NDArray[numpy.uint8], dict(shape=(None,))]]:
     """(chosen, values, statuses) of each row; see csrc/sampling/noise.hpp."""
 
-def weigh(scores: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], *, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], temperatures: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], weights: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu')], walks: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], threads: int, level: str = '') -> tuple[Annotated[NDArray[numpy.float64], dict(shape=(None,))], Annotated[NDArray[numpy.uint8], dict(shape=(None,))]]:
+def weigh(scores: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], *, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], temperatures: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], residual: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu')], walks: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], threads: int, level: str = '') -> tuple[Annotated[NDArray[numpy.float64], dict(shape=(None,))], Annotated[NDArray[numpy.uint8], dict(shape=(None,))]]:
     """
-    Writes into weights. (totals, statuses) of each walk; see csrc/sampling/weights.hpp.
+    Writes into the residual. (totals, statuses) of each walk; see csrc/sampling/residual.hpp.
     """
 
 def sums(probs: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], *, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], threads: int, level: str = '') -> tuple[Annotated[NDArray[numpy.float64], dict(shape=(None,))], Annotated[NDArray[numpy.float32], dict(shape=(None,))]]:
     """(sums, least) of each row; a NaN makes the sum NaN."""
 
-def subtract(weights: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu')], *, walks: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], totals: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], probs: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], sums: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], threads: int, level: str = '') -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
-    """Writes into weights. The new totals; see csrc/sampling/weights.hpp."""
+def subtract(residual: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu')], *, walks: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], totals: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], probs: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], sums: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], threads: int, level: str = '') -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
+    """
+    Writes into the residual. The new totals; see csrc/sampling/residual.hpp.
+    """
 
-def draw(weights: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu')], coins: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], *, threads: int, level: str = '') -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
-    """A token of each row of weights."""
+def draw(residual: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu')], coins: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], *, threads: int, level: str = '') -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+    """A token of each row of the residual."""
 
 class Kv:
     """
@@ -262,9 +264,9 @@ class Linear:
         x [..., rows, ins] into out [..., rows, outs], contiguous; bfloat16 or its bits as uint16.
         """
 
-class Block:
+class DecoderLayer:
     """
-    A layer of a decoder in one call; see csrc/cpu/block.hpp. Threads may share it.
+    A layer of a decoder in one call; see csrc/cpu/decoder_layer.hpp. Threads may share it.
     """
 
     def __init__(self, query: Linear, key: Linear, value: Linear, out: Linear, gate: Linear, up: Linear, down: Linear, attention_norm: tuple[object, float], mlp_norm: tuple[object, float], head: int, query_norm: tuple[object, float] | None = None, key_norm: tuple[object, float] | None = None) -> None:

@@ -34,7 +34,8 @@ class TokenTypeError(InputError, TypeError):
 
 
 class StateError(InputError):
-    """A state was used after `finish`, or is no state of the drafter it was given to."""
+    """A state was used after `finish`, or is no state of the drafter it was given to; or that
+    drafter ran out of memory before, amid a change."""
 
 
 class UnknownGroup(InputError, KeyError):

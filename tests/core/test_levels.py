@@ -36,14 +36,14 @@ def results(level: str = "") -> dict[str, str]:
     left = np.empty((8, 8), np.uint16)
     layer.multiply(np.concatenate([bits[::-1], bits[::-1] ^ 0x8000], axis=1), left)
     found["linear"] = (left,)
-    weights = np.empty(floats.shape)
-    found["weights"] = (
-        weights,
+    residual = np.empty(floats.shape)
+    found["residual"] = (
+        residual,
         *_core.weigh(
             floats,
             rows=rows,
             temperatures=np.full(8, 0.7, np.float32),
-            weights=weights,
+            residual=residual,
             walks=rows,
             threads=1,
             level=level,
@@ -119,7 +119,7 @@ def test_levels_are_told_apart() -> None:
     for level in LEVELS[:-1]:
         found = results(level)
         assert found["attention"] != plain["attention"]
-        assert found["weights"] != plain["weights"]
+        assert found["residual"] != plain["residual"]
         assert (found["linear"] != plain["linear"]) == (level == "amx")
 
 
@@ -166,7 +166,7 @@ def test_one_product_is_of_one_level() -> None:
     square = np.ones((32, 32), np.uint16)
     norm = (np.ones(32, np.uint16), 1e-5)
     layers = [_core.Linear(square, None, level) for level in (*LEVELS[:1], *LEVELS[1:2] * 6)]
-    block = _core.Block(*layers, norm, norm, 16)  # type: ignore[call-arg, arg-type]
+    block = _core.DecoderLayer(*layers, norm, norm, 16)  # type: ignore[call-arg, arg-type]
     step = _core.AttentionStep([_core.Kv([(2, 16, 16)], "bfloat16")], ints(0, 1), ints(-1))
     turns = np.zeros((1, 16), np.uint16)
     with pytest.raises(InputError, match=f"^a layer is laid out for {LEVELS[1]}, another for"):

@@ -1,12 +1,12 @@
 """The three ways in which the core uses threads, and what threads of Python share. `make tsan` runs
 this file under the thread sanitizer.
 
-1. A team (csrc/cpu/team.hpp) for attention, linear layers and whole blocks: OpenMP's if the
+1. A team (csrc/cpu/team.hpp) for attention, linear layers and decoder layers: OpenMP's if the
    process has one, else threads of our own for each call.
 2. A crew (csrc/suffix/crew.hpp) for the steps of a drafter: threads that are kept, and take pieces.
-3. Threads that live for one call (csrc/parallel.hpp), for choices, weights and corpus files.
+3. Threads that live for one call (csrc/parallel.hpp), for choices, the residual and corpus files.
 
-And whoever calls has released the GIL: layers, blocks and corpora may be shared by threads that do,
+And whoever calls has released the GIL: layers and corpora may be shared by threads that do,
 drafters lock themselves.
 """
 
@@ -58,14 +58,14 @@ def team(request: pytest.FixtureRequest) -> None:
         ctypes.CDLL(found, ctypes.RTLD_GLOBAL)
 
 
-def block(level: str) -> _core.Block:
+def block(level: str) -> _core.DecoderLayer:
     square = [_core.Linear(bits(i, WIDTH, WIDTH), None, level) for i in range(4)]
     up, down = _core.Linear(bits(8, 512, WIDTH), None, level), bits(9, WIDTH, 512)
     norm = (bits(10, WIDTH), 1e-5)
-    return _core.Block(*square, up, up, _core.Linear(down, None, level), norm, norm, HEAD)  # type: ignore[call-arg, arg-type]
+    return _core.DecoderLayer(*square, up, up, _core.Linear(down, None, level), norm, norm, HEAD)  # type: ignore[call-arg, arg-type]
 
 
-def layer(block: _core.Block, level: str, threads: int) -> bytes:
+def layer(block: _core.DecoderLayer, level: str, threads: int) -> bytes:
     """Two steps of two texts through a block: many rows, then few rows that see many."""
     kvs = [_core.Kv([(WIDTH // HEAD, HEAD, HEAD)], "bfloat16") for _ in range(2)]
     found = []
@@ -157,13 +157,13 @@ def chosen(threads: int) -> list[bytes]:
             threads=threads,
         )
     ]
-    weights, probs = np.empty(logits.shape), np.abs(logits)
+    residual, probs = np.empty(logits.shape), np.abs(logits)
     totals, statuses = _core.weigh(
-        logits, rows=numbers, temperatures=warm, weights=weights, walks=numbers, threads=threads
+        logits, rows=numbers, temperatures=warm, residual=residual, walks=numbers, threads=threads
     )
     sums, least = _core.sums(probs, rows=numbers, threads=threads)
     left = _core.subtract(
-        weights,
+        residual,
         walks=numbers,
         totals=totals,
         probs=probs,
@@ -171,8 +171,8 @@ def chosen(threads: int) -> list[bytes]:
         sums=sums,
         threads=threads,
     )
-    drawn = _core.draw(weights, np.linspace(0, 0.99, rows), threads=threads)
-    arrays: Sequence[Any] = [*found, totals, statuses, sums, least, left, drawn, weights]
+    drawn = _core.draw(residual, np.linspace(0, 0.99, rows), threads=threads)
+    arrays: Sequence[Any] = [*found, totals, statuses, sums, least, left, drawn, residual]
     return [array.tobytes() for array in arrays]
 
 
@@ -200,3 +200,51 @@ def test_threads_of_python_call_at_once(tmp_path: Path) -> None:
         return chosen(1 + i)
 
     assert at_once(3, work) == [chosen(1)] * 3
+
+
+# ---- arrays of other libraries -------------------------------------------------------------------
+
+
+class Exchange(ctypes.Structure):
+    """csrc/bind/borrowed.hpp has the same."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint32 * 2),
+        ("others", ctypes.c_void_p * 4),
+        ("borrow", ctypes.c_void_p),
+    )
+
+
+def test_threads_that_ask_many_types_for_their_exchange() -> None:
+    """Each type is asked through its own functions, whoever else asks for another just then."""
+    asked: list[tuple[int, int]] = []
+    kept: list[object] = []
+    capsule = ctypes.pythonapi.PyCapsule_New
+    capsule.restype = ctypes.py_object
+    capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    name = b"dlpack_exchange_api"
+    signature = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
+
+    def offering(number: int) -> type:
+        def borrow(given: Any, _: object) -> int:
+            asked.append((number, given.number))
+            return -1  # a tensor without memory
+
+        function = signature(borrow)
+        table = Exchange((1, 3), (None,) * 4, ctypes.cast(function, ctypes.c_void_p))
+        kept.extend([function, table])
+        offer = capsule(ctypes.addressof(table), name, None)
+        members = {"number": number, "__dlpack_c_exchange_api__": offer}
+        return type(f"Tensor{number}", (), members)
+
+    types = [offering(number) for number in range(24)]
+    kept.append(name)
+
+    def ask(thread: int) -> None:
+        for turn in range(200):
+            tensor = types[(turn * (thread + 1)) % len(types)]()
+            with pytest.raises(TypeError, match="not on the CPU"):
+                _core.rms_norm(tensor, tensor, 1e-5, tensor)
+
+    at_once(8, ask)
+    assert len(asked) == 1600 and all(table == given for table, given in asked)

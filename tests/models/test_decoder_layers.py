@@ -110,7 +110,7 @@ def test_wrong_parts_and_arrays_are_refused() -> None:
 
     wide, norm = np.ones(32, np.uint16), (np.ones(32, np.uint16), 1e-5)
     square, up, down = linear(32, 32), linear(48, 32), linear(32, 48)
-    _core.Block(square, square, square, square, up, up, down, norm, norm, 16)
+    _core.DecoderLayer(square, square, square, square, up, up, down, norm, norm, 16)
     for parts, said in (
         ((square, square, square, square, up, up, down, norm, norm, 15), "even"),
         ((square, square, square, square, up, up, down, norm, norm, 0), "even"),
@@ -121,11 +121,11 @@ def test_wrong_parts_and_arrays_are_refused() -> None:
         ((square, square, square, square, up, up, down, norm, norm, 16, norm), "norm of a head"),
     ):
         with pytest.raises(InputError, match=said):
-            _core.Block(*parts)
+            _core.DecoderLayer(*parts)
     with pytest.raises(TypeError):
-        _core.Block(None, square, square, square, up, up, down, norm, norm, 16)  # type: ignore
+        _core.DecoderLayer(None, square, square, square, up, up, down, norm, norm, 16)  # type: ignore
 
-    block = _core.Block(square, square, square, square, up, up, down, norm, norm, 16)
+    block = _core.DecoderLayer(square, square, square, square, up, up, down, norm, norm, 16)
     kv = _core.Kv([(2, 16, 16)], "bfloat16")
     step = _core.AttentionStep([kv], np.array([0, 3], np.int32), np.array([-1, 0, 1], np.int32))
     x, turns = np.zeros((3, 32), np.uint16), np.zeros((3, 16), np.uint16)

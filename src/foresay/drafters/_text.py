@@ -53,7 +53,8 @@ def _check_name(name: str, value: object, *, needed: bool = False) -> None:
 class TextDrafter:
     """Drafts from text that exists. Threads may share one; each call locks it.
 
-    A call that refuses its arguments, or finds a corpus file damaged, has changed nothing.
+    A call that raises has changed nothing; only after a MemoryError amid a change, which nobody can
+    undo, does every further call raise StateError.
     """
 
     wants = Wants()

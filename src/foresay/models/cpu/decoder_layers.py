@@ -51,10 +51,10 @@ class CoreDecoderLayer(nn.Module):
         """
         self.core = self._built()
 
-    def _built(self) -> _core.Block:
+    def _built(self) -> _core.DecoderLayer:
         attention: Any = self.self_attn
         mlp: Any = self.mlp
-        return _core.Block(
+        return _core.DecoderLayer(
             attention.q_proj.core,
             attention.k_proj.core,
             attention.v_proj.core,

@@ -61,13 +61,13 @@ def rejection(
     candidate = rows.first_child[row]  # the row that it tries next
     attempt = np.zeros(len(asks), np.int64)
     own = np.zeros(len(asks), np.int64)
-    left: _Left
+    left: _Residual
     best: Literal["core", "torch"] = "core" if logits.device.type == "cpu" else "torch"
     if known_kernel(kernel or best, logits, ("core", "torch")) == "core":
-        left = _LeftInCore(logits, rows, asks, threads)
+        left = _ResidualInCore(logits, rows, asks, threads)
     else:
         shape, device = (len(asks), logits.shape[1]), logits.device
-        left = _Left(logits, rows, asks, torch.empty(shape, dtype=torch.float64, device=device))
+        left = _Residual(logits, rows, asks, torch.empty(shape, dtype=torch.float64, device=device))
     status = left.enter(np.arange(len(asks)), row)
     failures = failures_of(status, asks)
     candidate[list(failures)] = -1
@@ -107,13 +107,13 @@ def rejection(
 _NO_LAW = "a drafted token has probs that cannot draw it, or that are no law"
 
 
-class _Left:
-    """What is left of the target's law in the row where each request's walk is: weights [B, V] in
-    float64, which need not sum to 1, and their totals. All methods but `share` and `draw` mutate.
+class _Residual:
+    """What is left of the target's law in the row where each request's walk is: float64 [B, V],
+    rows that need not sum to 1, and their totals. All methods but `share` and `draw` mutate.
     """
 
-    def __init__(self, logits: Tensor, rows: Rows, asks: AskBatch, weights: Tensor) -> None:
-        self.logits, self.rows, self.asks, self.weights = logits, rows, asks, weights
+    def __init__(self, logits: Tensor, rows: Rows, asks: AskBatch, residual: Tensor) -> None:
+        self.logits, self.rows, self.asks, self.residual = logits, rows, asks, residual
         self.totals = np.ones(len(asks))
 
     def enter(self, walks: Longs, which: Longs) -> NDArray[np.uint8]:
@@ -133,21 +133,21 @@ class _Left:
         weights = law.weights(given, top)
         if status.any():
             weights[status != RowStatus.GOOD] = 1
-        self.weights.index_copy_(0, torch.as_tensor(walks, device=top.device), weights)
+        self.residual.index_copy_(0, torch.as_tensor(walks, device=top.device), weights)
         self.totals[walks] = weights.sum(dim=-1).cpu().numpy()
         return status.cpu().numpy()
 
     def share(self, walks: Longs, tokens: Longs) -> Doubles:
         """The chance of a token of each walk."""
-        found: Doubles = self.weights[walks, tokens].cpu().numpy() / self.totals[walks]
+        found: Doubles = self.residual[walks, tokens].cpu().numpy() / self.totals[walks]
         return found
 
     def drop(self, walks: Longs, tokens: Longs) -> None:
         """The residual after rejected tokens that were chosen. Where rounding would leave nothing,
         all stays."""
-        totals = self.totals[walks] - self.weights[walks, tokens].cpu().numpy()
+        totals = self.totals[walks] - self.residual[walks, tokens].cpu().numpy()
         some = totals > 0
-        self.weights[walks[some], tokens[some]] = 0
+        self.residual[walks[some], tokens[some]] = 0
         self.totals[walks[some]] = totals[some]
 
     def subtract(self, walks: Longs, probs: Floats, nodes: Longs, sums: Doubles) -> None:
@@ -155,24 +155,24 @@ class _Left:
         sums."""
         if not len(walks):
             return
-        q = torch.from_numpy(probs[nodes]).to(self.weights.device).double()
+        q = torch.from_numpy(probs[nodes]).to(self.residual.device).double()
         q *= torch.as_tensor(self.totals[walks] / sums, device=q.device)[:, None]
-        rest = torch.sub(self.weights[walks], q, out=q).clamp_(min=0)
+        rest = torch.sub(self.residual[walks], q, out=q).clamp_(min=0)
         totals = rest.sum(dim=-1).cpu().numpy()
         some = totals > 0
-        self.weights[walks[some]] = rest[torch.from_numpy(some)]
+        self.residual[walks[some]] = rest[torch.from_numpy(some)]
         self.totals[walks[some]] = totals[some]
 
     def draw(self, coins: Doubles) -> Longs:
         """A token of each walk."""
-        sums = self.weights.cumsum(dim=-1)
+        sums = self.residual.cumsum(dim=-1)
         goal = torch.as_tensor(coins, device=sums.device)[:, None] * sums[:, -1:]
         drawn: Longs = torch.searchsorted(sums, goal, right=True)[:, 0].cpu().numpy()
         return drawn
 
 
-class _LeftInCore(_Left):
-    """The same by the core, which writes into the weights where they are."""
+class _ResidualInCore(_Residual):
+    """The same by the core, which writes into the residual where it is."""
 
     def __init__(self, logits: Tensor, rows: Rows, asks: AskBatch, threads: int) -> None:
         # numpy asks for large pages, torch does not: many times fewer page faults.
@@ -186,7 +186,7 @@ class _LeftInCore(_Left):
             given.values.float().numpy(),
             rows=np.arange(len(which)) if given.places is None else given.places,
             temperatures=given.temperatures.numpy(),
-            weights=self.array,
+            residual=self.array,
             walks=walks,
             threads=self.threads,
         )

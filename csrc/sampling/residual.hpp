@@ -1,4 +1,4 @@
-// What is left of the target's law while drafted tokens are tried: rows of float64 weights that need not sum to 1.
+// What is left of the target's law while drafted tokens are tried: rows of float64 that need not sum to 1.
 //
 // The CPU's half of src/foresay/sampling/batched/rejection.py. Each function works on rows in parallel, and each row's
 // result depends on that row alone: sums go over a fixed number of lanes, which are folded in a fixed order, so neither
@@ -25,7 +25,7 @@ struct FloatRows {
 };
 
 /// One row for each walk, [count, width]. Borrowed; written to.
-struct WeightRows {
+struct ResidualRows {
     double* values;
     size_t count, width;
 };
@@ -35,12 +35,12 @@ struct Weighed {
     std::vector<uint8_t> statuses;  // RowStatus
 };
 
-/// The laws of `rows` of the scores, into `walks` of the weights: shares of the likeliest token's chance,
+/// The laws of `rows` of the scores, into `walks` of the residual: shares of the likeliest token's chance,
 /// exp(score / temperature - top / temperature), where the quotients are rounded to float32. Temperature 0: all on the first
-/// highest token. Scores are judged after the division, NaN before +inf; where they are no law, all weights are 1.
+/// highest token. Scores are judged after the division, NaN before +inf; where they are no law, the whole row is 1.
 /// The exponential is right to 2 units in the last place, and 0 below the smallest normal number.
 Weighed weigh(const FloatRows& scores, std::span<const int64_t> rows, std::span<const float> temperatures,
-              const WeightRows& weights, std::span<const int64_t> walks, uint32_t threads, const Kernels& level);
+              const ResidualRows& residual, std::span<const int64_t> walks, uint32_t threads, const Kernels& level);
 
 struct Sums {
     std::vector<double> sums;
@@ -49,13 +49,13 @@ struct Sums {
 
 Sums sums(const FloatRows& probs, std::span<const int64_t> rows, uint32_t threads, const Kernels& level);
 
-/// Leaves max(0, weight - prob * (total / sum)) of `walks`, whose weights had these totals, less `rows` of the probs, which
+/// Leaves max(0, residual - prob * (total / sum)) of `walks`, whose rows had these totals, less `rows` of the probs, which
 /// have these sums. Where nothing would be left, all stays as it is. Returns the new totals.
-std::vector<double> subtract(const WeightRows& weights, std::span<const int64_t> walks, std::span<const double> totals,
+std::vector<double> subtract(const ResidualRows& residual, std::span<const int64_t> walks, std::span<const double> totals,
                              const FloatRows& probs, std::span<const int64_t> rows, std::span<const double> sums, uint32_t threads, const Kernels& level);
 
-/// Of each row the first token at which the running sum of the weights exceeds coin * total; never one of weight 0.
-/// Throws InputError for coins outside [0, 1), and for weights that do not sum to a positive finite number.
-std::vector<int64_t> draw(const WeightRows& weights, std::span<const double> coins, uint32_t threads, const Kernels& level);
+/// Of each row the first token at which the running sum of the residual exceeds coin * total; never one where it
+/// is 0. Throws InputError for coins outside [0, 1), and for rows that do not sum to a positive finite number.
+std::vector<int64_t> draw(const ResidualRows& residual, std::span<const double> coins, uint32_t threads, const Kernels& level);
 
 }  // namespace foresay

@@ -1,4 +1,4 @@
-#include "cpu/block.hpp"
+#include "cpu/decoder_layer.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -35,7 +35,7 @@ void check_size(const char* name, size_t given, size_t wanted) {
 
 }  // namespace
 
-Block::Block(Parts parts, size_t head) : parts_(std::move(parts)), head_(head) {
+DecoderLayer::DecoderLayer(Parts parts, size_t head) : parts_(std::move(parts)), head_(head) {
     const Parts& p = parts_;
     for (const Linear* layer : {p.query.get(), p.key.get(), p.value.get(), p.out.get(), p.gate.get(), p.up.get(), p.down.get()})
         if (!layer) throw InputError("a linear layer is None; all seven are needed");
@@ -53,11 +53,11 @@ Block::Block(Parts parts, size_t head) : parts_(std::move(parts)), head_(head) {
         if (!norm->weight.empty()) check_size("the norm of a head", norm->weight.size(), head);
 }
 
-void Block::forward(AttentionStep& step, const Place& place, uint16_t* x, size_t rows) const {
+void DecoderLayer::forward(AttentionStep& step, const Place& place, uint16_t* x, size_t rows) const {
     const auto& [query, key, value, out, gate, up, down, before_attention, before_mlp, of_queries, of_keys] = parts_;
     const layer::Kernel& kernel = query->level().layer;
     const size_t queries = query->outs(), keys = key->outs(), inner = gate->outs(), heads = queries / head_, key_heads = keys / head_;
-    uint16_t* const normed = slab::scratch<Block, uint16_t>(rows * (width() + std::max(2 * queries + 2 * keys, inner)));
+    uint16_t* const normed = slab::scratch<DecoderLayer, uint16_t>(rows * (width() + std::max(2 * queries + 2 * keys, inner)));
     uint16_t* const q = normed + rows * width();
     uint16_t *const k = q + rows * queries, *const v = k + rows * keys, *const seen = v + rows * keys, *const between = q;
     const auto norm_rows = [&](const Norm& norm) {

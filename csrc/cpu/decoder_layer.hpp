@@ -16,7 +16,7 @@
 
 namespace foresay {
 
-class Block {
+class DecoderLayer {
 public:
     /// A norm's weight, or nothing: no norm.
     struct Norm {
@@ -37,7 +37,7 @@ public:
     };
 
     /// `head` is the width of a head, an even number. Throws InputError for parts that do not fit each other.
-    Block(Parts parts, size_t head);
+    DecoderLayer(Parts parts, size_t head);
 
     size_t width() const noexcept { return parts_.query->ins(); }
     size_t head() const noexcept { return head_; }

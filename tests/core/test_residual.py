@@ -35,26 +35,26 @@ def longs(values: Sequence[int] | range) -> NDArray[np.int64]:
 
 
 def weigh(scores: Floats, temperature: float | Sequence[float] = 1.0, threads: int = 1) -> Weighed:
-    """Every row into the weights of the same number."""
-    weights, all_rows = np.full(scores.shape, -7.0), np.arange(len(scores))
+    """Every row into that of the same number."""
+    residual, all_rows = np.full(scores.shape, -7.0), np.arange(len(scores))
     totals, statuses = _core.weigh(
         scores,
         rows=all_rows,
         temperatures=np.full(len(scores), temperature, np.float32),
-        weights=weights,
+        residual=residual,
         walks=all_rows,
         threads=threads,
         level=LEVEL,
     )
-    return weights, totals, statuses.tolist()
+    return residual, totals, statuses.tolist()
 
 
 def subtract(
-    weights: Doubles, probs: Floats, totals: Doubles, sums: Doubles, threads: int = 1
+    residual: Doubles, probs: Floats, totals: Doubles, sums: Doubles, threads: int = 1
 ) -> Doubles:
-    everything = np.arange(len(weights))
+    everything = np.arange(len(residual))
     return _core.subtract(
-        weights,
+        residual,
         walks=everything,
         totals=totals,
         probs=probs,
@@ -89,13 +89,13 @@ def assert_close(found: Doubles, expected: Doubles) -> None:
 
 @pytest.mark.parametrize("scale", [0, 1e-42, 1e-3, 1, 30, 300, 1e30])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_weights_are_the_naive_ones(width: int, scale: float) -> None:
+def test_the_residual_is_the_naive_one(width: int, scale: float) -> None:
     temperatures = [0, 0.001, 0.3, 1, 1.7, 50] if scale < 1e30 else [0, 0.3, 1, 1.7, 50]
     for temperature in temperatures:
         rows = normal(width, 3, width, scale=scale)
-        weights, totals, statuses = weigh(rows, temperature)
+        residual, totals, statuses = weigh(rows, temperature)
         assert statuses == [GOOD] * 3
-        for row, found, total in zip(rows, weights, totals, strict=True):
+        for row, found, total in zip(rows, residual, totals, strict=True):
             assert_close(found, naive(row, temperature))
             assert found.max() == 1
             np.testing.assert_allclose(total, found.sum(), rtol=1e-14)
@@ -117,24 +117,24 @@ def test_the_exponential_over_its_whole_range() -> None:
         ).astype(np.float32)
         row = np.minimum(rows + np.float32(top), np.float32(top))
         assert row.max() == np.float32(top)
-        weights, _, _ = weigh(row[None])
-        assert_close(weights[0], naive(row, 1))
-        assert (weights[0][row < -1e3] == 0).all() or top > 1000
-        assert (weights[0][row - np.float32(top) > -708] > 0).all()
+        residual, _, _ = weigh(row[None])
+        assert_close(residual[0], naive(row, 1))
+        assert (residual[0][row < -1e3] == 0).all() or top > 1000
+        assert (residual[0][row - np.float32(top) > -708] > 0).all()
 
 
 def test_minus_infinity_weighs_nothing() -> None:
     row = np.array([[-np.inf, 2, -np.inf, 1]], np.float32)
     for temperature in (0, 0.5, 1):
-        weights, _, statuses = weigh(row, temperature)
-        assert statuses == [GOOD] and (weights[0, [0, 2]] == 0).all() and weights[0, 1] == 1
+        residual, _, statuses = weigh(row, temperature)
+        assert statuses == [GOOD] and (residual[0, [0, 2]] == 0).all() and residual[0, 1] == 1
 
 
 def test_greedy_is_the_first_of_equals() -> None:
     row = np.zeros((1, 1000), np.float32)
     row[0, [130, 131, 600]] = 2
-    weights, totals, _ = weigh(row, 0.0)
-    assert np.flatnonzero(weights[0]).tolist() == [130] and weights[0, 130] == totals[0] == 1
+    residual, totals, _ = weigh(row, 0.0)
+    assert np.flatnonzero(residual[0]).tolist() == [130] and residual[0, 130] == totals[0] == 1
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -146,9 +146,9 @@ def test_bad_rows_are_told_apart(width: int, temperature: float) -> None:
         rows[1, place] = np.inf
         rows[2] = -np.inf
         rows[4, (place + 1) % width] = np.inf if width > 1 else np.nan
-        weights, totals, statuses = weigh(rows, temperature)
+        residual, totals, statuses = weigh(rows, temperature)
         assert statuses == [NAN, INFINITE, EMPTY, GOOD, NAN]
-        assert (weights[[0, 1, 2, 4]] == 1).all()
+        assert (residual[[0, 1, 2, 4]] == 1).all()
         assert (totals[[0, 1, 2, 4]] == width).all()
 
 
@@ -158,18 +158,18 @@ def test_scores_are_judged_after_the_division() -> None:
 
 
 def test_only_the_walks_that_are_named_are_written() -> None:
-    scores, weights = normal(0, 6, 40), np.full((4, 40), -7.0)
+    scores, residual = normal(0, 6, 40), np.full((4, 40), -7.0)
     totals, _ = _core.weigh(
         scores,
         rows=longs([5, 2]),
         temperatures=np.ones(2, np.float32),
-        weights=weights,
+        residual=residual,
         walks=longs([3, 0]),
         threads=2,
         level=LEVEL,
     )
     expected = weigh(scores)
-    assert (weights[[3, 0]] == expected[0][[5, 2]]).all() and (weights[1:3] == -7).all()
+    assert (residual[[3, 0]] == expected[0][[5, 2]]).all() and (residual[1:3] == -7).all()
     assert (totals == expected[1][[5, 2]]).all()
 
 
@@ -204,47 +204,47 @@ def test_the_least_floats_are_counted() -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_what_is_left_is_the_naive_rest(width: int) -> None:
     rng = np.random.default_rng(width)
-    weights = rng.integers(0, 50, (20, width)).astype(np.float64)  # whole numbers: all is exact
+    residual = rng.integers(0, 50, (20, width)).astype(np.float64)  # whole numbers: all is exact
     probs = rng.integers(0, 50, (20, width)).astype(np.float32)
-    weights[0], probs[1], weights[2] = 0, 0, 1.5 * probs[2]
-    weights[3, :-1] = 0  # the rest is in the last token, if anywhere
+    residual[0], probs[1], residual[2] = 0, 0, 1.5 * probs[2]
+    residual[3, :-1] = 0  # the rest is in the last token, if anywhere
     totals, sums = 2 * probs.sum(axis=1, dtype=np.float64), probs.sum(axis=1, dtype=np.float64)
     sums[sums == 0] = 1
-    rest = np.maximum(weights - probs * (totals / sums)[:, None], 0)
+    rest = np.maximum(residual - probs * (totals / sums)[:, None], 0)
     some = rest.sum(axis=1) > 0
-    expected = np.where(some[:, None], rest, weights)
-    new = subtract(weights, probs, totals, sums, threads=3)
-    np.testing.assert_array_equal(weights, expected)
+    expected = np.where(some[:, None], rest, residual)
+    new = subtract(residual, probs, totals, sums, threads=3)
+    np.testing.assert_array_equal(residual, expected)
     np.testing.assert_array_equal(new, np.where(some, rest.sum(axis=1), totals))
 
 
 def test_what_is_left_of_laws() -> None:
     scores = normal(1, 4, 3000, scale=2)
     probs = np.exp(normal(2, 4, 3000, scale=2))
-    weights, totals, _ = weigh(scores)
+    residual, totals, _ = weigh(scores)
     sums, _ = _core.sums(probs, rows=longs(range(4)), threads=1, level=LEVEL)
-    before = weights.copy()
-    new = subtract(weights, probs, totals, sums)
+    before = residual.copy()
+    new = subtract(residual, probs, totals, sums)
     rest = np.maximum(before - probs * (totals / sums)[:, None], 0)
-    np.testing.assert_allclose(weights, rest, atol=1e-15)
-    assert (weights >= 0).all() and (weights == 0).any(axis=1).all()
-    np.testing.assert_allclose(new, weights.sum(axis=1), rtol=1e-14)
+    np.testing.assert_allclose(residual, rest, atol=1e-15)
+    assert (residual >= 0).all() and (residual == 0).any(axis=1).all()
+    np.testing.assert_allclose(new, residual.sum(axis=1), rtol=1e-14)
 
 
 def test_where_nothing_is_left_all_stays() -> None:
     probs = np.full((2, 2000), 0.25, np.float32)
-    weights = np.full((2, 2000), 0.5)
-    weights[1, 1999] = 0.75
-    new = subtract(weights, probs, np.full(2, 1000.0), np.full(2, 500.0))
-    assert new.tolist() == [1000, 0.25] and (weights[0] == 0.5).all()
-    assert (weights[1, :-1] == 0).all() and weights[1, -1] == 0.25
+    residual = np.full((2, 2000), 0.5)
+    residual[1, 1999] = 0.75
+    new = subtract(residual, probs, np.full(2, 1000.0), np.full(2, 500.0))
+    assert new.tolist() == [1000, 0.25] and (residual[0] == 0.5).all()
+    assert (residual[1, :-1] == 0).all() and residual[1, -1] == 0.25
 
 
 def test_walks_and_rows_of_a_subtraction() -> None:
-    weights, probs = np.full((3, 8), 5.0), np.zeros((4, 8), np.float32)
+    residual, probs = np.full((3, 8), 5.0), np.zeros((4, 8), np.float32)
     probs[3, 6], probs[1, 2] = 1, 1
     new = _core.subtract(
-        weights,
+        residual,
         walks=longs([2, 0]),
         totals=np.full(2, 3.0),
         probs=probs,
@@ -255,7 +255,7 @@ def test_walks_and_rows_of_a_subtraction() -> None:
     )
     expected = np.full((3, 8), 5.0)
     expected[2, 6] = expected[0, 2] = 2
-    assert (weights == expected).all() and new.tolist() == [37, 37]
+    assert (residual == expected).all() and new.tolist() == [37, 37]
 
 
 # ---- draw ----------------------------------------------------------------------------------------
@@ -264,49 +264,49 @@ def test_walks_and_rows_of_a_subtraction() -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_draws_are_the_naive_ones(width: int) -> None:
     rng = np.random.default_rng(width)
-    weights = rng.integers(0, 4, (200, width)).astype(np.float64)
-    weights[:50] *= rng.random((50, width)) < 0.01
-    weights[np.arange(200), rng.integers(0, width, 200)] += 1
-    totals = weights.sum(axis=1)
+    residual = rng.integers(0, 4, (200, width)).astype(np.float64)
+    residual[:50] *= rng.random((50, width)) < 0.01
+    residual[np.arange(200), rng.integers(0, width, 200)] += 1
+    totals = residual.sum(axis=1)
     coins = rng.integers(0, 1 << 20, 200) / (1 << 20)
     coins[:20], coins[20:40], coins[50:70] = 0, 1 - 2.0**-53, 1 - 2.0**-53
     expected = [
         int(np.searchsorted(np.cumsum(row), coin * total, side="right"))
-        for row, coin, total in zip(weights, coins, totals, strict=True)
+        for row, coin, total in zip(residual, coins, totals, strict=True)
     ]
     for threads in (1, 2, 7):
-        drawn = _core.draw(weights, coins, threads=threads, level=LEVEL)
+        drawn = _core.draw(residual, coins, threads=threads, level=LEVEL)
         assert drawn.tolist() == expected
-    assert (weights[np.arange(200), drawn] > 0).all()
+    assert (residual[np.arange(200), drawn] > 0).all()
 
 
 def test_a_goal_on_an_edge_belongs_to_the_next_token() -> None:
-    weights = np.tile([0.0, 1, 0, 1, 2, 0], (4, 1))
-    drawn = _core.draw(weights, np.array([0, 0.25, 0.5, 0.75]), threads=1, level=LEVEL)
+    residual = np.tile([0.0, 1, 0, 1, 2, 0], (4, 1))
+    drawn = _core.draw(residual, np.array([0, 0.25, 0.5, 0.75]), threads=1, level=LEVEL)
     assert drawn.tolist() == [1, 3, 4, 4]
 
 
 def test_roundings_never_draw_what_has_no_weight() -> None:
     rng = np.random.default_rng(3)
     for scale in (1.0, 1e-300, 5e-324, 1e300):
-        weights = np.maximum(rng.random((300, 1100)) - 0.5, 0) * scale
-        weights[:, 700:] = 0
-        weights[:150, 512:] = 0  # nothing in the last blocks
-        weights[:, 0] = scale
+        residual = np.maximum(rng.random((300, 1100)) - 0.5, 0) * scale
+        residual[:, 700:] = 0
+        residual[:150, 512:] = 0  # nothing in the last blocks
+        residual[:, 0] = scale
         coins = np.where(np.arange(300) % 2, 1 - 2.0**-53, rng.random(300))
-        drawn = _core.draw(weights, coins, threads=2, level=LEVEL)
-        assert (weights[np.arange(300), drawn] > 0).all()
-        sums = np.cumsum(weights, axis=1)
+        drawn = _core.draw(residual, coins, threads=2, level=LEVEL)
+        assert (residual[np.arange(300), drawn] > 0).all()
+        sums = np.cumsum(residual, axis=1)
         near = sums[np.arange(300), drawn] / sums[:, -1]
         assert (near >= coins * (1 - 1e-12)).all()
 
 
 @pytest.mark.parametrize("value", [0.0, np.inf, np.nan])
 def test_no_draw_without_a_sum(value: float) -> None:
-    weights = np.ones((2, 40))
-    weights[1] = value
-    with pytest.raises(InputError, match=r"^the weights of row 1 sum to -?(0.0+|inf|nan); a draw"):
-        _core.draw(weights, np.full(2, 0.5), threads=1, level=LEVEL)
+    residual = np.ones((2, 40))
+    residual[1] = value
+    with pytest.raises(InputError, match=r"^the residual of row 1 sums to -?(0.0+|inf|nan);"):
+        _core.draw(residual, np.full(2, 0.5), threads=1, level=LEVEL)
 
 
 # ---- all -----------------------------------------------------------------------------------------
@@ -318,14 +318,14 @@ def test_threads_and_neighbours_change_nothing() -> None:
     coins = np.random.default_rng(7).random(17)
 
     def run(rows: slice, threads: int) -> list[list[object]]:
-        weights, totals, statuses = weigh(scores[rows], temperatures[rows], threads)
+        residual, totals, statuses = weigh(scores[rows], temperatures[rows], threads)
         count = len(totals)
         sums, least = _core.sums(
             probs[rows], rows=longs(range(count)), threads=threads, level=LEVEL
         )
-        new = subtract(weights, probs[rows], totals, sums, threads)
-        drawn = _core.draw(weights, coins[rows], threads=threads, level=LEVEL)
-        columns = (weights, totals, statuses, sums, least, new, drawn)
+        new = subtract(residual, probs[rows], totals, sums, threads)
+        drawn = _core.draw(residual, coins[rows], threads=threads, level=LEVEL)
+        columns = (residual, totals, statuses, sums, least, new, drawn)
         return [list(row) for row in zip(*(np.asarray(c).tolist() for c in columns), strict=True)]
 
     alone = [run(slice(i, i + 1), 1)[0] for i in range(17)]
@@ -352,13 +352,13 @@ def arguments() -> dict[str, dict[str, object]]:
             "scores": ones,
             "rows": rows,
             "temperatures": np.ones(2, np.float32),
-            "weights": np.full((2, 5), -7.0),
+            "residual": np.full((2, 5), -7.0),
             "walks": rows,
             "threads": 1,
         },
         "sums": {"probs": ones, "rows": rows, "threads": 1},
         "subtract": {
-            "weights": np.full((2, 5), -7.0),
+            "residual": np.full((2, 5), -7.0),
             "walks": rows,
             "totals": np.ones(2),
             "probs": ones,
@@ -366,7 +366,7 @@ def arguments() -> dict[str, dict[str, object]]:
             "sums": np.ones(2),
             "threads": 1,
         },
-        "draw": {"weights": np.ones((2, 5)), "coins": np.full(2, 0.5), "threads": 1},
+        "draw": {"residual": np.ones((2, 5)), "coins": np.full(2, 0.5), "threads": 1},
     }
 
 
@@ -402,8 +402,8 @@ def arguments() -> dict[str, dict[str, object]]:
             )
             for bad in (-0.5, np.nan, np.inf)
         ),
-        ("weigh", {"weights": np.ones((2, 4))}, "^rows of 5 values and rows of 4 weights"),
-        ("subtract", {"weights": np.ones((2, 6))}, "^rows of 5 values and rows of 6 weights"),
+        ("weigh", {"residual": np.ones((2, 4))}, "^rows of 5 values do not fit a residual of 4"),
+        ("subtract", {"residual": np.ones((2, 6))}, "^rows of 5 values do not fit a residual of 6"),
         ("subtract", {"totals": np.ones(1)}, "^totals has 1 values; 2 are needed$"),
         ("subtract", {"sums": np.ones(3)}, "^sums has 3 values; 2 are needed$"),
         *(
@@ -415,7 +415,7 @@ def arguments() -> dict[str, dict[str, object]]:
             ("draw", {"coins": np.array([0, bad])}, r"^coin -?(0.1|1.0|nan)0* is not valid")
             for bad in (-0.1, 1.0, np.nan)
         ),
-        ("draw", {"weights": np.ones((2, 0))}, "^a row has 0 values"),
+        ("draw", {"residual": np.ones((2, 0))}, "^a row has 0 values"),
     ],
 )
 def test_what_does_not_fit_is_refused(name: str, changes: dict[str, object], message: str) -> None:
@@ -425,17 +425,17 @@ def test_what_does_not_fit_is_refused(name: str, changes: dict[str, object], mes
     given = arguments()[name] | changes
     with pytest.raises(InputError, match=message):
         function(**given)
-    if name != "draw" and "weights" in given and "weights" not in changes:
-        assert (np.asarray(given["weights"]) == -7).all(), "written to before all was checked"
+    if name != "draw" and "residual" in given and "residual" not in changes:
+        assert (np.asarray(given["residual"]) == -7).all(), "written to before all was checked"
 
 
 @pytest.mark.parametrize("name", ["weigh", "subtract"])
-def test_weights_are_written_where_they_are_or_not_at_all(name: str) -> None:
+def test_the_residual_is_written_where_it_is_or_not_at_all(name: str) -> None:
     function: Callable[..., object] = getattr(_core, name)
     for wrong in (np.ones((2, 5), np.float32), np.ones((2, 10))[:, ::2], np.ones((5, 2)).T):
         with pytest.raises(TypeError):
-            function(**(arguments()[name] | {"weights": wrong}))
+            function(**(arguments()[name] | {"residual": wrong}))
     locked = np.ones((2, 5))
     locked.flags.writeable = False
     with pytest.raises(TypeError):
-        function(**(arguments()[name] | {"weights": locked}))
+        function(**(arguments()[name] | {"residual": locked}))

@@ -1,4 +1,4 @@
-#include "sampling/weights.hpp"
+#include "sampling/residual.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -13,38 +13,38 @@ namespace {
 
 constexpr size_t kBlock = 512;  // tokens that a draw looks at together
 
-RowStatus::Value weigh_row(const weights::Kernel& kernel, const float* row, size_t width, float temperature, double* weights, double& total) {
+RowStatus::Value weigh_row(const residual::Kernel& kernel, const float* row, size_t width, float temperature, double* residual, double& total) {
     const bool greedy = temperature == 0;
     const float top = kernel.highest(row, width), scaled = greedy ? top : top / temperature;  // a division keeps the order
     if (!std::isfinite(scaled)) {
-        std::fill_n(weights, width, 1.0), total = static_cast<double>(width);
+        std::fill_n(residual, width, 1.0), total = static_cast<double>(width);
         return std::isnan(scaled) ? RowStatus::kNan : scaled > 0 ? RowStatus::kInfinite : RowStatus::kEmpty;
     }
     if (greedy)
-        std::fill_n(weights, width, 0.0), *(weights + (std::find(row, row + width, top) - row)) = total = 1;
+        std::fill_n(residual, width, 0.0), *(residual + (std::find(row, row + width, top) - row)) = total = 1;
     else
-        total = kernel.exponentials(row, width, temperature, scaled, weights);
+        total = kernel.exponentials(row, width, temperature, scaled, residual);
     return RowStatus::kGood;
 }
 
 /// In place and in one pass: tokens are looked at alone only up to the first block that leaves something.
-double subtract_row(const weights::Kernel& kernel, double* weights, const float* probs, size_t width, double total, double factor) {
+double subtract_row(const residual::Kernel& kernel, double* residual, const float* probs, size_t width, double total, double factor) {
     for (size_t first = 0; first < width; first += kBlock) {
-        if (!kernel.some_left(weights + first, probs + first, std::min(kBlock, width - first), factor)) continue;
-        std::fill_n(weights, first, 0.0);
-        return kernel.subtract(weights + first, probs + first, width - first, factor);
+        if (!kernel.some_left(residual + first, probs + first, std::min(kBlock, width - first), factor)) continue;
+        std::fill_n(residual, first, 0.0);
+        return kernel.subtract(residual + first, probs + first, width - first, factor);
     }
     return total;
 }
 
 /// The running sum is one of blocks, and within the block that decides one of tokens.
-int64_t draw_row(const weights::Kernel& kernel, const double* weights, size_t width, double coin, size_t row) {
+int64_t draw_row(const residual::Kernel& kernel, const double* residual, size_t width, double coin, size_t row) {
     std::vector<double> blocks;
     double total = 0;
     for (size_t first = 0; first < width; first += kBlock)
-        total += blocks.emplace_back(kernel.total(weights + first, std::min(kBlock, width - first)));
+        total += blocks.emplace_back(kernel.total(residual + first, std::min(kBlock, width - first)));
     if (!(total > 0) || std::isinf(total))
-        throw InputError("the weights of row " + std::to_string(row) + " sum to " + std::to_string(total) +
+        throw InputError("the residual of row " + std::to_string(row) + " sums to " + std::to_string(total) +
                          "; a draw needs a positive finite number");
     const double goal = coin * total;
     double sum = 0;
@@ -52,11 +52,11 @@ int64_t draw_row(const weights::Kernel& kernel, const double* weights, size_t wi
     while (block + 1 < blocks.size() && sum + blocks[block] <= goal) sum += blocks[block++];
     size_t found = width;
     for (size_t i = block * kBlock; i < std::min(width, (block + 1) * kBlock); ++i) {
-        if (weights[i] > 0) found = i;
-        if ((sum += weights[i]) > goal) break;
+        if (residual[i] > 0) found = i;
+        if ((sum += residual[i]) > goal) break;
     }
     // Roundings may keep the running sum below its goal to the end: then it is the last token that can be drawn.
-    while (found == width || !(weights[found] > 0)) --found;
+    while (found == width || !(residual[found] > 0)) --found;
     return static_cast<int64_t>(found);
 }
 
@@ -85,7 +85,7 @@ void check_walks(std::span<const int64_t> walks, size_t count) {
 
 void check_widths(size_t width, size_t other) {
     if (width != other)
-        throw InputError("rows of " + std::to_string(width) + " values and rows of " + std::to_string(other) + " weights do not fit");
+        throw InputError("rows of " + std::to_string(width) + " values do not fit a residual of " + std::to_string(other));
     if (width == 0) throw InputError("a row has 0 values; valid are 1 and more");
 }
 
@@ -106,18 +106,18 @@ auto* row_of(const Rows& rows, int64_t row) { return rows.values + static_cast<s
 }  // namespace
 
 Weighed weigh(const FloatRows& scores, std::span<const int64_t> rows, std::span<const float> temperatures,
-              const WeightRows& weights, std::span<const int64_t> walks, uint32_t threads, const Kernels& level) {
-    check_widths(scores.width, weights.width);
+              const ResidualRows& residual, std::span<const int64_t> walks, uint32_t threads, const Kernels& level) {
+    check_widths(scores.width, residual.width);
     check_size("rows", rows.size(), walks.size());
     check_size("temperatures", temperatures.size(), walks.size());
     check_rows("rows", rows, scores.count);
-    check_walks(walks, weights.count);
+    check_walks(walks, residual.count);
     for (const float temperature : temperatures)
         if (!(temperature >= 0) || std::isinf(temperature))
             throw InputError("temperature " + std::to_string(temperature) + " is not valid; it is 0 or more, and finite");
     Weighed out{std::vector<double>(walks.size()), std::vector<uint8_t>(walks.size())};
     for_each(walks.size(), threads, [&](size_t i) {
-        out.statuses[i] = weigh_row(level.weights, row_of(scores, rows[i]), scores.width, temperatures[i], row_of(weights, walks[i]), out.totals[i]);
+        out.statuses[i] = weigh_row(level.residual, row_of(scores, rows[i]), scores.width, temperatures[i], row_of(residual, walks[i]), out.totals[i]);
     });
     return out;
 }
@@ -125,37 +125,37 @@ Weighed weigh(const FloatRows& scores, std::span<const int64_t> rows, std::span<
 Sums sums(const FloatRows& probs, std::span<const int64_t> rows, uint32_t threads, const Kernels& level) {
     check_rows("rows", rows, probs.count);
     Sums out{std::vector<double>(rows.size()), std::vector<float>(rows.size())};
-    for_each(rows.size(), threads, [&](size_t i) { level.weights.sum(row_of(probs, rows[i]), probs.width, out.sums[i], out.least[i]); });
+    for_each(rows.size(), threads, [&](size_t i) { level.residual.sum(row_of(probs, rows[i]), probs.width, out.sums[i], out.least[i]); });
     return out;
 }
 
-std::vector<double> subtract(const WeightRows& weights, std::span<const int64_t> walks, std::span<const double> totals,
+std::vector<double> subtract(const ResidualRows& residual, std::span<const int64_t> walks, std::span<const double> totals,
                              const FloatRows& probs, std::span<const int64_t> rows, std::span<const double> sums, uint32_t threads,
                              const Kernels& level) {
-    check_widths(probs.width, weights.width);
+    check_widths(probs.width, residual.width);
     check_size("totals", totals.size(), walks.size());
     check_size("rows", rows.size(), walks.size());
     check_size("sums", sums.size(), walks.size());
-    check_walks(walks, weights.count);
+    check_walks(walks, residual.count);
     check_rows("rows", rows, probs.count);
     for (const double sum : sums)
         if (!(sum > 0) || std::isinf(sum))
             throw InputError("sum " + std::to_string(sum) + " is not that of a law; valid are positive finite numbers");
     std::vector<double> out(walks.size());
     for_each(walks.size(), threads, [&](size_t i) {
-        out[i] = subtract_row(level.weights, row_of(weights, walks[i]), row_of(probs, rows[i]), weights.width, totals[i], totals[i] / sums[i]);
+        out[i] = subtract_row(level.residual, row_of(residual, walks[i]), row_of(probs, rows[i]), residual.width, totals[i], totals[i] / sums[i]);
     });
     return out;
 }
 
-std::vector<int64_t> draw(const WeightRows& weights, std::span<const double> coins, uint32_t threads, const Kernels& level) {
-    check_size("coins", coins.size(), weights.count);
-    check_widths(weights.width, weights.width);
+std::vector<int64_t> draw(const ResidualRows& residual, std::span<const double> coins, uint32_t threads, const Kernels& level) {
+    check_size("coins", coins.size(), residual.count);
+    check_widths(residual.width, residual.width);
     for (const double coin : coins)
         if (!(coin >= 0 && coin < 1)) throw InputError("coin " + std::to_string(coin) + " is not valid; it is 0 or more, and below 1");
     std::vector<int64_t> out(coins.size());
     for_each(coins.size(), threads, [&](size_t i) {
-        out[i] = draw_row(level.weights, row_of(weights, static_cast<int64_t>(i)), weights.width, coins[i], i);
+        out[i] = draw_row(level.residual, row_of(residual, static_cast<int64_t>(i)), residual.width, coins[i], i);
     });
     return out;
 }

@@ -1,11 +1,11 @@
-// The loops over rows of weights, for one level; see csrc/cpu/level.hpp. Sums go over a fixed number of lanes, whatever the
+// The loops over rows of the residual, for one level; see csrc/cpu/level.hpp. Sums go over a fixed number of lanes, whatever the
 // machine's vectors are, which are folded in a fixed order.
 #pragma once
 
 #include "cpu/vectors.hpp"
-#include "cpu/weights_kernel.hpp"
+#include "cpu/residual_kernel.hpp"
 
-namespace foresay::weights {
+namespace foresay::residual {
 namespace {
 
 constexpr size_t kLanes = 32;  // values that are looked at together; lane i of a sum has every kLanes-th value from i on
@@ -59,16 +59,16 @@ float highest(const float* row, size_t width) noexcept {
     return nan ? __builtin_nanf("") : lanes[0];
 }
 
-double exponentials(const float* row, size_t width, float temperature, double top, double* weights) noexcept {
+double exponentials(const float* row, size_t width, float temperature, double top, double* residual) noexcept {
     double lanes[kLanes] = {};
     size_t first = 0;
     for (; first + kLanes <= width; first += kLanes)
         for (size_t i = 0; i < kLanes; ++i) {
             const double weight = power(double{row[first + i] / temperature} - top);
-            weights[first + i] = weight;
+            residual[first + i] = weight;
             lanes[i] += weight;
         }
-    for (size_t i = 0; first + i < width; ++i) lanes[i] += weights[first + i] = power(double{row[first + i] / temperature} - top);
+    for (size_t i = 0; first + i < width; ++i) lanes[i] += residual[first + i] = power(double{row[first + i] / temperature} - top);
     return folded(lanes);
 }
 
@@ -88,17 +88,17 @@ void sum(const float* row, size_t width, double& sum, float& least) noexcept {
     sum = folded(lanes), least = lows[0];
 }
 
-bool some_left(const double* weights, const float* probs, size_t width, double factor) noexcept {
+bool some_left(const double* residual, const float* probs, size_t width, double factor) noexcept {
     int some = 0;
-    for (size_t i = 0; i < width; ++i) some |= multiply_add(probs[i], -factor, weights[i]) > 0;
+    for (size_t i = 0; i < width; ++i) some |= multiply_add(probs[i], -factor, residual[i]) > 0;
     return some != 0;
 }
 
-double subtract(double* weights, const float* probs, size_t width, double factor) noexcept {
+double subtract(double* residual, const float* probs, size_t width, double factor) noexcept {
     double lanes[kLanes] = {};
     const auto take = [&](size_t lane, size_t at) __attribute__((always_inline)) {
-        const double rest = multiply_add(probs[at], -factor, weights[at]), left = rest > 0 ? rest : 0;
-        weights[at] = left;
+        const double rest = multiply_add(probs[at], -factor, residual[at]), left = rest > 0 ? rest : 0;
+        residual[at] = left;
         lanes[lane] += left;
     };
     size_t first = 0;
@@ -108,16 +108,16 @@ double subtract(double* weights, const float* probs, size_t width, double factor
     return folded(lanes);
 }
 
-double total(const double* weights, size_t width) noexcept {
+double total(const double* residual, size_t width) noexcept {
     double lanes[kLanes] = {};
     size_t first = 0;
     for (; first + kLanes <= width; first += kLanes)
-        for (size_t i = 0; i < kLanes; ++i) lanes[i] += weights[first + i];
-    for (size_t i = 0; first + i < width; ++i) lanes[i] += weights[first + i];
+        for (size_t i = 0; i < kLanes; ++i) lanes[i] += residual[first + i];
+    for (size_t i = 0; first + i < width; ++i) lanes[i] += residual[first + i];
     return folded(lanes);
 }
 
 constexpr Kernel kKernel = {highest, exponentials, sum, some_left, subtract, total};
 
 }  // namespace
-}  // namespace foresay::weights
+}  // namespace foresay::residual

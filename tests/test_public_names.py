@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,11 @@ import foresay
 import foresay.drafters
 import foresay.errors
 import foresay.sampling
+from foresay.budget.policy import Policy
+from foresay.models.target import Target, TextKv
 
 FACTS = ("Mutates:", "Valid until:", "Raises:", "GIL:")
+DEFAULTS = r"Mutates: nothing\.|Valid until: for ever\.|Raises: nothing\.|GIL: held\."
 
 
 def test_public_names() -> None:
@@ -70,36 +75,31 @@ def test_every_error_is_in_the_tree() -> None:
             assert kind.__doc__
 
 
-@pytest.mark.parametrize("method", ["begin", "propose", "observe", "finish"])
-@pytest.mark.parametrize(
-    "owner", ["Drafter", "SuffixDrafter", "CorpusDrafter", "NgramDrafter", "MergeDrafter"]
-)
-def test_the_four_facts(owner: str, method: str) -> None:
-    home = foresay if owner == "Drafter" else foresay.drafters
-    doc = inspect.getdoc(getattr(getattr(home, owner), method)) or ""
-    # Docstrings wrap, so a fact may be split over two lines.
-    flat = " ".join(doc.split())
-    assert all(fact in flat for fact in FACTS), f"{owner}.{method} must say {FACTS}"
+PROTOCOLS = [foresay.Drafter, Policy, Target, TextKv]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("Draft", "DraftBatch", "SeededParams", "Source"),
-        *("TopK", "Verdict", "VerdictBatch", "Wants"),
-    ],
-)
-def test_the_four_facts_of_values(name: str) -> None:
-    flat = " ".join((inspect.getdoc(getattr(foresay, name)) or "").split())
-    assert all(fact in flat for fact in FACTS)
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda kind: kind.__name__)
+def test_protocols_state_the_four_facts(protocol: type) -> None:
+    """For the whole of it, or for each method."""
+    methods = [thing for name, thing in vars(protocol).items() if not name.startswith("_")]
+    said = [inspect.getdoc(thing) or "" for thing in methods if inspect.isfunction(thing)]
+    whole = " ".join((inspect.getdoc(protocol) or "").split())
+    each = [" ".join(doc.split()) for doc in said]
+    for fact in FACTS:
+        assert fact in whole or all(fact in doc for doc in each), fact
 
 
-@pytest.mark.parametrize("name", foresay.sampling.__all__)
-def test_the_four_facts_of_sampling(name: str) -> None:
-    thing = getattr(foresay.sampling, name)
-    home = inspect.getdoc(inspect.getmodule(thing)) or ""
-    flat = " ".join(f"{inspect.getdoc(thing)} {home}".split())
-    assert all(fact in flat for fact in FACTS), name
+def test_other_docstrings_state_what_differs_from_the_default() -> None:
+    root, blocks = Path(foresay.__file__).parent, 0
+    for path in sorted(root.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                continue
+            flat = " ".join((ast.get_docstring(node) or "").split())
+            blocks += any(fact in flat for fact in ("Mutates:", "Valid until:", "GIL:"))
+            if path.name not in ("drafter.py", "target.py", "policy.py"):
+                assert not re.search(DEFAULTS, flat), f"{path}: {node.name}"
+    assert blocks < 120
 
 
 def test_every_module_says_what_it_is() -> None:

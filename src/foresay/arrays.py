@@ -221,7 +221,7 @@ def item_index(index: int, length: int, what: str) -> int:
 
 
 def joined(arrays: Sequence[Int32s]) -> Int32s:
-    """`arrays` one after the other. Raises: nothing."""
+    """`arrays` one after the other."""
     return np.concatenate(arrays) if arrays else np.empty(0, np.int32)
 
 
@@ -239,7 +239,7 @@ def joined_or_none(arrays: Sequence[A | None], name: str) -> A | None:
 
 
 def offsets_of(lengths: Sequence[int]) -> Int32s:
-    """Row bounds of rows of these lengths. Raises: nothing."""
+    """Row bounds of rows of these lengths."""
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
@@ -305,7 +305,7 @@ def check_hash(value: object, name: str) -> None:
 
 
 def short(array: NDArray[Any]) -> str:
-    """At most eight entries, for a repr. Raises: nothing."""
+    """At most eight entries, for a repr."""
     head = ", ".join(str(x) for x in array[:8].tolist())
     return f"[{head}, … {len(array)} in all]" if len(array) > 8 else f"[{head}]"
 

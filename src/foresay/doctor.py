@@ -37,8 +37,6 @@ _ENGINE = ("torch", "transformers", "safetensors", "tokenizers")
 def examine() -> dict[str, Any]:
     """Look at this installation; `ok` is False if the core does not load, or is told to use a
     level of processor that is not there.
-
-    Mutates: nothing. Valid until: something is installed. Raises: nothing. GIL: held.
     """
     core, ok = _core()
     cpu = (

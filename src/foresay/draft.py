@@ -40,7 +40,7 @@ class Draft:
     what it is itself; and who stops drafting at what it drew must not draw with the same noise
     again when the place is drafted again, because the next budget may hang on that.
 
-    Mutates: nothing. Valid until: for ever. Raises: TokenTypeError, InputError. GIL: held.
+    Raises: TokenTypeError, InputError.
     """
 
     __slots__ = ("parents", "probs", "scores", "tokens")
@@ -73,13 +73,13 @@ class Draft:
     ) -> Draft:
         """A draft without branches: each token hangs from the one before it.
 
-        Mutates: nothing. Valid until: for ever. Raises: as the constructor. GIL: held.
+        Raises: as the constructor.
         """
         return cls(tokens, np.arange(-1, len(tokens) - 1, dtype=np.int32), scores, probs)
 
     @classmethod
     def empty(cls) -> Draft:
-        """The draft without a guess. Mutates: nothing. Valid until: for ever. Raises: nothing."""
+        """The draft without a guess."""
         return cls._trusted(_NOTHING, _NOTHING)
 
     @classmethod
@@ -114,8 +114,8 @@ class DraftBatch(Sequence[Draft]):
     parents  int32[N]     counted within each draft, so that an item is a slice
     scores   float32[N] | None          probs float32[N, vocab] | None
 
-    Mutates: nothing. Valid until: for ever; items share its arrays. Raises: TokenTypeError,
-    InputError when constructed. GIL: held.
+    Valid until: for ever; items share its arrays. Raises: TokenTypeError, InputError when
+    constructed.
     """
 
     __slots__ = ("offsets", "parents", "probs", "scores", "tokens")
@@ -147,8 +147,7 @@ class DraftBatch(Sequence[Draft]):
     def of(cls, drafts: Sequence[Draft]) -> DraftBatch:
         """`drafts` packed: the batch itself if it is one already.
 
-        Mutates: nothing. Valid until: for ever. Raises: InputError if some drafts have scores (or
-        probs) and others have not. GIL: held.
+        Raises: InputError if some drafts have scores (or probs) and others have not.
         """
         if isinstance(drafts, DraftBatch):
             return drafts

@@ -54,7 +54,7 @@ class SeededParams:
     draws by itself. Under rule `rejection` it may draw, with streams from `Stream.DRAFT` on, and
     say in `Draft.probs` what it drew from.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError when constructed. GIL: held.
+    Raises: InputError when constructed.
     """
 
     params: SamplingParams
@@ -69,8 +69,6 @@ class SeededParams:
 class Source(str, Enum):
     """The kind of text that a token was drafted from; the best one comes first. It is its name
     (`Source.OWN == "own"`), so it can be written down as it is.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
     OWN = "own"
@@ -172,8 +170,7 @@ class Drafter(Protocol[State]):
 def as_prompt(prompt: IntsLike) -> Int32s:
     """`prompt` as checked tokens, at least one.
 
-    Mutates: nothing. Valid until: as long as the caller's array, which is not copied.
-    Raises: TokenTypeError, InputError. GIL: held.
+    Raises: TokenTypeError, InputError.
     """
     tokens = as_tokens(prompt, "prompt")
     if not len(tokens):
@@ -184,7 +181,7 @@ def as_prompt(prompt: IntsLike) -> Int32s:
 def check_drafter(drafter: object) -> None:
     """Refuse what has not a drafter's methods.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    Raises: InputError.
     """
     methods = ("begin", "propose", "observe", "finish")
     missing = [name for name in methods if not callable(getattr(drafter, name, None))]
@@ -198,7 +195,7 @@ def check_drafter(drafter: object) -> None:
 def as_budgets(budgets: Sequence[int], num_states: int) -> list[int]:
     """One budget per state, each an int (of Python or numpy) from 0 to MAX_BUDGET.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    Raises: InputError.
     """
     budgets = as_items(budgets, "budgets", "a list of whole numbers")
     check_lengths(num_states, len(budgets), "budgets")
@@ -214,7 +211,7 @@ def as_budgets(budgets: Sequence[int], num_states: int) -> list[int]:
 def check_lengths(num_states: int, num_items: int, name: str) -> None:
     """Refuse a batch whose parts differ in length.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    Raises: InputError.
     """
     if num_states != num_items:
         raise InputError(
@@ -225,8 +222,8 @@ def check_lengths(num_states: int, num_items: int, name: str) -> None:
 def as_states(states: Sequence[State], kind: type[State], owner: object) -> list[State]:
     """Living states that `owner` began, each there once; they have `owner` and `finished`.
 
-    Mutates: nothing. Valid until: for ever. Raises: StateError for what is no state of the owner or
-    was finished, InputError for a state that is there twice. GIL: held.
+    Raises: StateError for what is no state of the owner or was finished, InputError for a state
+    that is there twice.
     """
     seen: set[int] = set()
     states = as_items(states, "states", "a list of states")

@@ -17,7 +17,7 @@ Text = Sequence[int]
 
 
 def ends(text: Text, context: Text) -> list[int]:
-    """Where `context` occurs in `text`, oldest first, overlaps included. Raises: nothing."""
+    """Where `context` occurs in `text`, oldest first, overlaps included."""
     n = len(context)
     wanted = list(context)
     return [end for end in range(n, len(text) + 1) if list(text[end - n : end]) == wanted]
@@ -26,7 +26,7 @@ def ends(text: Text, context: Text) -> list[int]:
 def longest_match(text: Text) -> int:
     """Length of the longest suffix of `text` that also ends at an earlier position.
 
-    This is `len(link(last))` in a suffix automaton of `text`. Raises: nothing.
+    This is `len(link(last))` in a suffix automaton of `text`.
     """
     for length in range(len(text) - 1, 0, -1):
         if len(ends(text, text[len(text) - length :])) > 1:
@@ -35,23 +35,23 @@ def longest_match(text: Text) -> int:
 
 
 def occurrences(texts: Sequence[Text], context: Text) -> int:
-    """How often `context` occurs in all `texts`; never across the end of one. Raises: nothing."""
+    """How often `context` occurs in all `texts`; never across the end of one."""
     return sum(len(ends(text, context)) for text in texts)
 
 
 def first_end(texts: Sequence[Text], context: Text) -> tuple[int, int] | None:
-    """(text index, end) of the first occurrence, in the order of the texts. Raises: nothing."""
+    """(text index, end) of the first occurrence, in the order of the texts."""
     return next(((i, end) for i, text in enumerate(texts) for end in ends(text, context)), None)
 
 
 def last_end(texts: Sequence[Text], context: Text) -> tuple[int, int] | None:
-    """(text index, end) of the last occurrence, in the order of the texts. Raises: nothing."""
+    """(text index, end) of the last occurrence, in the order of the texts."""
     found = [(i, end) for i, text in enumerate(texts) for end in ends(text, context)]
     return found[-1] if found else None
 
 
 def continuations(texts: Sequence[Text], context: Text) -> Counter[int]:
-    """What follows `context`, and how often. Raises: nothing."""
+    """What follows `context`, and how often."""
     return Counter(text[end] for text in texts for end in ends(text, context) if end < len(text))
 
 
@@ -59,7 +59,7 @@ def chain(text: Text, budget: int, occurrence: str = "latest") -> list[int]:
     """The tokens that followed the longest repeated suffix: what a longest-match drafter guesses.
 
     `occurrence` is "latest" or "first": which earlier place to copy from. The copy stops at the end
-    of the text. Empty when nothing repeats. Raises: nothing.
+    of the text. Empty when nothing repeats.
     """
     return _copy(text, longest_match(text), budget, occurrence)
 
@@ -67,10 +67,7 @@ def chain(text: Text, budget: int, occurrence: str = "latest") -> list[int]:
 def prompt_lookup(
     text: Text, budget: int, min_n: int, max_n: int, occurrence: str = "first"
 ) -> list[int]:
-    """The tokens that followed the longest repeated n-gram with min_n <= n <= max_n.
-
-    Raises: nothing.
-    """
+    """The tokens that followed the longest repeated n-gram with min_n <= n <= max_n."""
     longest = min(longest_match(text), max_n)
     return _copy(text, longest, budget, occurrence) if longest >= min_n else []
 

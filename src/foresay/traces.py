@@ -35,7 +35,7 @@ _TEXT = "it needs prompt and output, or tokens"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """One recorded request. Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held."""
+    """One recorded request."""
 
     id: str
     group: str
@@ -46,8 +46,7 @@ class Trace:
 def read_traces(path: str | Path) -> list[Trace]:
     """All requests of a trace file, in its order.
 
-    Mutates: nothing. Valid until: for ever. Raises: TraceError naming the file and the line.
-    GIL: held.
+    Raises: TraceError naming the file and the line.
     """
     traces = [_trace(where, record) for where, record in _records(Path(path))]
     if not traces:
@@ -60,8 +59,7 @@ def read_texts(path: str | Path, field: Field = "both") -> Iterator[Int32s]:
 
     A line with "tokens" is that text whatever the field.
 
-    Mutates: nothing. Valid until: the arrays for ever. Raises: InputError for another field;
-    TraceError, while iterating, naming the file and the line. GIL: held.
+    Raises: InputError for another field; TraceError, while iterating, naming the file and the line.
     """
     if field not in ("both", "output"):
         raise InputError(f"field is {field!r}; it is 'both' or 'output'")
@@ -69,10 +67,7 @@ def read_texts(path: str | Path, field: Field = "both") -> Iterator[Int32s]:
 
 
 def staggered(traces: Sequence[Trace]) -> list[Trace]:
-    """One sibling of every group before the second of any; otherwise in the given order.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """One sibling of every group before the second of any; otherwise in the given order."""
     seen: dict[str, int] = {}
     rounds = []
     for trace in traces:

@@ -26,7 +26,7 @@ class Wants:
     """What a drafter asks to see in each verdict beyond the committed tokens. Nothing of it is
     computed unless it is asked for.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError when constructed. GIL: held.
+    Raises: InputError when constructed.
     """
 
     topk: int = 0
@@ -53,7 +53,7 @@ class TopK:
     limits: it is the same for every request, so that what is learned of one serves another, and
     it ranks tokens where the processed law has only one left (greedy).
 
-    Mutates: nothing. Valid until: for ever. Raises: TokenTypeError, InputError. GIL: held.
+    Raises: TokenTypeError, InputError.
     """
 
     __slots__ = ("logprobs", "tokens")
@@ -116,7 +116,7 @@ class Verdict:
     The tokens may outnumber the path by more than one only where a drafter hears of nodes that
     others proposed (`MergeDrafter`): the tokens are always all that was committed.
 
-    Mutates: nothing. Valid until: for ever. Raises: TokenTypeError, InputError. GIL: held.
+    Raises: TokenTypeError, InputError.
     """
 
     __slots__ = ("hidden", "path", "tokens", "topk")
@@ -169,8 +169,8 @@ class VerdictBatch(Sequence[Verdict]):
     topk    TopK of M rows | None, with topk_offsets int32[B + 1]
     hidden  float32[T, width] | None
 
-    Mutates: nothing. Valid until: for ever; items share its arrays. Raises: TokenTypeError,
-    InputError when constructed. GIL: held.
+    Valid until: for ever; items share its arrays. Raises: TokenTypeError, InputError when
+    constructed.
     """
 
     __slots__ = ("hidden", "offsets", "path", "path_offsets", "tokens", "topk", "topk_offsets")
@@ -210,8 +210,7 @@ class VerdictBatch(Sequence[Verdict]):
     def of(cls, verdicts: Sequence[Verdict]) -> VerdictBatch:
         """`verdicts` packed: the batch itself if it is one already.
 
-        Mutates: nothing. Valid until: for ever. Raises: InputError if some verdicts have top-k (or
-        hidden states) and others have not. GIL: held.
+        Raises: InputError if some verdicts have top-k (or hidden states) and others have not.
         """
         if isinstance(verdicts, VerdictBatch):
             return verdicts

@@ -1,4 +1,4 @@
-"""What is written down about the server: the four facts, and that a help text loads no server."""
+"""What is public in the server is documented, and a help text loads no server."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ import pytest
 
 import foresay.serve
 
-FACTS = ("Mutates:", "Valid until:", "Raises:", "GIL:")
 NAMES = sorted(path.stem for path in Path(foresay.serve.__path__[0]).glob("[a-z]*.py"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_four_facts(name: str) -> None:
+def test_what_is_public_is_documented(name: str) -> None:
     module = importlib.import_module(f"foresay.serve.{name}")
     for public in module.__all__:
         thing = getattr(module, public)
@@ -29,8 +28,7 @@ def test_the_four_facts(name: str) -> None:
             own = [(n, m) for n, m in methods if m.__module__ == module.__name__]
             listed += [(f"{public}.{n}", m) for n, m in own if not n.startswith("_")]
         for called, one in listed:
-            flat = " ".join((inspect.getdoc(one) or "").split())
-            assert all(fact in flat for fact in FACTS), f"{name}.{called} must say {FACTS}"
+            assert inspect.getdoc(one), f"{name}.{called}"
 
 
 def test_the_room_lists_its_files() -> None:

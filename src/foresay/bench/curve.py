@@ -19,8 +19,7 @@ WIDTH, HEIGHT, LEFT, BOTTOM = 640, 360, 56, 48
 def rows(result: ReplayResult) -> list[tuple[int, int, int, int, float]]:
     """(from, to, steps, tokens, tokens per step) of each position bucket that has steps.
 
-    A step belongs to the bucket in which it began; positions count prompt and output. Mutates:
-    nothing. Valid until: for ever. Raises: nothing. GIL: held.
+    A step belongs to the bucket in which it began; positions count prompt and output.
     """
     return [
         (bucket * BUCKET, (bucket + 1) * BUCKET, steps, tokens, tokens_per_step(tokens, steps))
@@ -29,14 +28,14 @@ def rows(result: ReplayResult) -> list[tuple[int, int, int, int, float]]:
 
 
 def write_csv(result: ReplayResult, path: Path) -> None:
-    """Write the curve as CSV. Mutates: the file. Raises: OSError. GIL: held."""
+    """Write the curve as CSV. Raises: OSError."""
     lines = ["position_from,position_to,steps,tokens,tokens_per_step"]
     lines += [f"{a},{b},{steps},{tokens},{rate:.6f}" for a, b, steps, tokens, rate in rows(result)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def write_svg(result: ReplayResult, path: Path, title: str = "tokens per step") -> None:
-    """Write the curve as SVG. Mutates: the file. Raises: OSError. GIL: held."""
+    """Write the curve as SVG. Raises: OSError."""
     points = rows(result)
     right = max((end for _, end, *_ in points), default=BUCKET)
     top = max((rate for *_, rate in points), default=1.0) * 1.1

@@ -35,10 +35,7 @@ _WARM_UP = ("Name three colours.", SamplingParams(max_tokens=12, temperature=0.0
 
 @dataclass(frozen=True, slots=True)
 class DemoPrompt:
-    """A prompt and how it is to be answered.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """A prompt and how it is to be answered."""
 
     name: str
     text: str
@@ -47,10 +44,7 @@ class DemoPrompt:
 
 @dataclass(frozen=True, slots=True)
 class TimedResults:
-    """The answers to one prompt, and the seconds that they took, reading the prompt included.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """The answers to one prompt, and the seconds that they took, reading the prompt included."""
 
     results: list[Result]
     seconds: float
@@ -67,10 +61,7 @@ class TimedResults:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A prompt's answers without and with speculation; of the whole demonstration, without prompt.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """A prompt's answers without and with speculation; of the whole demonstration, without prompt."""
 
     prompt: DemoPrompt | None
     plain: TimedResults
@@ -107,7 +98,7 @@ class Comparison:
         return self.fast_speed / self.plain_speed if self.plain.tokens else 1.0
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values. Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held."""
+        """As plain values."""
         return {
             "answers": len(self.fast.results),
             "tokens": self.fast.tokens,
@@ -121,10 +112,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """All comparisons, in the order of the prompts.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """All comparisons, in the order of the prompts."""
 
     comparisons: list[Comparison]
 
@@ -147,7 +135,7 @@ class Demo:
 def built_in_prompts(max_tokens: int) -> list[DemoPrompt]:
     """The prompts that come with the package; greedy where they say nothing else.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError for max_tokens below 1. GIL: held.
+    Raises: InputError for max_tokens below 1.
     """
     file = resources.files("foresay") / "data" / "prompts.jsonl"
     prompts = []
@@ -162,7 +150,7 @@ def write_corpus(path: Path) -> None:
     """Write a corpus of the recorded answers that come with the package, which are answers of the
     default model to other prompts, in tokens of its tokenizer.
 
-    Mutates: replaces `path`. Valid until: the file for ever. Raises: OSError. GIL: as `build`.
+    Raises: OSError.
     """
     recorded = resources.files("foresay") / "data" / "demo.jsonl.gz"
     with resources.as_file(recorded) as trace:
@@ -177,8 +165,7 @@ def compare(
 
     progress  told of "warm", then of "answer": tokens of 2 * n * max_tokens of every prompt
 
-    Mutates: both; their drafters learn. Valid until: for ever. Raises: InputError for a prompt that
-    cannot be answered. GIL: released by torch and the core.
+    Raises: InputError for a prompt that cannot be answered.
     """
     progress("warm", 0, None)
     for llm in (plain, fast):  # first calls of a library are slow, and are nobody's speed

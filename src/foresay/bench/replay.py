@@ -38,10 +38,7 @@ BUCKET = 1000
 
 @dataclass(slots=True)
 class ReplayResult:
-    """What a replay counted. Mean values are properties, so that they always fit the counts.
-
-    Mutates: only `replay` writes to it. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """What a replay counted. Mean values are properties, so that they always fit the counts."""
 
     requests: int = 0
     steps: int = 0  # one per request and model pass
@@ -120,8 +117,7 @@ def replay(
     drafter's own setting. `lockstep`: how many requests advance together, refilled as they finish.
     `progress` is called with the number of tokens committed by each round.
 
-    Mutates: the drafter. Valid until: the result for ever. Raises: InputError for options out of
-    range, and what the drafter raises. GIL: as the drafter.
+    Raises: InputError for options out of range, and what the drafter raises.
     """
     if budget < 1:
         raise InputError(f"the budget is {budget}; a replay needs 1 or more nodes per step")
@@ -162,8 +158,7 @@ def replay(
 def walk(draft: Draft, truth: list[int], allowed: set[int] | None = None) -> list[int]:
     """The longest root path of `draft` whose tokens are the beginning of `truth`.
 
-    `allowed` limits the walk to some nodes. Mutates: nothing. Valid until: for ever. Raises:
-    nothing. GIL: held.
+    `allowed` limits the walk to some nodes.
     """
     parents = draft.parents.tolist()
     depth = [0] * (len(parents) + 1)  # depth of a matching node, 0 if it does not match
@@ -185,10 +180,7 @@ def walk(draft: Draft, truth: list[int], allowed: set[int] | None = None) -> lis
 
 
 def chain_nodes(draft: Draft) -> list[int]:
-    """The likeliest root path: from each node to its best-scored child (without scores, the first).
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """The likeliest root path: from each node to its best-scored child (without scores, the first)."""
     scores = [1.0] * len(draft) if draft.scores is None else draft.scores.tolist()
     best: dict[int, int] = {}
     for i, parent in enumerate(draft.parents.tolist()):

@@ -187,8 +187,7 @@ class Adaptive:
     def observe(self, step: StepFacts) -> None:
         """Learn what the step took and what its nodes were worth.
 
-        Mutates: the cost model, the calibration, the account. Valid until: outweighed by later
-        steps.
+        Mutates: the cost model, the calibration, the account.
         """
         load, drafts = step.load, step.chosen.drafts
         requests, nodes = len(load), len(drafts.tokens)

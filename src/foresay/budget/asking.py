@@ -65,8 +65,6 @@ class Asking:
     def plan(self, cost: StepCost, cap: int, load: Load, asked: int, plain: float) -> AskingPlan:
         """What to ask for, at most `cap` nodes for each of `asked` of the requests; without drafts
         the step would take `plain`.
-
-        Mutates: `least_loss`.
         """
         self._cheap = self.seconds(cap) < _CHEAP * plain
         if self._cheap or self._steps < _LEARNING:
@@ -108,8 +106,6 @@ class Asking:
     ) -> None:
         """Learn what drafts of `asked` nodes for so many requests took and brought; 0 teaches
         nothing.
-
-        Mutates: what is remembered. Valid until: outweighed by later steps.
         """
         if not asked:
             return

@@ -59,10 +59,7 @@ class ScoreCalibration:
         return along_paths(drafts, parents, chances, np.multiply)[:-1]
 
     def observe(self, drafts: DraftBatch, accepted: Bools) -> None:
-        """Learn from verified nodes.
-
-        Mutates: the calibration. Valid until: it has faded.
-        """
+        """Learn from verified nodes."""
         parents = parents_of(drafts)
         stated, kinds = self._classed(drafts, parents)
         tested = _tested(parents, accepted)
@@ -105,10 +102,7 @@ class DepthCalibration:
         return chances
 
     def observe(self, drafts: DraftBatch, accepted: Bools) -> None:
-        """Learn from verified nodes.
-
-        Mutates: the calibration. Valid until: it has faded.
-        """
+        """Learn from verified nodes."""
         tested = _tested(parents_of(drafts), accepted)
         depths = np.minimum(depths_of(drafts)[tested], _DEEPEST) - 1
         count = np.bincount(depths, minlength=_DEEPEST)

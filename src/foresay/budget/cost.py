@@ -131,10 +131,7 @@ class StepCost:
     def observe(
         self, rows: int, reads: int, seconds: float, keys: int = 0, requests: int = 1
     ) -> None:
-        """Learn from a step. A time that is no positive number is passed over: clocks have faults.
-
-        Mutates: the expectations. Valid until: outweighed by later steps.
-        """
+        """Learn from a step. A time that is no positive number is passed over: clocks have faults."""
         if not (0 < seconds < inf and rows >= 1):
             return
         ratio = seconds / sum(self._parts(rows, reads, keys, requests))

@@ -80,7 +80,7 @@ class LeastChance:
         """A step of so many requests verified `nodes` drafted tokens, each with a chance of `least`
         or more, and made `tokens`.
 
-        Mutates: what is known of such steps. Valid until: outweighed by later ones.
+        Mutates: what is known of such steps.
         """
         if self._measure:
             times = self._times.setdefault(requests.bit_length(), _Times())

@@ -15,8 +15,7 @@ class Interrupts:
     """While the context lasts, an interrupt inside `held` waits until that is left; the second one
     does not. Outside the main thread, where no interrupt arrives, it does nothing.
 
-    Mutates: what the process does about SIGINT, until the context ends. Valid until: then. Raises:
-    KeyboardInterrupt. GIL: held.
+    Mutates: what the process does about SIGINT, until the context ends. Raises: KeyboardInterrupt.
     """
 
     def __init__(self) -> None:

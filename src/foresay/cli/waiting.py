@@ -34,8 +34,8 @@ class Lines:
     """A sentence for every stage when it begins, and again every few seconds while it lasts. A
     thread does the latter; it ends with the context.
 
-    Mutates: nothing. Valid until: the context ends. Raises: KeyboardInterrupt from a report after
-    `end`; nothing that `say` raises for a stderr that is gone. GIL: held. Any thread may report.
+    Raises: KeyboardInterrupt from a report after `end`; nothing that `say` raises for a stderr that
+    is gone. Any thread may report.
     """
 
     def __init__(self, say: Say, every: float = EVERY) -> None:
@@ -105,10 +105,7 @@ class Lines:
 
 
 class Bar:
-    """The same on a terminal: the present stage beside a bar that vanishes.
-
-    Mutates: the terminal. Valid until: the context ends. Raises: nothing. GIL: held.
-    """
+    """The same on a terminal: the present stage beside a bar that vanishes."""
 
     def __init__(self) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -160,10 +157,7 @@ Waiting: TypeAlias = Lines | Bar
 
 
 def waiting(as_json: bool, *, every: float = EVERY) -> Waiting:
-    """A bar if stderr is a terminal; otherwise lines, as JSON objects if wanted.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """A bar if stderr is a terminal; otherwise lines, as JSON objects if wanted."""
     if sys.stderr is not None and sys.stderr.isatty():
         return Bar()
     return Lines(_as_json if as_json else _as_text, every)

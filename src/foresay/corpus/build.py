@@ -51,9 +51,8 @@ def build(
     others          as in `build_from`; without `vocabulary` the files are read twice
 
     Mutates: replaces `out`, by renaming a finished file (mode 0600) over it; whatever is raised,
-    `out` is left as it was and no other file stays. Valid until: the file for ever. Raises:
-    TraceError naming a file and where in it, InputError, OSError, and what `progress` raises.
-    GIL: released while the index is built, held while files are parsed and for `progress`.
+    `out` is left as it was and no other file stays. Raises: TraceError naming a file and where in
+    it, InputError, OSError, and what `progress` raises.
     """
     paths = [
         as_path(path, "a file to read") for path in as_items(paths, "paths", "a list of paths")
@@ -98,10 +97,9 @@ def build_from(
     nothing.
 
     Mutates: replaces `out`, by renaming a finished file (mode 0600) over it; whatever is raised,
-    `out` is left as it was and no other file stays. Valid until: the file for ever. Raises:
-    InputError for a token outside the vocabulary, an option out of range or no token at all,
-    OSError, and what `documents` or `progress` raise. GIL: released while the index is built, held
-    for `documents` and `progress`.
+    `out` is left as it was and no other file stays. Raises: InputError for a token outside the
+    vocabulary, an option out of range or no token at all, OSError, and what `documents` or
+    `progress` raise.
     """
     out = as_path(out, "out")
     check_hash(tokenizer_hash, "tokenizer_hash")

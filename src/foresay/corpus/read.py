@@ -21,11 +21,10 @@ def open_corpus(
     asked for. With `verify` all of it is checked first (see `foresay.corpus.verify`), as every
     command does that opens one.
 
-    Mutates: nothing. Valid until: nobody refers to it any more, also after the file was replaced or
-    deleted; but nobody may truncate or write the file in place while it is open. Raises:
-    CorpusError if it is missing, damaged, foreign or of another version; TokenizerMismatch if a
-    hash is given and the file has another or none; InputError for what is no path, hash or flag.
-    GIL: released.
+    Valid until: nobody refers to it any more, also after the file was replaced or deleted; but
+    nobody may truncate or write the file in place while it is open. Raises: CorpusError if it is
+    missing, damaged, foreign or of another version; TokenizerMismatch if a hash is given and the
+    file has another or none; InputError for what is no path, hash or flag.
     """
     check_hash(tokenizer_hash, "tokenizer_hash")
     check_flag(verify, "verify")
@@ -46,7 +45,7 @@ def open_corpus(
 def inspect(path: str | PathLike[str]) -> dict[str, Any]:
     """What the header says, ready for JSON: `tokenizer_hash` in hex, None if it is not bound.
 
-    Mutates: nothing. Valid until: for ever. Raises: CorpusError. GIL: released.
+    Raises: CorpusError.
     """
     return _described(open_corpus(path))
 
@@ -56,8 +55,7 @@ def verify(path: str | PathLike[str], *, tokenizer_hash: bytes | None = None) ->
 
     Takes about a second per 6M tokens and one bit of memory per token.
 
-    Mutates: nothing. Valid until: the file changes. Raises: CorpusError with the first thing that
-    is wrong, TokenizerMismatch. GIL: released.
+    Raises: CorpusError with the first thing that is wrong, TokenizerMismatch.
     """
     return _described(open_corpus(path, tokenizer_hash=tokenizer_hash, verify=True))
 

@@ -26,9 +26,8 @@ __all__ = ["Documents"]
 class Documents:
     """The documents of several files, in their order; each iteration reads the files again.
 
-    Mutates: nothing. Valid until: a file changes. Raises: InputError without a file; while
-    iterating, InputError for another field, and TraceError naming the file and where in it.
-    GIL: held.
+    Raises: InputError without a file; while iterating, InputError for another field, and TraceError
+    naming the file and where in it.
     """
 
     def __init__(self, paths: Sequence[str | PathLike[str]], field: Field = "both") -> None:

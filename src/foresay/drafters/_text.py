@@ -21,10 +21,7 @@ _BITS = (Source.OWN, Source.GROUP, Source.HISTORY, Source.CORPUS)
 
 
 def default_threads(processes: int = 1) -> int:
-    """One thread per processor that this process may use, at most 4; `processes` share them.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """One thread per processor that this process may use, at most 4; `processes` share them."""
     return min(4, max(1, len(os.sched_getaffinity(0)) // processes))
 
 
@@ -75,9 +72,9 @@ class TextDrafter:
         """Start a request, at 0.1 to 0.3 microseconds per prompt token. How its tokens are chosen
         changes nothing.
 
-        Mutates: the group's text, which gets a new sequence. Valid until: `finish`.
-        Raises: TokenTypeError, InputError for an empty prompt, a token out of range, or more tokens
-        than a request may have; nothing has changed then. GIL: released.
+        Mutates: the group's text, which gets a new sequence. Valid until: `finish`. Raises:
+        TokenTypeError, InputError for an empty prompt, a token out of range, or more tokens than a
+        request may have; nothing has changed then.
         """
         _check_name("group", group)
         _check_name("tenant", tenant)
@@ -89,8 +86,8 @@ class TextDrafter:
         """Guess for all states at once: one call into the core. No guess with a chance below
         `least` is made, where there are chances, and no time is spent on its like.
 
-        Mutates: nothing the caller can see. Valid until: for ever. Raises: StateError, InputError
-        for a budget outside 0 … 4096, a chance outside 0 … 1 or lengths that differ. GIL: released.
+        Raises: StateError, InputError for a budget outside 0 … 4096, a chance outside 0 … 1 or
+        lengths that differ.
         """
         listed = _as_list(states)
         try:
@@ -104,7 +101,7 @@ class TextDrafter:
 
         Mutates: the states, their groups, the calibration. Valid until: `finish`, and beyond it in
         groups and calibration. Raises: StateError, InputError for lengths that differ; nothing has
-        changed then. GIL: released.
+        changed then.
         """
         batch = VerdictBatch.of(verdicts)
         self._core.observe(_as_list(states), batch.tokens, batch.offsets)
@@ -120,8 +117,8 @@ class TextDrafter:
     ) -> DraftBatch:
         """`observe` and then `propose` for the same states: the same drafts, in less time.
 
-        Mutates: the states, their groups, the calibration. Valid until: for ever. Raises:
-        StateError, InputError as both of them; nothing has changed then. GIL: released.
+        Mutates: the states, their groups, the calibration. Raises: StateError, InputError as both
+        of them; nothing has changed then.
         """
         batch, listed = VerdictBatch.of(verdicts), _as_list(states)
         try:
@@ -136,15 +133,15 @@ class TextDrafter:
         """End a request; with a history, its output enters the tenant's history.
 
         Mutates: the state, which is dead afterwards; the history, which may drop its oldest part.
-        Valid until: final. Raises: StateError if it was finished before. GIL: released.
+        Raises: StateError if it was finished before.
         """
         self._core.finish(_as_state(state))
 
     def drop_group(self, group: str, tenant: str | None = None) -> None:
         """Forget a group's text at once; members that still run go on without it.
 
-        Mutates: the groups. Valid until: the next `begin` with this group starts it afresh.
-        Raises: UnknownGroup, InputError for what is no name. GIL: released.
+        Valid until: the next `begin` with this group starts it afresh. Raises: UnknownGroup,
+        InputError for what is no name.
         """
         _check_name("group", group, needed=True)
         _check_name("tenant", tenant)
@@ -153,8 +150,8 @@ class TextDrafter:
     def drop_tenant(self, tenant: str) -> None:
         """Forget all shared text of a tenant at once: its history and its groups.
 
-        Mutates: the shared store. Valid until: the tenant's next `begin`. Raises: InputError
-        for what is no name; nothing for a tenant that has no text. GIL: released.
+        Valid until: the tenant's next `begin`. Raises: InputError for what is no name; nothing for
+        a tenant that has no text.
         """
         _check_name("tenant", tenant, needed=True)
         self._core.drop_tenant(tenant)
@@ -162,8 +159,7 @@ class TextDrafter:
     def sources(self, state: Request, /) -> list[tuple[Source, ...]]:
         """Which kinds of text had seen each node of the state's last draft, node by node.
 
-        Mutates: nothing. Valid until: for ever; empty once the draft was observed. Raises:
-        StateError. GIL: held.
+        Raises: StateError.
         """
         return [
             tuple(source for bit, source in enumerate(_BITS) if kinds >> bit & 1) or (Source.USUAL,)
@@ -173,32 +169,31 @@ class TextDrafter:
     def text(self, state: Request, /) -> Int32s:
         """Prompt and observed tokens, as the drafter holds them.
 
-        Mutates: nothing. Valid until: for ever, it is a copy. Raises: StateError. GIL: held.
+        Valid until: for ever, it is a copy. Raises: StateError.
         """
         text: Int32s = self._core.text(_as_state(state))
         return text
 
     def bytes_used(self) -> int:
-        """Bytes of all automata and texts held. Mutates: nothing. Raises: nothing. GIL: held."""
+        """Bytes of all automata and texts held."""
         return self._core.bytes
 
     def bytes_of(self, tenant: str | None) -> int:
         """Bytes that are held for one tenant: its history, its groups, its running requests; 0 for
         one that is not known.
 
-        Mutates: nothing. Valid until: the next call. Raises: InputError. GIL: released.
+        Valid until: the next call. Raises: InputError.
         """
         _check_name("tenant", tenant)
         return self._core.bytes_of(tenant)
 
     def tokens_held(self) -> int:
-        """Tokens held, all copies counted. Mutates: nothing. Raises: nothing. GIL: held."""
+        """Tokens held, all copies counted."""
         return self._core.tokens
 
     def check_integrity(self) -> None:
         """Check every promise of every automaton, in time linear in the text.
 
-        Mutates: nothing. Valid until: the next call. Raises: RuntimeError with the first broken
-        promise. GIL: released.
+        Valid until: the next call. Raises: RuntimeError with the first broken promise.
         """
         self._core.check_integrity()

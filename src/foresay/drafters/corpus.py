@@ -22,9 +22,9 @@ class CorpusDrafter(TextDrafter):
     """Drafts from one or more corpus files and nothing else; groups and tenants change nothing.
     With `verify` every byte of the files is checked first.
 
-    Mutates: only through its methods. Valid until: for ever; the files stay mapped. Raises:
-    InputError without a file, CorpusError for a file that is missing, damaged or foreign,
-    TokenizerMismatch for another tokenizer than `tokenizer_hash`. GIL: released in long calls.
+    Valid until: for ever; the files stay mapped. Raises: InputError without a file, CorpusError for
+    a file that is missing, damaged or foreign, TokenizerMismatch for another tokenizer than
+    `tokenizer_hash`.
     """
 
     def __init__(
@@ -68,8 +68,7 @@ class CorpusDrafter(TextDrafter):
     ) -> Request:
         """Start a request; its group, its tenant and how its tokens are chosen are not looked at.
 
-        Mutates: nothing the caller can see. Valid until: `finish`. Raises: TokenTypeError,
-        InputError for an empty prompt, a token out of range, or more tokens than a request may
-        have. GIL: released.
+        Valid until: `finish`. Raises: TokenTypeError, InputError for an empty prompt, a token out
+        of range, or more tokens than a request may have.
         """
         return super().begin(prompt)

@@ -31,8 +31,6 @@ class Room:
     history_bytes  of one tenant
     tenant_bytes   of all tenants together
     max_tenants    whose history is kept
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
     history_bytes: int
@@ -71,9 +69,8 @@ def make_drafter(
     With `chain` a drafter that can grow its tree without branches does so, which makes the chain
     longer than the likeliest path of a tree of the same size; "sam" and "ngram" always guess one.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError for an unknown name, a room out of
-    range or a corpus that is missing or of no use, CorpusError for a bad corpus file,
-    TokenizerMismatch for one of another tokenizer. GIL: held.
+    Raises: InputError for an unknown name, a room out of range or a corpus that is missing or of no
+    use, CorpusError for a bad corpus file, TokenizerMismatch for one of another tokenizer.
     """
     if name not in NAMES:
         raise InputError(f"there is no drafter {name!r}; choose from {', '.join(NAMES)}")

@@ -56,7 +56,7 @@ class _Union:
 class MergeState:
     """One request: the state of each drafter, and the last proposal.
 
-    Mutates: only its drafter writes to it. Valid until: `finish`. Raises: nothing. GIL: held.
+    Mutates: only its drafter writes to it. Valid until: `finish`.
     """
 
     __slots__ = ("finished", "last", "owner", "states")
@@ -75,8 +75,7 @@ class MergeDrafter:
     indices of its *own* last proposal, without the nodes that only others proposed. What one of
     them wants of the target is asked for, and told to those who want it.
 
-    Mutates: owns nothing but the drafters. Valid until: for ever. Raises: InputError for no drafter
-    or a prior outside 0 … 1. GIL: held, except where a drafter releases it.
+    Raises: InputError for no drafter or a prior outside 0 … 1.
     """
 
     def __init__(self, *drafters: Drafter[Any], prior: float = 0.5) -> None:
@@ -103,8 +102,8 @@ class MergeDrafter:
     ) -> MergeState:
         """Start the request in every drafter.
 
-        Mutates: what the drafters' `begin` mutates. Valid until: `finish`. Raises: TokenTypeError,
-        InputError; no drafter keeps the request then. GIL: as the drafters.
+        Valid until: `finish`. Raises: TokenTypeError, InputError; no drafter keeps the request
+        then.
         """
         tokens = as_prompt(prompt)
         states: list[Any] = []
@@ -120,9 +119,8 @@ class MergeDrafter:
     def propose(self, states: Sequence[MergeState], budgets: Sequence[int], /) -> DraftBatch:
         """The best nodes of the union of all drafters' trees, parents first, best first.
 
-        Mutates: nothing the caller can see (each state remembers the proposal, to translate the
-        next verdict). Valid until: for ever. Raises: StateError, InputError for a budget outside
-        0 … 4096, a state that is there twice or lengths that differ. GIL: as the drafters.
+        Raises: StateError, InputError for a budget outside 0 … 4096, a state that is there twice or
+        lengths that differ.
         """
         states = as_states(states, MergeState, self)
         checked = as_budgets(budgets, len(states))
@@ -143,7 +141,7 @@ class MergeDrafter:
         path or top-k that does not fit the last proposal; nothing has changed then. What only one
         drafter can refuse (a request longer than it may be) is known too late: the drafters before
         it have learned the commit, `text` then says that they differ, and the request can only be
-        finished. GIL: as the drafters.
+        finished.
         """
         states = as_states(states, MergeState, self)
         items = list(VerdictBatch.of(verdicts))
@@ -164,9 +162,8 @@ class MergeDrafter:
     def finish(self, state: MergeState, /) -> None:
         """End the request in every drafter.
 
-        Mutates: the state, which is dead afterwards, and what the drafters' `finish` mutates. Valid
-        until: final. Raises: StateError if it was finished before or is no state of this drafter.
-        GIL: as the drafters.
+        Mutates: the state, which is dead afterwards, and what the drafters' `finish` mutates.
+        Raises: StateError if it was finished before or is no state of this drafter.
         """
         as_states([state], MergeState, self)
         state.finished = True
@@ -176,8 +173,8 @@ class MergeDrafter:
     def drop_group(self, group: str, tenant: str | None = None) -> None:
         """Forget a group in every drafter that keeps groups.
 
-        Mutates: the drafters' shared stores. Valid until: the next `begin` with this group. Raises:
-        UnknownGroup if drafters keep groups and none of them knows this one. GIL: as the drafters.
+        Valid until: the next `begin` with this group. Raises: UnknownGroup if drafters keep groups
+        and none of them knows this one.
         """
         refusals: list[UnknownGroup] = []
         known = False
@@ -197,8 +194,8 @@ class MergeDrafter:
     def bytes_used(self) -> Callable[[], int]:
         """What the drafters hold in memory, all together.
 
-        Mutates: nothing. Valid until: the next call. Raises: AttributeError if a drafter cannot
-        tell: whoever looks for the name must not find a part of the sum. GIL: as the drafters.
+        Valid until: the next call. Raises: AttributeError if a drafter cannot tell: whoever looks
+        for the name must not find a part of the sum.
         """
         every = [drafter.bytes_used for drafter in self.drafters]  # type: ignore[attr-defined]
         return lambda: sum(used() for used in every)
@@ -207,8 +204,7 @@ class MergeDrafter:
     def bytes_of(self) -> Callable[[str | None], int]:
         """What is held for one tenant, by those of the drafters that know tenants.
 
-        Mutates: nothing. Valid until: the next call. Raises: AttributeError if none does. GIL: as
-        the drafters.
+        Valid until: the next call. Raises: AttributeError if none does.
         """
         every = [d.bytes_of for d in self.drafters if hasattr(d, "bytes_of")]
         if not every:
@@ -218,8 +214,8 @@ class MergeDrafter:
     def text(self, state: MergeState, /) -> Int32s:
         """Prompt and observed tokens, as the drafters that can say hold them: all the same.
 
-        Mutates: nothing. Valid until: for ever, it is a copy. Raises: StateError if it was finished
-        or if the drafters' texts differ, InputError if no drafter has `text`. GIL: as the drafters.
+        Valid until: for ever, it is a copy. Raises: StateError if it was finished or if the
+        drafters' texts differ, InputError if no drafter has `text`.
         """
         as_states([state], MergeState, self)
         readers = [getattr(drafter, "text", None) for drafter in self.drafters]
@@ -240,8 +236,7 @@ class MergeDrafter:
         """Where the drafters that proposed a node have it from, all of them together, for each node
         of the state's last proposal; `Source.OTHER` of a drafter that does not say.
 
-        Valid until: for ever; empty once the draft was observed. Raises: StateError. GIL: as the
-        drafters.
+        Raises: StateError.
         """
         as_states([state], MergeState, self)
         if state.last is None:

@@ -23,7 +23,7 @@ __all__ = ["NgramDrafter", "NgramState"]
 class NgramState:
     """One request's text, in a buffer that doubles.
 
-    Mutates: only its drafter writes to it. Valid until: `finish`. Raises: nothing. GIL: held.
+    Mutates: only its drafter writes to it. Valid until: `finish`.
     """
 
     __slots__ = ("buffer", "drafted", "finished", "length", "owner")
@@ -43,8 +43,7 @@ class NgramDrafter:
     `occurrence` says which earlier place to copy from, "latest" or "first". With "first" the
     guesses are those of prompt lookup as transformers does it.
 
-    Mutates: nothing shared. Valid until: for ever. Raises: InputError for sizes out of range.
-    GIL: held.
+    Raises: InputError for sizes out of range.
     """
 
     wants = Wants()
@@ -77,8 +76,8 @@ class NgramDrafter:
     ) -> NgramState:
         """Start a request. Group, tenant and sampling are accepted and change nothing.
 
-        Mutates: nothing shared. Valid until: `finish`. Raises: TokenTypeError, InputError for an
-        empty prompt or a token out of range. GIL: held.
+        Valid until: `finish`. Raises: TokenTypeError, InputError for an empty prompt or a token out
+        of range.
         """
         state = NgramState(self, as_prompt(prompt))
         self._bytes += state.buffer.nbytes
@@ -88,9 +87,8 @@ class NgramDrafter:
     def propose(self, states: Sequence[NgramState], budgets: Sequence[int], /) -> DraftBatch:
         """A chain of at most the budget per state, in O(text) with a small constant.
 
-        Mutates: nothing the caller can see. Valid until: for ever. Raises: StateError, InputError
-        for a budget outside 0 … 4096, a state that is there twice or lengths that differ. GIL:
-        held.
+        Raises: StateError, InputError for a budget outside 0 … 4096, a state that is there twice or
+        lengths that differ.
         """
         alive = as_states(states, NgramState, self)
         checked = as_budgets(budgets, len(alive))
@@ -102,8 +100,8 @@ class NgramDrafter:
     def observe(self, states: Sequence[NgramState], verdicts: Sequence[Verdict], /) -> None:
         """Append what was committed.
 
-        Mutates: the states. Valid until: `finish`. Raises: StateError, InputError for a state that
-        is there twice or lengths that differ; nothing has changed then. GIL: held.
+        Valid until: `finish`. Raises: StateError, InputError for a state that is there twice or
+        lengths that differ; nothing has changed then.
         """
         alive = as_states(states, NgramState, self)
         batch = VerdictBatch.of(verdicts)
@@ -115,8 +113,8 @@ class NgramDrafter:
     def finish(self, state: NgramState, /) -> None:
         """End a request.
 
-        Mutates: the state, which is dead afterwards. Valid until: final. Raises: StateError if it
-        was finished before or is no state of this drafter. GIL: held.
+        Mutates: the state, which is dead afterwards. Raises: StateError if it was finished before
+        or is no state of this drafter.
         """
         as_states([state], NgramState, self)
         self._bytes -= state.buffer.nbytes
@@ -128,7 +126,7 @@ class NgramDrafter:
     def sources(self, state: NgramState, /) -> list[tuple[Source, ...]]:
         """Own text, for each node of the state's last draft.
 
-        Valid until: for ever; empty once the draft was observed. Raises: StateError.
+        Raises: StateError.
         """
         as_states([state], NgramState, self)
         return [(Source.OWN,)] * state.drafted
@@ -136,18 +134,18 @@ class NgramDrafter:
     def text(self, state: NgramState, /) -> Int32s:
         """Prompt and observed tokens, as the drafter holds them.
 
-        Mutates: nothing. Valid until: for ever, it is a copy. Raises: StateError. GIL: held.
+        Valid until: for ever, it is a copy. Raises: StateError.
         """
         as_states([state], NgramState, self)
         text: Int32s = state.buffer[: state.length].copy()
         return text
 
     def bytes_used(self) -> int:
-        """Bytes held for all live requests. Mutates: nothing. Raises: nothing. GIL: held."""
+        """Bytes held for all live requests."""
         return self._bytes
 
     def tokens_held(self) -> int:
-        """Tokens held for all live requests. Mutates: nothing. Raises: nothing. GIL: held."""
+        """Tokens held for all live requests."""
         return self._tokens
 
     def _chain(self, state: NgramState, budget: int) -> Draft:

@@ -38,7 +38,7 @@ class SamRule:
     to_anc         shorten a match until as many tokens as are wanted follow its occurrence, if
                    that can be had
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError when constructed. GIL: held.
+    Raises: InputError when constructed.
     """
 
     l_threshold: int = 5
@@ -90,8 +90,7 @@ class SuffixDrafter(TextDrafter):
     chain          drafts without branches
     rule           "blend" (the default: all evidence, calibrated), "sam", or a SamRule
 
-    Mutates: only through its methods. Valid until: for ever. Raises: InputError, CorpusError and
-    TokenizerMismatch when constructed. GIL: released in long calls.
+    Raises: InputError, CorpusError and TokenizerMismatch when constructed.
     """
 
     def __init__(

@@ -64,8 +64,7 @@ class Engine:
     with_sources  note where each token was drafted from, for those who want to look
     progress      told while steps are timed, which takes seconds
 
-    Mutates: only through its methods. Valid until: for ever. Raises: InputError when constructed.
-    GIL: released by torch and the core.
+    Raises: InputError when constructed.
     """
 
     def __init__(
@@ -134,8 +133,7 @@ class Engine:
         together  nobody looks at the answer before all of its kind have ended: where only such are
                 under way, guesses go first to those that will end last
 
-        Mutates: the queue. Valid until: the request has finished. Raises: InputError for what
-        cannot be answered; nothing has changed then. GIL: held.
+        Raises: InputError for what cannot be answered; nothing has changed then.
         """
         params = SamplingParams() if params is None else params
         if not isinstance(params, SamplingParams):
@@ -167,8 +165,8 @@ class Engine:
     def cancel(self, *requests: Request) -> None:
         """End requests now; nothing happens to one that has ended.
 
-        Mutates: the requests; their memory is free. Valid until: for ever. Raises: nothing but an
-        interrupt, which is heard when none of them is left under way. GIL: held.
+        Mutates: the requests; their memory is free. Raises: nothing but an interrupt, which is
+        heard when none of them is left under way.
         """
         try:
             self._cancel(requests)
@@ -186,8 +184,6 @@ class Engine:
     def drop_group(self, group: str, tenant: str | None = None) -> None:
         """Let the drafter forget a group that nobody will join any more; those of `groups` end by
         themselves.
-
-        Mutates: the drafter. Valid until: for ever. Raises: nothing. GIL: held.
         """
         self._guesser.drop_group(group, tenant)
 
@@ -198,7 +194,7 @@ class Engine:
 
         Mutates: the target, for all engines that share it; each notices by itself. Raises:
         InputError for a name that the model has not or a shape that differs; nothing has changed
-        then. GIL: released by torch and the core.
+        then.
         """
         self.target.replace_weights(weights)
 
@@ -210,9 +206,9 @@ class Engine:
     def step(self) -> list[Request]:
         """One pass of the model: the requests that got tokens or ended in it.
 
-        Mutates: the requests. Valid until: for ever. Raises: what the model raises, before anything
-        was committed. A request that fails ends with its error, and harms no other. After an
-        interrupt, cancel what is under way to free its memory. GIL: released by torch and the core.
+        Raises: what the model raises, before anything was committed. A request that fails ends with
+        its error, and harms no other. After an interrupt, cancel what is under way to free its
+        memory.
         """
         laps = Laps()
         if self._computed_with != self.target.version:
@@ -245,7 +241,7 @@ class Engine:
     def run(self) -> None:
         """Step until nothing is left to do.
 
-        Mutates: the requests. Valid until: for ever. Raises: as `step`. GIL: as `step`.
+        Raises: as `step`.
         """
         while self.busy:
             self.step()
@@ -253,8 +249,7 @@ class Engine:
     def check_integrity(self) -> None:
         """Check that memory is held by those who use it, and by nobody else.
 
-        Mutates: nothing. Valid until: the next call. Raises: RuntimeError that names the first
-        broken promise. GIL: held.
+        Valid until: the next call. Raises: RuntimeError that names the first broken promise.
         """
         self.scheduler.check_integrity()
         for request in self.scheduler.running:

@@ -47,8 +47,7 @@ class Groups:
         """A new request for each of the seeds, all of them or none: with several, they are a group.
         `text` makes what each of them is read with; the rest is as in `Engine.add`.
 
-        Mutates: the queue. Valid until: the requests have finished. Raises: InputError without
-        seeds, and as `Engine.add`; nothing has changed then.
+        Raises: InputError without seeds, and as `Engine.add`; nothing has changed then.
         """
         if not len(seeds):
             raise InputError("there are no seeds; each sample needs one, expected 1 or more")

@@ -33,9 +33,8 @@ class Guesser:
     vocabulary    no guess is outside of it
     with_sources  whether to ask where guesses came from
 
-    Mutates: the drafter and the requests' drafter states. Valid until: for ever. Raises: InputError
-    when constructed with a drafter that wants more likely tokens than there are. GIL: as the
-    drafter.
+    Mutates: the drafter and the requests' drafter states. Raises: InputError when constructed with
+    a drafter that wants more likely tokens than there are.
     """
 
     def __init__(
@@ -65,8 +64,7 @@ class Guesser:
     def begin(self, request: Request) -> ForesayError | None:
         """Begin a request, if it has not begun; why the drafter refuses it, if it does.
 
-        Mutates: the request's drafter state. Valid until: `finish`. Raises: nothing. GIL: as the
-        drafter.
+        Valid until: `finish`.
         """
         if self._drafter is None or request.begun:
             return None
@@ -88,7 +86,7 @@ class Guesser:
     def propose(self, requests: Sequence[Request], budgets: Sequence[int]) -> Proposal:
         """Guesses for the requests, within their budgets and the vocabulary.
 
-        Mutates: what it remembers of this step. GIL: as the drafter.
+        Mutates: what it remembers of this step.
         """
         self._known = None
         nothing = Proposal(Chosen.nothing(len(requests)).drafts)
@@ -132,8 +130,6 @@ class Guesser:
     def sources(self, request: Request, verdict: Verdict) -> list[Source]:
         """Where each committed token was guessed from: the best of its sources; nothing if nobody
         wants to know. To be asked before `observe`.
-
-        GIL: as the drafter.
         """
         if not self._with_sources or self._drafter is None:
             return []
@@ -147,10 +143,7 @@ class Guesser:
         return found + [Source.MODEL] * (len(verdict.tokens) - len(found))
 
     def observe(self, requests: Sequence[Request], verdicts: VerdictBatch) -> None:
-        """Tell what was committed; a request without tokens is left out.
-
-        Mutates: the drafter. Valid until: for ever. Raises: nothing. GIL: as the drafter.
-        """
+        """Tell what was committed; a request without tokens is left out."""
         sizes = np.diff(verdicts.offsets)
         told = [at for at in range(len(requests)) if sizes[at] and requests[at].begun]
         if self._drafter is None or not told:
@@ -162,8 +155,7 @@ class Guesser:
     def finish(self, request: Request) -> None:
         """End a request, if it has begun.
 
-        Mutates: the drafter; the request's state is gone. Valid until: for ever. Raises: nothing.
-        GIL: as the drafter.
+        Mutates: the drafter; the request's state is gone.
         """
         state, begun = request.state, request.begun
         request.state, request.begun = None, False
@@ -171,10 +163,7 @@ class Guesser:
             self._tell(self._drafter.finish, state)
 
     def drop_group(self, group: str, tenant: str | None) -> None:
-        """Forget a group, if the drafter knows of groups.
-
-        Mutates: the drafter. Valid until: for ever. Raises: nothing. GIL: as the drafter.
-        """
+        """Forget a group, if the drafter knows of groups."""
         drop = getattr(self._drafter, "drop_group", None)
         if drop is None:
             return

@@ -47,8 +47,6 @@ class Result:
     sources        where each token was drafted from, `Source.MODEL` where it is the target's own;
                    if asked for
     stats          what it took
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
     prompt: Any
@@ -63,7 +61,7 @@ class Result:
     stats: RequestStats
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON. Mutates: nothing. Valid until: for ever. Raises: nothing."""
+        """As plain values, for JSON."""
         values: dict[str, Any] = {
             "prompt": self.prompt if isinstance(self.prompt, (str, list)) else None,
             "text": self.text,
@@ -82,10 +80,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of an answer while it is written; the last one has the result.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """A piece of an answer while it is written; the last one has the result."""
 
     prompt_index: int
     sample: int
@@ -117,9 +112,8 @@ class LLM:
     progress       told of every stage that takes time: progress(stage, done, total), see
                    `foresay.models.progress`; what it raises ends the work
 
-    Mutates: through `generate` and `stream`: the drafter learns. Valid until: for ever. Raises:
-    ModelError, UnsupportedModel, InputError when constructed. GIL: released by torch and the core.
-    One thread at a time may use it.
+    Mutates: through `generate` and `stream`: the drafter learns. Raises: ModelError,
+    UnsupportedModel, InputError when constructed. One thread at a time may use it.
     """
 
     def __init__(
@@ -170,8 +164,7 @@ class LLM:
     ) -> LLM:
         """Another one with the same model in memory, and an engine of its own.
 
-        Mutates: nothing. Valid until: for ever; the two must not be used by two threads at once.
-        Raises: InputError. GIL: held.
+        Raises: InputError.
         """
         check_flag(with_sources, "with_sources")
         other = object.__new__(LLM)
@@ -203,8 +196,7 @@ class LLM:
 
         A request that fails has its error in its result; the others are not harmed.
 
-        Mutates: the drafter learns. Valid until: for ever. Raises: InputError for a prompt that
-        cannot be answered; nothing was answered then. GIL: released by torch and the core.
+        Raises: InputError for a prompt that cannot be answered; nothing was answered then.
         """
         check_callable(progress, "progress")
         answers = self._asked(prompts, params, chat, together=True)
@@ -218,8 +210,7 @@ class LLM:
     ) -> Iterator[Chunk]:
         """The answers piece by piece, as they are written. Whoever stops listening ends them.
 
-        Mutates: the drafter learns. Valid until: for ever. Raises: InputError for a prompt that
-        cannot be answered. GIL: released by torch and the core.
+        Raises: InputError for a prompt that cannot be answered.
         """
         stream = self._streamed(self._asked(prompts, params, chat))
         next(stream)  # so that it has begun, and ends the answers also if nobody listens at all
@@ -283,7 +274,7 @@ class LLM:
     def encode(self, prompt: Prompt, *, chat: bool = False) -> Int32s:
         """A prompt's tokens.
 
-        Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+        Raises: InputError.
         """
         if isinstance(prompt, str):
             message = {"role": "user", "content": prompt}
@@ -325,8 +316,7 @@ class LLM:
 def drafter_of(drafter: str | Drafter[Any] | None) -> Drafter[Any] | None:
     """The drafter of that name, which learns from all answers, or the given one; None: nobody.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError for a name that does not exist. GIL:
-    held.
+    Raises: InputError for a name that does not exist.
     """
     if drafter is None or (isinstance(drafter, str) and drafter == "none"):
         return None

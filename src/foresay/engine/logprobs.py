@@ -29,10 +29,7 @@ def logprobs_for(
     logits: Tensor,
     asks: AskBatch,
 ) -> Logprobs | None:
-    """The log probabilities of a step's tokens, if one of the requests wants them.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held but for torch's own work.
-    """
+    """The log probabilities of a step's tokens, if one of the requests wants them."""
     wanted = [request.params.logprobs for request in requests]
     if all(most is None for most in wanted):
         return None
@@ -43,10 +40,7 @@ def logprobs_for(
 def note_logprobs(
     requests: Sequence[Request], verified: Verified, found: Logprobs | None, sizes: Longs
 ) -> None:
-    """Append the log probabilities of each request's first `sizes` tokens to it, if it wants them.
-
-    Mutates: the requests' logprobs. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """Append the log probabilities of each request's first `sizes` tokens to it, if it wants them."""
     if found is None:
         return
     tokens, bounds = verified.verdicts.tokens.tolist(), verified.verdicts.offsets.tolist()
@@ -70,9 +64,6 @@ def note_logprobs(
 def note_prompt_logprobs(prompts: Sequence[tuple[Request, int]], logits: Tensor) -> None:
     """Append the log probabilities of each request's next `early` prompt tokens to it, given the
     rows of logits before those tokens, request by request.
-
-    Mutates: the requests' prompt_logprobs. Valid until: for ever. Raises: nothing. GIL: held but
-    for torch's own work.
     """
     begin = 0
     for request, early in prompts:

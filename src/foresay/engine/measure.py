@@ -49,8 +49,7 @@ _KINDS = (
 def measured_cost(target: Target, progress: Progress = silent) -> StepCost:
     """The cost of steps, fitted to timed ones.
 
-    Mutates: nothing. Valid until: it is told of steps. Raises: what `progress` raises. GIL:
-    released by torch.
+    Raises: what `progress` raises.
     """
     kinds = [kind for kind in _KINDS if kind.context + kind.rows < target.context]
     texts = {size: _texts(target, size) for size in {kind.context for kind in kinds}}

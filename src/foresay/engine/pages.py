@@ -20,8 +20,7 @@ PAGE = 64
 class Pages:
     """A number of pages, and who holds how many of them.
 
-    Mutates: only through `hold` and `release`. Valid until: for ever. Raises: InputError when
-    constructed. GIL: held.
+    Raises: InputError when constructed.
     """
 
     def __init__(self, total: int) -> None:
@@ -45,8 +44,6 @@ class Pages:
     def hold(self, holder: Hashable, tokens: int) -> bool:
         """Let `holder` hold what `tokens` tokens need, no more and no less; False if there is not
         enough, and nothing has changed.
-
-        Mutates: the count. Valid until: `release`. Raises: nothing. GIL: held.
         """
         pages, held = pages_of(tokens), self._held.get(holder, 0)
         in_use = self.in_use + pages - held
@@ -58,35 +55,28 @@ class Pages:
         return True
 
     def release(self, holder: Hashable) -> None:
-        """Take back all that `holder` holds; nothing, if it holds none.
-
-        Mutates: the count. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """Take back all that `holder` holds; nothing, if it holds none."""
         in_use = self.in_use - self._held.get(holder, 0)
         self._counted = None
         self._held.pop(holder, None)
         self._counted = in_use
 
     def release_all_but(self, holders: Collection[Hashable]) -> None:
-        """Take back what is held by anybody else.
-
-        Mutates: the count. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """Take back what is held by anybody else."""
         for holder in self._held.keys() - holders:
             self.release(holder)
 
     def holds(self, holder: Hashable) -> bool:
         """Whether `holder` is among those who hold pages.
 
-        Mutates: nothing. Valid until: the next call. Raises: nothing. GIL: held.
+        Valid until: the next call.
         """
         return holder in self._held
 
     def check_integrity(self, lengths: Mapping[Hashable, int]) -> None:
         """Check that exactly these holders hold pages, each enough for its length.
 
-        Mutates: nothing. Valid until: the next call. Raises: RuntimeError that names the first
-        broken promise. GIL: held.
+        Valid until: the next call. Raises: RuntimeError that names the first broken promise.
         """
         if self.in_use != sum(self._held.values()) or not 0 <= self.in_use <= self.total:
             raise RuntimeError(f"{self.in_use} pages are counted, {self._held} are held")
@@ -99,8 +89,5 @@ class Pages:
 
 
 def pages_of(tokens: int) -> int:
-    """How many pages so many tokens need.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """How many pages so many tokens need."""
     return -(-tokens // PAGE)

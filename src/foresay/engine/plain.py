@@ -34,7 +34,7 @@ def plain(
     """The answer's tokens. `next_logits(text, prompt)` gives the row of logits after a text whose
     first `prompt` tokens are the prompt.
 
-    Mutates: nothing. Valid until: for ever. Raises: LogitsError. GIL: held but for torch's work.
+    Raises: LogitsError.
     """
     output: list[int] = []
     while len(output) < params.max_tokens:
@@ -50,8 +50,7 @@ def plain(
 def logits_of(target: Target) -> NextLogits:
     """The target's logits after a text, computed afresh.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError for a text that the model cannot
-    read. GIL: released by torch and the core.
+    Raises: InputError for a text that the model cannot read.
     """
 
     def next_logits(text: Int32s, prompt: int) -> Tensor:

@@ -47,8 +47,6 @@ class Prefixes:
     open   makes room for a new text
     pages  the memory that all texts share; a kept text holds its pages under its own name
     most   pages that kept texts may hold; the least recently used goes first
-
-    Mutates: through its methods, also the pages. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
     def __init__(self, open: Callable[[], TextKv], pages: Pages, most: int) -> None:

@@ -36,11 +36,7 @@ PHASES = ("schedule", "draft", "forward", "verify", "commit")
 
 @dataclass(slots=True)
 class RequestStats:
-    """What an answer took. Seconds are the request's share of steps that it had with others.
-
-    Mutates: by the engine, until the request has finished. Valid until: for ever. Raises: nothing.
-    GIL: held.
-    """
+    """What an answer took. Seconds are the request's share of steps that it had with others."""
 
     steps: int = 0
     """Passes of the model in which a token of the answer was chosen."""
@@ -59,7 +55,7 @@ class RequestStats:
         return tokens_per_step(self.tokens, self.steps)
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as plain values. Mutates: nothing. Valid until: for ever. Raises: nothing."""
+        """All of it as plain values."""
         return {
             "steps": self.steps,
             "drafted": self.drafted,
@@ -76,7 +72,7 @@ class RequestStats:
 def check_name(what: str, name: object) -> None:
     """Refuse a group or a tenant that is no text, or none that can be written down.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    Raises: InputError.
     """
     if name is not None and not (isinstance(name, str) and _is_utf8(name)):
         raise InputError(f"{what} is {name!r}; it is a str of valid characters, or None")
@@ -94,7 +90,7 @@ def check_prompt(tokens: Int32s, context: int, memory: int, vocabulary: int) -> 
     """Refuse a prompt that cannot be answered: `context` tokens is what the model takes, `memory`
     what there is room for.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    Raises: InputError.
     """
     if not len(tokens):
         raise InputError("the prompt is empty; at least 1 token is needed to answer to")
@@ -112,7 +108,7 @@ def check_prompt(tokens: Int32s, context: int, memory: int, vocabulary: int) -> 
 def check_prompt_logprobs(most: object) -> None:
     """Refuse a number of likeliest tokens that is none.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    Raises: InputError.
     """
     if most is not None and (type(most) is not int or not 0 <= most <= MAX_TOKEN):
         raise InputError(
@@ -125,9 +121,8 @@ def fitted(
 ) -> SamplingParams:
     """The parameters with no more tokens than the context has room for.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError for a bias outside the vocabulary,
-    or if there is not memory enough: an answer must not end earlier because a machine is small.
-    GIL: held.
+    Raises: InputError for a bias outside the vocabulary, or if there is not memory enough: an
+    answer must not end earlier because a machine is small.
     """
     for token in params.logit_bias:
         if token >= vocabulary:
@@ -153,8 +148,6 @@ class Request:
                      for the first, before which there is nothing
     finish_reason    None while it is being written
     error            why it failed, if it did
-
-    Mutates: by the engine. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
     def __init__(
@@ -267,15 +260,12 @@ class Request:
     def ask(self) -> Ask:
         """What it asks of its next verification; good until the text grows.
 
-        Mutates: nothing. Valid until: the next step. Raises: nothing. GIL: held.
+        Valid until: the next step.
         """
         return self._ask.along(self._tokens[self._prompt : self._length])
 
     def append(self, tokens: Int32s) -> None:
-        """Add committed tokens to the text.
-
-        Mutates: the text. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """Add committed tokens to the text."""
         end = self._length + len(tokens)
         if end > len(self._tokens):
             grown = np.empty(max(end, 2 * len(self._tokens)), np.int32)

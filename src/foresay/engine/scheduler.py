@@ -26,8 +26,6 @@ _OVERTAKEN = 32  # at most so many wait for a beginning while others overtake th
 class Turn:
     """A request's share of a step: the next `tokens` tokens of its text. `whole`: then all of the
     text is stored, so that the next token can be chosen.
-
-    Mutates: nothing. Valid until: the step ends. Raises: nothing. GIL: held.
     """
 
     request: Request
@@ -48,9 +46,6 @@ class Scheduler:
     pages        the memory that texts may hold
     max_running  requests that may be in one step
     max_rows     tokens of prompts that one step takes in, so that nobody waits long
-
-    Mutates: through its methods, also the requests it admits and preempts. Valid until: for ever.
-    Raises: nothing. GIL: held.
     """
 
     def __init__(
@@ -72,8 +67,7 @@ class Scheduler:
     def schedule(self) -> list[Turn]:
         """The turns of the next step: first those that write, then prompts in order of arrival.
 
-        Mutates: admits what fits, preempts the newest where memory is short. Valid until: the
-        step ends. Raises: nothing. GIL: held.
+        Mutates: admits what fits, preempts the newest where memory is short.
         """
         self.mend()
         self._whole = False
@@ -99,16 +93,13 @@ class Scheduler:
     def room_for(self, request: Request, nodes: int) -> bool:
         """Whether there is memory for so many guesses behind the request's text.
 
-        Mutates: the pages, which the request holds until its next step. Valid until: then. Raises:
-        nothing. GIL: held.
+        Mutates: the pages, which the request holds until its next step.
         """
         return self.pages.hold(request, len(request) + nodes)
 
     def mend(self) -> None:
         """After a method that was interrupted, at whatever place: what nobody uses is free again.
         Of a request that was about to come or go nothing is stored any more.
-
-        Mutates: as the methods. Valid until: for ever. Raises: nothing. GIL: held.
         """
         if self._whole:
             return
@@ -123,8 +114,6 @@ class Scheduler:
     def recompute(self) -> None:
         """Give up everything that is stored: kept prefixes for good, running requests until they
         are admitted again, in order of arrival.
-
-        Mutates: the pages and the requests.
         """
         self.mend()
         self._whole = False
@@ -137,8 +126,7 @@ class Scheduler:
     def release(self, request: Request, *, keep: bool) -> None:
         """Take a request out, wherever it is; `keep` what was computed of it for later ones.
 
-        Mutates: the request, which holds nothing any more. Valid until: for ever. Raises: nothing.
-        GIL: held.
+        Mutates: the request, which holds nothing any more.
         """
         self.mend()
         self._whole = False
@@ -148,7 +136,7 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Check that pages are held by the running and the kept texts, and by nobody else.
 
-        Mutates: nothing. Valid until: the next call. Raises: RuntimeError. GIL: held.
+        Valid until: the next call. Raises: RuntimeError.
         """
         lengths = {request: request.stored for request in self.running} | self.prefixes.lengths()
         self.pages.check_integrity(lengths)

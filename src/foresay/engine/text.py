@@ -22,8 +22,7 @@ class AnswerText:
     stops   texts that end the answer; the first to be complete counts, and is not part of the text
     least   a text that is complete within the first so many tokens ends nothing
 
-    Mutates: only through `add` and `finish`. Valid until: for ever. Raises: what `decode` raises.
-    GIL: as `decode`.
+    Raises: what `decode` raises.
     """
 
     def __init__(self, decode: Decode, stops: Sequence[str] = (), least: int = 0) -> None:
@@ -43,8 +42,7 @@ class AnswerText:
         """Read the first token as one behind the prompt: many tokenizers leave out the space before
         a text's first word. To be called before any token is added, or not at all.
 
-        Mutates: how the first tokens read. Valid until: for ever. Raises: what `decode` raises.
-        GIL: as `decode`.
+        Raises: what `decode` raises.
         """
         tail = list(prompt[-_LONGEST_CHARACTER:])
         if not self._decode(tail).endswith(_INCOMPLETE):  # then the answer begins in a character
@@ -54,7 +52,7 @@ class AnswerText:
         """Append a token; whether the text now ends, because one of the stops is complete.
 
         Mutates: the text, which loses the stop and all behind it. Valid until: the next call.
-        Raises: what `decode` raises. GIL: as `decode`.
+        Raises: what `decode` raises.
         """
         self._tokens.append(token)
         before = self._decode(self._tokens[self._from : self._read])
@@ -71,17 +69,14 @@ class AnswerText:
     def finish(self) -> None:
         """Add what was incomplete until now: no more tokens come.
 
-        Mutates: the text. Valid until: for ever. Raises: what `decode` raises. GIL: as `decode`.
+        Raises: what `decode` raises.
         """
         if self.stopped is None:
             before = self._decode(self._tokens[self._from : self._read])
             self._extend(self._decode(self._tokens[self._from :])[len(before) :])
 
     def take(self, *, ended: bool = False) -> str:
-        """The text since the last call that no stop can take back any more; all, once it `ended`.
-
-        Mutates: what counts as taken. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """The text since the last call that no stop can take back any more; all, once it `ended`."""
         end = len(self.text) if ended or self.stopped is not None else self._certain()
         new = self.text[self._taken : end]
         self._taken = max(self._taken, end)

@@ -195,8 +195,8 @@ def confirmed(
 
     n is chosen so that a bias of this total variation is found with the stated power. Where the
     first test rejects, 4 n are drawn with another seed, derived from `seed`, and both must reject:
-    a false alarm has chance alpha², 1e-10 unless told otherwise. As one of a `family` of m tests
-    it works at level alpha / m, and a false alarm anywhere in the family has chance alpha² / m.
+    a false alarm has chance alpha², 1e-10 unless told otherwise. As one of a `family` of m tests it
+    works at level alpha / m, and a false alarm anywhere in the family has chance alpha² / m.
     Raises: InputError, also if fewer draws come back than were asked for; what `sample` raises.
     """
     if family < 1:
@@ -250,7 +250,7 @@ class EProcess:
     def update(self, counts: Counts) -> float:
         """Add counts of new draws; the natural logarithm of the wealth after them.
 
-        Mutates: this. Raises: InputError, having changed nothing.
+        Raises: InputError, having changed nothing.
         """
         self.counts += _counts(counts, "counts", len(self.counts))
         c, n = self.counts[self._possible], self.counts.sum()

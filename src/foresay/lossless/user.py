@@ -45,7 +45,7 @@ def load(name: str) -> Function:
 
     A file's folder, for a module the current one, comes first on sys.path while it is imported.
 
-    Mutates: imports the module. Raises: InputError.
+    Raises: InputError.
     """
     home, _, function = name.rpartition(":")
     if not home or not function:

@@ -47,10 +47,7 @@ class StepAttention(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LayerCall:
-    """What a layer's attention was called with, for the checks.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """What a layer's attention was called with, for the checks."""
 
     layer: int | None
     rows: int
@@ -64,10 +61,7 @@ class LayerCall:
 
 @dataclass(slots=True)
 class AttentionPass:
-    """The attention of one forward pass: the step, what each layer sees, and who listens.
-
-    Mutates: `calls`. Valid until: the pass ends.
-    """
+    """The attention of one forward pass: the step, what each layer sees, and who listens."""
 
     step: Any
     """A StepAttention; None: a trial pass, whose attention gives zeros."""
@@ -82,10 +76,7 @@ _PASS: ContextVar[AttentionPass] = ContextVar("foresay_pass")
 
 @contextmanager
 def running(run: AttentionPass) -> Iterator[None]:
-    """While the body runs, attention works for `run`.
-
-    Mutates: the present context. Valid until: the body ends. Raises: nothing. GIL: held.
-    """
+    """While the body runs, attention works for `run`."""
     token = _PASS.set(run)
     try:
         yield
@@ -96,8 +87,7 @@ def running(run: AttentionPass) -> Iterator[None]:
 def current() -> AttentionPass:
     """The pass that is running.
 
-    Mutates: nothing. Valid until: the pass ends. Raises: UnsupportedModel outside of one. GIL:
-    held.
+    Raises: UnsupportedModel outside of one.
     """
     run = _PASS.get(None)
     if run is None:
@@ -122,9 +112,8 @@ def attend(
 
     query [1, Hq, T, Dk], key [1, Hkv, T, Dk], value [1, Hkv, T, Dv] -> [1, T, Hq, Dv]
 
-    Mutates: the step's texts, which get the keys and values of their new rows. Valid until: for
-    ever. Raises: UnsupportedModel outside a pass; InputError for tensors that do not fit the step.
-    GIL: released in the core.
+    Mutates: the step's texts, which get the keys and values of their new rows. Raises:
+    UnsupportedModel outside a pass; InputError for tensors that do not fit the step.
     """
     run = current()
     _, heads, rows, width = query.shape

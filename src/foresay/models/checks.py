@@ -46,7 +46,7 @@ class TransformersTarget(Target, Protocol):
 def check_config(config: PreTrainedConfig) -> None:
     """Refuse what the configuration alone gives away.
 
-    Mutates: nothing. Valid until: for ever. Raises: UnsupportedModel. GIL: held.
+    Raises: UnsupportedModel.
     """
     name, text = config.model_type, config.get_text_config()
     if config.is_encoder_decoder:
@@ -79,9 +79,8 @@ def layer_shapes(model: PreTrainedModel) -> list[tuple[int, int, int]]:
     """Heads of keys and values, width of a key, width of a value, for each layer: as one small
     pass shows them. The model's attention is ours afterwards.
 
-    Mutates: the model's attention function. Valid until: for ever. Raises: UnsupportedModel if a
-    layer does not call it just once, with a key for every row, without masks. GIL: released by
-    torch.
+    Raises: UnsupportedModel if a layer does not call it just once, with a key for every row,
+    without masks.
     """
     name, rows = model.config.model_type, 5
     _use(model, attention.NAME)
@@ -122,9 +121,8 @@ def check_logits(target: TransformersTarget) -> float:
     model's own attention; the mean difference as a share of the logits' spread. Windows and chunks
     are made narrow for it, so that the texts reach beyond them.
 
-    Mutates: nothing that lasts. Valid until: for ever. Raises: UnsupportedModel if it is more than
-    rounding explains, or if a layer sees other tokens than the target thinks. GIL: released by
-    torch.
+    Raises: UnsupportedModel if it is more than rounding explains, or if a layer sees other tokens
+    than the target thinks.
     """
     texts, trees = _texts_and_trees(target)
     with narrowed(target.model, target.layers) as layers, _seeing(target, layers):
@@ -148,18 +146,13 @@ def check_logits(target: TransformersTarget) -> float:
 def trial(target: TransformersTarget) -> Tensor:
     """The logits of a small ragged step with trees and narrow windows, to be compared with others
     of the same.
-
-    Mutates: nothing that lasts. Valid until: for ever. Raises: nothing. GIL: released by torch.
     """
     with _seeing(target, narrow(target.layers)):
         return _in_one_step(target, *_texts_and_trees(target))
 
 
 def alike(given: Tensor, wanted: Tensor) -> bool:
-    """Whether two trials differ by no more than single roundings to bfloat16.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """Whether two trials differ by no more than single roundings to bfloat16."""
     return _difference(given, wanted) <= _ALIKE
 
 

@@ -18,8 +18,6 @@ __all__ = ["is_batch_invariant"]
 def is_batch_invariant(target: Target, size: int = 44, last: int = 6) -> bool:
     """Whether the last tokens of a text have the same logits, to the bit, when they are computed
     one by one, as a chain of guesses, in a tree with wrong guesses, and beside another prompt.
-
-    Valid until: torch's threads change. GIL: released by torch.
     """
     random, size = np.random.default_rng(3), min(size, target.context)
     text = random.integers(0, target.vocabulary, size).astype(np.int32)

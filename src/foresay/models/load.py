@@ -52,8 +52,7 @@ def load(
     progress       told when the model is read, and which trials of it are done
 
     Raises: ModelError for files that cannot be read, UnsupportedModel for a model that cannot be
-    run exactly, InputError for another dtype or a FORESAY_CPU that this machine has not. GIL:
-    released by torch.
+    run exactly, InputError for another dtype or a FORESAY_CPU that this machine has not.
     """
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -75,8 +74,7 @@ def target_of(
     """A target on this processor for a model, which belongs to it from now on.
 
     Mutates: the model: its attention function, layers and norms. Raises: UnsupportedModel,
-    InputError for a FORESAY_CPU that this machine has not, and what `progress` raises. GIL:
-    released by torch.
+    InputError for a FORESAY_CPU that this machine has not, and what `progress` raises.
     """
     cpu_level()
     context, names = _prepared(model)
@@ -114,7 +112,7 @@ def target_of(
 def plain_target_of(model: PreTrainedModel) -> PlainTarget:
     """The plain target for a model, on whatever device it is; the model belongs to it from now on.
 
-    Mutates: the model's attention function. Raises: UnsupportedModel. GIL: released by torch.
+    Raises: UnsupportedModel.
     """
     context, names = _prepared(model)
     layers = visible_by_layer(model, context)

@@ -91,8 +91,7 @@ def forward_pass(
 ) -> Outputs:
     """Call the model, whose attention works for `attention`.
 
-    Mutates: the texts of the step. Raises: UnsupportedModel if hidden states are asked of a model
-    without an output embedding. GIL: released by torch and the core.
+    Raises: UnsupportedModel if hidden states are asked of a model without an output embedding.
     """
     device = positions.device
     ids = torch.from_numpy(rows.tokens.astype(np.int64)).to(device)

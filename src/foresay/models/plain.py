@@ -26,10 +26,7 @@ __all__ = ["PlainKv", "PlainTarget"]
 
 
 class PlainKv:
-    """A `TextKv`: for each layer keys [heads, tokens, width] and values, then the step's rows.
-
-    Mutates: itself.
-    """
+    """A `TextKv`: for each layer keys [heads, tokens, width] and values, then the step's rows."""
 
     def __init__(self, layers: int) -> None:
         self.length = 0
@@ -142,8 +139,7 @@ class PlainTarget:
     layers  what each layer sees
     shapes  heads of keys and values, width of a key, width of a value, for each layer
 
-    Mutates: only the texts given to `forward`, and the model by `replace_weights`. GIL: released by
-    torch.
+    Mutates: only the texts given to `forward`, and the model by `replace_weights`.
     """
 
     def __init__(

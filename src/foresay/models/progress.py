@@ -30,7 +30,4 @@ STAGES = {
 
 
 def silent(stage: str, done: int, total: int | None) -> None:
-    """Progress that nobody asked for.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """Progress that nobody asked for."""

@@ -194,8 +194,7 @@ class Part:
     def keep(self, path: Int32s | Sequence[int] = ()) -> None:
         """Store the tokens and the accepted nodes, after `forward`; other guesses are forgotten.
 
-        Mutates: the kv. Raises: InputError for nodes that the draft has not, or out of order.
-        GIL: released during long work.
+        Raises: InputError for nodes that the draft has not, or out of order.
         """
         tokens = len(self.tokens)
         rows = np.empty(tokens + len(path), np.int32)

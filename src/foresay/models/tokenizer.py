@@ -23,8 +23,7 @@ _FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 class Tokenizer:
     """A model's tokenizer, its chat template, and the tokens that end its answers.
 
-    Mutates: nothing. Valid until: for ever. Raises: ModelError when constructed from a folder
-    without a tokenizer. GIL: released by the tokenizers library where it can.
+    Raises: ModelError when constructed from a folder without a tokenizer.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -51,8 +50,7 @@ class Tokenizer:
     def encode(self, text: str, *, special: bool = True) -> Int32s:
         """The tokens of a text, with what the model wants around it unless `special` is false.
 
-        Mutates: nothing. Valid until: for ever. Raises: InputError for what is no text. GIL: as the
-        tokenizers library.
+        Raises: InputError for what is no text.
         """
         if not isinstance(text, str):
             raise InputError(f"a prompt is {text!r}; a text, token ids or messages are needed")
@@ -64,8 +62,7 @@ class Tokenizer:
 
         messages  [{"role": "user", "content": "…"}, …]
 
-        Mutates: nothing. Valid until: for ever. Raises: InputError for messages that the template
-        does not take, or a model without one. GIL: held.
+        Raises: InputError for messages that the template does not take, or a model without one.
         """
         if not self.chats:
             raise InputError("the model has no chat template; give the prompt as a text")
@@ -86,10 +83,7 @@ class Tokenizer:
         return np.array(self._inner(text, add_special_tokens=False)["input_ids"], np.int32)
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """The text of tokens, without special ones unless `special` is true.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: as the tokenizers library.
-        """
+        """The text of tokens, without special ones unless `special` is true."""
         return str(
             self._inner.decode(
                 list(tokens), skip_special_tokens=not special, clean_up_tokenization_spaces=False
@@ -97,18 +91,13 @@ class Tokenizer:
         )
 
     def piece(self, token: int) -> str | None:
-        """How the tokenizer itself writes a token, which is not its text; None if it is none.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """How the tokenizer itself writes a token, which is not its text; None if it is none."""
         written = self._inner.convert_ids_to_tokens(token)
         return written if isinstance(written, str) else None
 
     def facts(self) -> dict[str, str | None]:
         """What it is and has: its class, its special tokens and its chat template as texts, None
         where there is none.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
         """
         names = ("bos_token", "eos_token", "pad_token", "unk_token")
         values = {name: getattr(self._inner, name, None) for name in names}

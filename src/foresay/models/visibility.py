@@ -38,10 +38,7 @@ _RULES: ContextVar[Rules] = ContextVar("foresay_rules")
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """What a layer sees: keys less than `window` behind, or of the same `chunk`; 0: all.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """What a layer sees: keys less than `window` behind, or of the same `chunk`; 0: all."""
 
     window: int = 0
     chunk: int = 0
@@ -57,8 +54,7 @@ class Visible:
 def asking(model: PreTrainedModel) -> Iterator[None]:
     """Whatever a model raises while the body tries it out is a reason to refuse the model.
 
-    Mutates: nothing. Valid until: the body ends. Raises: UnsupportedModel in place of any other
-    error but a lack of memory. GIL: held.
+    Raises: UnsupportedModel in place of any other error but a lack of memory.
     """
     try:
         yield
@@ -75,8 +71,8 @@ def asking(model: PreTrainedModel) -> Iterator[None]:
 def visible_by_layer(model: PreTrainedModel, context: int) -> list[Visible]:
     """What each layer sees, in the order of the layers.
 
-    Mutates: nothing that lasts: the model's attention is set back. Valid until: for ever. Raises:
-    UnsupportedModel for a rule that is none of the three. GIL: released by torch.
+    Mutates: nothing that lasts: the model's attention is set back. Raises: UnsupportedModel for a
+    rule that is none of the three.
     """
     rules: Rules = {}
     before, token = model.config._attn_implementation, _RULES.set(rules)
@@ -99,8 +95,6 @@ def visible_by_layer(model: PreTrainedModel, context: int) -> list[Visible]:
 def narrow(layers: Sequence[Visible]) -> list[Visible]:
     """What the layers see when windows and chunks are a few tokens wide, so that short texts reach
     beyond them.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
     return [
         Visible(min(layer.window, _NARROW[_WINDOW]), min(layer.chunk, _NARROW[_CHUNK]))
@@ -113,8 +107,8 @@ def narrowed(model: PreTrainedModel, layers: Sequence[Visible]) -> Iterator[list
     """While the body runs, the model's own windows and chunks are narrow too. Gives what the layers
     see then, after asking the model whether it is so.
 
-    Mutates: the model's configuration, which is set back. Valid until: the body ends. Raises:
-    UnsupportedModel if `layers` is not what the model's layers see. GIL: released by torch.
+    Mutates: the model's configuration, which is set back. Raises: UnsupportedModel if `layers` is
+    not what the model's layers see.
     """
     given = {id(config): config for config in map(_config_of, model.modules()) if config}
     text = model.config.get_text_config()

@@ -59,8 +59,6 @@ class Ask:
     def along(self, output: Int32s) -> Ask:
         """The same request when its answer is `output`, which is taken as it is: tokens that were
         committed need no second check.
-
-        Mutates: nothing. Valid until: the array is written to. Raises: nothing. GIL: held.
         """
         ask = object.__new__(Ask)
         for name in ("params", "seed", "prompt", "stops"):

@@ -25,10 +25,7 @@ __all__ = ["Logprobs", "TokenLogprob", "likeliest", "logprobs_of", "topk_of"]
 
 @dataclass(frozen=True, eq=False)
 class Logprobs:
-    """Of T committed tokens, in the order of the verdicts' tokens.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """Of T committed tokens, in the order of the verdicts' tokens."""
 
     processed: Doubles
     """Under the law that the token was chosen from: after penalties, temperature and limits. That
@@ -64,8 +61,7 @@ def logprobs_of(
 ) -> Logprobs:
     """The log probabilities of the verdicts' tokens, given what `match` or `rejection` was given.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError for a `top` that the vocabulary does
-    not have, and as the rules do. GIL: held but for torch's own work.
+    Raises: InputError for a `top` that the vocabulary does not have, and as the rules do.
     """
     _, logits, asks, rows = checked(drafts, logits, asks)
     if not 0 <= top <= logits.shape[1]:
@@ -89,8 +85,7 @@ def logprobs_of(
 def topk_of(logits: Tensor, k: int) -> TopK | None:
     """The k likeliest tokens of each row of logits [R, V], if any are wanted.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError for a `k` that the vocabulary does
-    not have. GIL: held but for torch's own work.
+    Raises: InputError for a `k` that the vocabulary does not have.
     """
     if not k:
         return None
@@ -112,8 +107,7 @@ def likeliest(raw: Tensor, top: int) -> tuple[Tensor, Tensor]:
     The highest comes first; of equal ones the smaller id, so that a smaller `top` gives the
     beginning of a larger one.
 
-    Mutates: nothing. Valid until: for ever. Raises: as torch, for a `top` larger than the
-    vocabulary. GIL: held but for torch's own work.
+    Raises: as torch, for a `top` larger than the vocabulary.
     """
     found = raw.topk(top)
     tokens = found.indices.sort(dim=-1).values

@@ -22,7 +22,7 @@ class SamplingParams:
     transformers: bias, repetition penalty, presence and frequency penalty, min_tokens, temperature,
     top-k, top-p, min-p; each along the text so far, drafted tokens included.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError when constructed. GIL: held.
+    Raises: InputError when constructed.
     """
 
     max_tokens: int = 256

@@ -27,23 +27,17 @@ _encoder = msgspec.json.Encoder()
 
 
 def encoded(value: object) -> bytes:
-    """A value as JSON. Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held."""
+    """A value as JSON."""
     return _encoder.encode(value)
 
 
 def event(value: object) -> bytes:
-    """A value as a server-sent event.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """A value as a server-sent event."""
     return b"data: " + _encoder.encode(value) + b"\n\n"
 
 
 def error_body(refused: Refused) -> dict[str, Any]:
-    """What a client reads that was refused.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """What a client reads that was refused."""
     said = str(refused).encode("utf-8", "backslashreplace").decode()
     return {
         "error": {
@@ -56,10 +50,7 @@ def error_body(refused: Refused) -> dict[str, Any]:
 
 
 def as_refused(piece: Piece) -> Refused:
-    """Why an answer has neither been written to its end nor stopped.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """Why an answer has neither been written to its end nor stopped."""
     error: ForesayError | None = piece.error
     if isinstance(error, Refused):
         return error
@@ -73,7 +64,7 @@ def as_refused(piece: Piece) -> Refused:
 class Shape:
     """The shapes of the answers to one question.
 
-    Mutates: it counts what it was given. Valid until: for ever. Raises: nothing. GIL: held.
+    Mutates: it counts what it was given.
     """
 
     def __init__(self, question: Question, words: Words, model: str) -> None:
@@ -96,8 +87,7 @@ class Shape:
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """The body of an answer that is not streamed, from one piece for each choice.
 
-        Mutates: what was counted. Valid until: for ever. Raises: Refused if one has failed. GIL:
-        held.
+        Raises: Refused if one has failed.
         """
         choices = []
         for piece in sorted(pieces, key=lambda p: p.index):
@@ -113,10 +103,7 @@ class Shape:
         return body
 
     def events(self, piece: Piece) -> bytes:
-        """The events of a stream that tell a piece.
-
-        Mutates: what was counted. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """The events of a stream that tell a piece."""
         question = self._question
         if piece.finish_reason in ("cancelled", "error"):
             return event(error_body(as_refused(piece)))
@@ -133,10 +120,7 @@ class Shape:
         return told
 
     def tail(self) -> bytes:
-        """What ends a stream.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """What ends a stream."""
         if not self._question.usage:
             return DONE
         return event({**self._head, "choices": [], "usage": self._usage()}) + DONE

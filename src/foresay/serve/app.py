@@ -55,9 +55,6 @@ class Routes:
     llm      whose engine `driver` drives
     drafter  the engine's, for what it holds
     name     by which clients call the model
-
-    Mutates: the engine, through the driver. Valid until: the driver stops. Raises: nothing. GIL:
-    held but while the engine works.
     """
 
     def __init__(
@@ -89,7 +86,7 @@ class Routes:
     def rekey(self, keys: Keys) -> None:
         """Know other tenants from now on. What was asked before goes on.
 
-        Mutates: the routes. Valid until: the next call. Raises: nothing. GIL: held.
+        Valid until: the next call.
         """
         # What was counted for several stays theirs when one of them is left.
         self._several = self._several or len(keys.tenants) > 1
@@ -101,10 +98,7 @@ class Routes:
         }
 
     def app(self) -> ASGIApp:
-        """The application, to be put behind a Gate.
-
-        Mutates: nothing. Valid until: the driver stops. Raises: nothing. GIL: held.
-        """
+        """The application, to be put behind a Gate."""
         routes: list[Route | Mount] = [
             Route("/v1/models", self._on_models),
             Route("/v1/models/{model:path}", self._on_model),
@@ -133,10 +127,7 @@ class Routes:
         return Starlette(routes=routes, exception_handlers=handlers)
 
     async def stop(self) -> None:
-        """End the engine's thread and those that tokenize.
-
-        Mutates: the driver. Valid until: final. Raises: nothing. GIL: held.
-        """
+        """End the engine's thread and those that tokenize."""
         await self.driver.stop()
         self._readers.shutdown(wait=False)
 

@@ -35,20 +35,14 @@ _AT = re.compile(r"^(?P<what>.*) - at `(?P<key>key in )?`?\$(?P<path>.*?)`$")
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """Whether a stream tells the usage: at its end, and in every chunk.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """Whether a stream tells the usage: at its end, and in every chunk."""
 
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False
 
 
 class Sampling(msgspec.Struct, kw_only=True, frozen=True):
-    """What completions and chats have in common. null is the same as nothing.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """What completions and chats have in common. null is the same as nothing."""
 
     model: str | None = None
     max_tokens: int | None = None
@@ -76,10 +70,7 @@ class Sampling(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Completion(Sampling, kw_only=True, frozen=True):
-    """The body of /v1/completions.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """The body of /v1/completions."""
 
     prompt: str | list[str | int | list[int]]
     logprobs: int | None = None
@@ -88,20 +79,14 @@ class Completion(Sampling, kw_only=True, frozen=True):
 
 
 class Content(msgspec.Struct, frozen=True):
-    """A part of a message; only texts are read, and no address is ever opened.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """A part of a message; only texts are read, and no address is ever opened."""
 
     type: str
     text: str | None = None
 
 
 class Said(msgspec.Struct, frozen=True):
-    """A message of a conversation.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """A message of a conversation."""
 
     role: str
     content: str | list[Content] | None = None
@@ -109,10 +94,7 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class Chat(Sampling, kw_only=True, frozen=True):
-    """The body of /v1/chat/completions.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """The body of /v1/chat/completions."""
 
     messages: list[Said]
     logprobs: bool | None = None
@@ -120,10 +102,7 @@ class Chat(Sampling, kw_only=True, frozen=True):
 
 
 class Tokenize(msgspec.Struct, frozen=True):
-    """The body of /tokenize: a text, or messages.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """The body of /tokenize: a text, or messages."""
 
     prompt: str | None = None
     messages: list[Said] | None = None
@@ -133,10 +112,7 @@ class Tokenize(msgspec.Struct, frozen=True):
 
 
 class Detokenize(msgspec.Struct, frozen=True):
-    """The body of /detokenize.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """The body of /detokenize."""
 
     tokens: list[int]
     model: str | None = None
@@ -211,7 +187,7 @@ _INSTEAD = {
 def read(body: bytes, kind: type[T]) -> T:
     """A body as a value, with nothing in it that could not be honoured.
 
-    Mutates: which unknown names were logged. Valid until: for ever. Raises: Refused. GIL: held.
+    Raises: Refused.
     """
     try:
         given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])

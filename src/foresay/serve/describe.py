@@ -16,10 +16,7 @@ _REFUSALS = (400, 401, 403, 404, 408, 413, 415, 429, 503)
 
 
 def describe() -> dict[str, Any]:
-    """The description as plain values.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """The description as plain values."""
     kinds = [kind for _, kind, _, _ in _BODIES.values()]
     refs, schemas = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"

@@ -47,8 +47,7 @@ class Driver:
     limits   how much may be under way; others hold from the next question on
     seen     told in the event loop of every step, and of answers that have ended
 
-    Mutates: the engine. Valid until: `stop`. Raises: nothing when constructed. GIL: released by
-    torch and the core.
+    Raises: nothing when constructed.
     """
 
     def __init__(self, llm: LLM, drafter: Drafter[Any] | None, limits: Limits, seen: Seen) -> None:
@@ -97,7 +96,7 @@ class Driver:
     def start(self) -> None:
         """Begin to drive, for the event loop that runs now.
 
-        Mutates: the driver. Valid until: `stop`. Raises: RuntimeError outside a loop. GIL: held.
+        Raises: RuntimeError outside a loop.
         """
         self._loop = asyncio.get_running_loop()
         self._thread.start()
@@ -105,8 +104,7 @@ class Driver:
     async def submit(self, question: Question, tenant: str | None) -> Stream:
         """Ask; the stream on which the answers will come.
 
-        Mutates: the engine. Valid until: the stream has ended, or `cancel`. Raises: Refused if
-        there is no room, or for what the engine does not take. GIL: held.
+        Raises: Refused if there is no room, or for what the engine does not take.
         """
         self.admit(question.answers, tenant)
         most = self.limits.stream_pieces * question.answers if question.stream else None
@@ -126,27 +124,21 @@ class Driver:
         return stream
 
     def cancel(self, stream: Stream) -> None:
-        """End a stream's answers; nothing happens if they have ended.
-
-        Mutates: the engine, soon. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """End a stream's answers; nothing happens if they have ended."""
         if not stream.ended and not stream.cancelled:
             stream.cancelled = True
             self._inbox.put(lambda: self._cancel(stream))
 
     def cancel_all(self) -> None:
-        """End all answers.
-
-        Mutates: the engine, soon. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """End all answers."""
         for stream in list(self._streams):
             self.cancel(stream)
 
     async def ask(self, question: Callable[[Engine], T]) -> T:
         """What a function of the engine says, between two steps.
 
-        Mutates: what the function does. Valid until: the next step. Raises: what the function
-        raises; Refused if the engine has stopped. GIL: held.
+        Valid until: the next step. Raises: what the function raises; Refused if the engine has
+        stopped.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
@@ -168,18 +160,12 @@ class Driver:
         return await answer
 
     async def drained(self) -> None:
-        """Wait until nothing is under way; nothing new is taken from now on.
-
-        Mutates: the driver, which drains. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """Wait until nothing is under way; nothing new is taken from now on."""
         self.draining = True
         await self._idle.wait()
 
     async def stop(self) -> None:
-        """Cancel everything and end the thread.
-
-        Mutates: the driver. Valid until: final. Raises: nothing. GIL: held.
-        """
+        """Cancel everything and end the thread."""
         self.draining = True
         if self._thread.is_alive():
             self._inbox.put(self._halt)
@@ -188,7 +174,7 @@ class Driver:
     def admit(self, answers: int, tenant: str | None) -> None:
         """Refuse so many more answers if there is no room for them.
 
-        Mutates: nothing. Valid until: others ask. Raises: Refused. GIL: held.
+        Raises: Refused.
         """
         if self.draining:
             raise self.limits.draining()

@@ -32,8 +32,7 @@ _log = logging.getLogger("foresay.serve")
 class Events:
     """A response that tells a stream while it comes. Who leaves or does not read ends it.
 
-    Mutates: the stream, and the engine when it is cancelled. Valid until: it was sent. Raises:
-    nothing. GIL: held.
+    Mutates: the stream, and the engine when it is cancelled.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class Events:
 async def shaped(shape: Callable[[list[Piece]], bytes], pieces: list[Piece]) -> bytes:
     """What a function makes of pieces; in a thread where it would hold up everybody else.
 
-    Mutates: as the function. Valid until: for ever. Raises: what the function raises. GIL: held.
+    Raises: what the function raises.
     """
     if sum(len(p.logprobs or ()) + len(p.prompt_logprobs or ()) for p in pieces) < _MANY:
         return shape(pieces)
@@ -95,7 +94,7 @@ async def shaped(shape: Callable[[list[Piece]], bytes], pieces: list[Piece]) -> 
 async def unless_gone(receive: Receive, work: Awaitable[T]) -> T | None:
     """What the work gives; None if the client leaves before, and the work is cancelled.
 
-    Mutates: as the work. Valid until: for ever. Raises: what the work raises. GIL: held.
+    Raises: what the work raises.
     """
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
     try:

@@ -41,10 +41,7 @@ _log = logging.getLogger("foresay.serve.access")
 
 
 def refusal(refused: Refused) -> Response:
-    """A refused request's response.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """A refused request's response."""
     headers = {} if refused.retry_after is None else {"retry-after": str(refused.retry_after)}
     body = encoded(error_body(refused))
     response = Response(body, refused.status, headers, media_type="application/json")
@@ -64,8 +61,6 @@ class Gate:
     refused  told of every status from 400 on
 
     With several tenants each may have half of the open requests, so that none can take them all.
-
-    Mutates: how many requests are open. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
     def __init__(
@@ -88,7 +83,7 @@ class Gate:
     def rekey(self, keys: Keys) -> None:
         """Let others in from now on: who comes next needs one of these keys.
 
-        Mutates: who may pass. Valid until: the next call. Raises: nothing. GIL: held.
+        Valid until: the next call.
         """
         most = self._limits.connections
         several = len(set(keys.tenants) - {OPERATOR}) > 1

@@ -17,11 +17,7 @@ __all__ = ["Job"]
 
 
 class Job:
-    """A request, who asked it, and what was told of it so far.
-
-    Mutates: only through its methods. Valid until: the answer has ended. Raises: nothing. GIL:
-    held.
-    """
+    """A request, who asked it, and what was told of it so far."""
 
     __slots__ = (
         *("_accepted", "_asked", "_began", "_drafted", "_first", "_given", "_last", "_last_at"),
@@ -60,8 +56,6 @@ class Job:
     def account(self, seconds: dict[str, float], start: float) -> int:
         """Add to `seconds` what the request has spent since the last call, in a step that began at
         `start`; how many times it was preempted since.
-
-        Mutates: `seconds`, the job. Valid until: for ever. Raises: nothing. GIL: held.
         """
         if self._began is None:
             self._began = start
@@ -74,8 +68,7 @@ class Job:
         """Add what the request has got since the last call; the seconds since it got tokens before,
         none if these are its first.
 
-        Mutates: the share, the job, what the stream knows to be written. Valid until: for ever.
-        Raises: nothing. GIL: held.
+        Mutates: the share, the job, what the stream knows to be written.
         """
         stats, now, before = self.request.stats, perf_counter(), self._last_at
         if stats.steps == self._steps:
@@ -95,8 +88,7 @@ class Job:
     def piece(self, seconds: float) -> Piece:
         """What the client has not been told yet, of a step of so many seconds.
 
-        Mutates: the job: it has been told. Valid until: for ever. Raises: nothing. GIL: as
-        decoding.
+        Mutates: the job: it has been told.
         """
         request, question = self.request, self.question
         stats, begin = request.stats, self._given
@@ -129,8 +121,7 @@ class Job:
     def ended(self) -> Ended:
         """What is to be known of the answer when it has ended. To be called once.
 
-        Mutates: what the stream knows of its answers' ends. Valid until: for ever. Raises:
-        nothing. GIL: held.
+        Mutates: what the stream knows of its answers' ends.
         """
         stats, params = self.request.stats, self.question.params
         siblings = self.stream.ends.setdefault(self.index // params.n, [])

@@ -33,8 +33,7 @@ _NUMBERED = re.compile(r"key-\d+")  # tenants of keys without a name
 class Keys:
     """Digests of keys, each with its tenant; without any, everybody is the same nameless tenant.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError for a key that is there twice: whose
-    would it be? GIL: held.
+    Raises: InputError for a key that is there twice: whose would it be?
     """
 
     digests: tuple[tuple[bytes, str], ...] = ()
@@ -52,7 +51,7 @@ class Keys:
     def of(cls, keys: Iterable[tuple[str, str | None]]) -> Keys:
         """From keys as they are, each with the name of its tenant; None: a tenant of its own.
 
-        Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+        Raises: InputError.
         """
         # Numbered: a name made of the key would let those who read the log try guesses.
         return cls(
@@ -76,8 +75,6 @@ class Keys:
     def tenant_of(self, authorization: str | None) -> tuple[bool, str | None]:
         """Whether a header `Authorization` opens the door, and to whom: `Bearer KEY`, or `Basic`
         with the key as password, which is what a browser asks its user for.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
         """
         if not self.digests:
             return True, None
@@ -94,7 +91,7 @@ def read_keys(path: Path) -> Keys:
     in hexadecimal digits. A tenant may have several. What follows a # is not read. A file that
     every user can read is read, with a warning.
 
-    Mutates: nothing. Valid until: the file changes. Raises: InputError. GIL: held.
+    Raises: InputError.
     """
     found: list[tuple[bytes, str]] = []
     try:

@@ -10,10 +10,7 @@ __all__ = ["Limits", "Refused"]
 
 
 class Refused(ForesayError):
-    """A request that is not answered: the status, and what the client reads.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """A request that is not answered: the status, and what the client reads."""
 
     def __init__(
         self,
@@ -72,7 +69,7 @@ class Limits:
     retry_seconds     after which a client that was sent away may come again
     stuck_seconds     without a step while answers are under way until the server is unwell
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError when constructed. GIL: held.
+    Raises: InputError when constructed.
     """
 
     head: int = 64 << 10
@@ -113,7 +110,7 @@ class Limits:
     def check_most(self, param: str, value: int, most: int, what: str = "") -> None:
         """Refuse a value beyond a limit, naming both.
 
-        Mutates: nothing. Valid until: for ever. Raises: Refused. GIL: held.
+        Raises: Refused.
         """
         if value > most:
             shown = f"{param} has {value} {what}" if what else f"{param} is {value}"
@@ -122,7 +119,7 @@ class Limits:
     def check_prompt_logprobs(self, tokens: int, top: int) -> None:
         """Refuse too many log probabilities of prompts: so many tokens, so many beside each.
 
-        Mutates: nothing. Valid until: for ever. Raises: Refused. GIL: held.
+        Raises: Refused.
         """
         if tokens * (top + 1) > self.prompt_logprobs:
             raise Refused(
@@ -134,17 +131,12 @@ class Limits:
             )
 
     def body_refused(self) -> Refused:
-        """What a client reads whose body is too large.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """What a client reads whose body is too large."""
         return Refused(413, f"the body has more than {self.body} bytes, the most this server takes")
 
     def full(self, asked: int, most: int, whose: str) -> Refused:
         """What a client reads that would have to wait too long: `most` answers of `whose` may be
         under way.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
         """
         wait = f"try again in {self.retry_seconds} s"
         if asked > most:
@@ -158,10 +150,7 @@ class Limits:
         )
 
     def crowded(self, most: int, whose: str | None = None) -> Refused:
-        """What a client reads when too many requests are open, of all or of `whose`.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """What a client reads when too many requests are open, of all or of `whose`."""
         return Refused(
             503 if whose is None else 429,
             f"{most} requests{'' if whose is None else f' of {whose}'} are open, the most this "
@@ -171,10 +160,7 @@ class Limits:
         )
 
     def draining(self) -> Refused:
-        """What a client reads that comes when the server is about to stop.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """What a client reads that comes when the server is about to stop."""
         return Refused(
             503,
             f"the server is stopping: it finishes what it has begun within {self.drain_seconds:g} "

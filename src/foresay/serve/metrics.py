@@ -117,10 +117,7 @@ value of an answer, None if it has none.
 
 
 class Metrics:
-    """All numbers of one server. It lives in the event loop.
-
-    Mutates: through `note` and `refuse`. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """All numbers of one server. It lives in the event loop."""
 
     def __init__(self, model: str, context: int = 1 << 15) -> None:
         self._model = model
@@ -141,10 +138,7 @@ class Metrics:
         self._whole = _Histogram(_SECONDS)
 
     def note(self, step: StepReport | None, ended: Sequence[Ended]) -> None:
-        """Count a step, and answers that have ended.
-
-        Mutates: the numbers. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """Count a step, and answers that have ended."""
         for share in () if step is None else step.shares.values():
             self.total.merge(share)
             for accepted, times in share.lengths.items():
@@ -173,30 +167,27 @@ class Metrics:
                     self._each.note((answer.total - answer.first) / (answer.tokens - 1))
 
     def refuse(self, status: int) -> None:
-        """Count a request that was not answered.
-
-        Mutates: the numbers. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """Count a request that was not answered."""
         self._refused[str(status)] += 1
 
     def text(self, gauges: Mapping[str, float]) -> bytes:
         """All numbers in Prometheus' text format, with what is so now: `foresay_{name}`.
 
-        Mutates: nothing. Valid until: the next step. Raises: nothing. GIL: held.
+        Valid until: the next step.
         """
         return generate_latest(_Scrape(self, gauges))
 
     def per_position(self) -> list[int]:
         """How many guesses were accepted at each depth.
 
-        Mutates: nothing. Valid until: the next step. Raises: nothing. GIL: held.
+        Valid until: the next step.
         """
         return list(self._positions)
 
     def collect(self, gauges: Mapping[str, float]) -> Iterator[Metric]:
         """The numbers one by one, with what is so now.
 
-        Mutates: nothing. Valid until: the next step. Raises: nothing. GIL: held.
+        Valid until: the next step.
         """
         yield from self._as_vllm(gauges)
         yield self._counter("foresay_steps", "Passes of the model.", {(): float(self._steps())})
@@ -300,7 +291,7 @@ class Metrics:
 def measured(engine: Engine, drafter: Drafter[Any] | None) -> dict[str, float]:
     """What is so in an engine now, without what its drafter cannot tell. Between two steps only.
 
-    Mutates: nothing. Valid until: the next step. Raises: nothing. GIL: held.
+    Valid until: the next step.
     """
     pages = engine.scheduler.pages
     found: dict[str, float] = {

@@ -19,10 +19,7 @@ _PAUSE = 0.04  # seconds, at which a text still flows
 
 
 class News(NamedTuple):
-    """What came of a step, or of an end without one.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """What came of a step, or of an end without one."""
 
     told: list[tuple[Stream, Piece]]
     step: StepReport | None
@@ -31,10 +28,7 @@ class News(NamedTuple):
 
 
 class Bundle:
-    """News that wait to be told, in their order.
-
-    Mutates: only through `add`. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """News that wait to be told, in their order."""
 
     def __init__(self) -> None:
         self._waiting: list[News] = []
@@ -43,8 +37,6 @@ class Bundle:
     def add(self, news: News, *, first: bool = False) -> list[News]:
         """What is to be told now, this one included: nothing, if it may wait for the next. The
         `first` token of an answer does not wait, nor does its end.
-
-        Mutates: what waits. Valid until: for ever. Raises: nothing. GIL: held.
         """
         self._waiting.append(news)
         now = perf_counter()

@@ -25,10 +25,7 @@ _COMPARED = re.compile(r"""role['"\]\s]*==\s*['"](\w+)['"]""")  # in a template
 
 
 class Most(NamedTuple):
-    """How many tokens an answer may have, and the name of the field that says so.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """How many tokens an answer may have, and the name of the field that says so."""
 
     name: str
     tokens: int
@@ -42,8 +39,6 @@ class Question:
     texts         the prompts as texts, where they are to be echoed
     unwanted      the answer's only token was not asked for (max_tokens is 0)
     prompt_logprobs  how many likeliest tokens beside each of the prompt's own; None: not asked
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
     prompts: list[Int32s]
@@ -69,10 +64,7 @@ class Question:
 
 
 class Reader:
-    """Turns bodies into questions. Tokenizing takes time: call it in a thread of its own.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: as the tokenizers library.
-    """
+    """Turns bodies into questions. Tokenizing takes time: call it in a thread of its own."""
 
     def __init__(self, llm: LLM, limits: Limits) -> None:
         self._llm = llm
@@ -89,7 +81,7 @@ class Reader:
     def completion(self, ask: Completion) -> Question:
         """The question of /v1/completions.
 
-        Mutates: nothing. Valid until: for ever. Raises: Refused. GIL: as the library.
+        Raises: Refused.
         """
         n = 1 if ask.n is None else ask.n
         if ask.best_of is not None and ask.best_of != n:
@@ -121,7 +113,7 @@ class Reader:
     def chat(self, ask: Chat) -> Question:
         """The question of /v1/chat/completions.
 
-        Mutates: nothing. Valid until: for ever. Raises: Refused. GIL: as the library.
+        Raises: Refused.
         """
         self._limits.check_most("messages", len(ask.messages), self._limits.messages, "messages")
         top = ask.top_logprobs
@@ -287,8 +279,7 @@ def messages_of(
     """Messages as chat templates take them; `developer` is the role of the developer's, `roles` are
     those that a message may have.
 
-    Mutates: nothing. Valid until: for ever. Raises: Refused for what is no text, or of nobody. GIL:
-    held.
+    Raises: Refused for what is no text, or of nobody.
     """
     if not messages:
         raise Refused(400, "messages is empty; at least one is needed", param="messages")

@@ -48,8 +48,6 @@ class Address:
 
     port         0: any that is free
     certificate  a file for TLS, with its `key`; None: without TLS
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
     host: str = "127.0.0.1"
@@ -59,10 +57,7 @@ class Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """Whether only this machine can reach the host."""
     if host in LOCAL:
         return True
     try:
@@ -74,7 +69,7 @@ def is_loopback(host: str) -> bool:
 def check_address(address: Address) -> None:
     """Refuse an address that cannot be had now: better before a model is loaded than after.
 
-    Mutates: nothing. Valid until: somebody else listens there. Raises: InputError. GIL: held.
+    Raises: InputError.
     """
     _listening(address).close()
 
@@ -88,8 +83,7 @@ class Server(uvicorn.Server):
             process, as it does when its terminal is closed
     stale   whether the keys are to be read again as soon as SIGHUP is heard
 
-    Mutates: what the routes mutate. Valid until: `run` ends. Raises: InputError when constructed
-    with an address that cannot be had. GIL: held but while the engine works.
+    Raises: InputError when constructed with an address that cannot be had.
     """
 
     def __init__(
@@ -134,8 +128,7 @@ class Server(uvicorn.Server):
     async def run_until_stopped(self) -> None:
         """Serve; signals are heard in the main thread only.
 
-        Mutates: the routes' driver, which starts and stops. Valid until: for ever. Raises: nothing.
-        GIL: held but while the engine works.
+        Mutates: the routes' driver, which starts and stops.
         """
         driver, loop = self._routes.driver, asyncio.get_running_loop()
         if threading.current_thread() is threading.main_thread():
@@ -160,8 +153,7 @@ class Server(uvicorn.Server):
     def drain(self) -> None:
         """Finish what has begun, and end; when called again, end at once.
 
-        Mutates: the driver, which takes nothing new. Valid until: final. Raises: nothing. GIL:
-        held.
+        Mutates: the driver, which takes nothing new.
         """
         self._signals += 1
         if self._signals == 1:
@@ -175,7 +167,7 @@ class Server(uvicorn.Server):
         """Read the keys again: from now on these are asked for. If they cannot be read, the old
         ones stay, and the log says why. Without a file of keys nothing happens.
 
-        Mutates: who may ask. Valid until: the next call. Raises: nothing. GIL: held.
+        Valid until: the next call.
         """
         if self._reload is None:
             return
@@ -189,17 +181,11 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Nothing: uvicorn's own would stop listening at once, and end the process by the signal.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """Nothing: uvicorn's own would stop listening at once, and end the process by the signal."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, and say so.
-
-        Mutates: the server. Valid until: `shutdown`. Raises: nothing. GIL: held.
-        """
+        """Begin to listen, and say so."""
         await super().startup(sockets)
         self._ready(self.url)
 

@@ -29,7 +29,7 @@ class Shield:
     tokens  a write waits for so many tokens; 0: for none
     hide    clients are not told how many guesses were right
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError when constructed. GIL: held.
+    Raises: InputError when constructed.
     """
 
     bucket: int = 0
@@ -54,8 +54,6 @@ class Shield:
     def pad(self, body: bytes) -> bytes:
         """The events with a comment behind them that fills the bucket. Its letters are random, or
         a proxy that compresses would take them away.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
         """
         if not self.bucket:
             return body
@@ -65,8 +63,6 @@ class Shield:
     async def take(self, stream: Stream, seconds: float, begun: float) -> list[Piece]:
         """What the next write tells; nothing if there was nothing in so many seconds, or when the
         time for it has come and nothing is known yet. `begun`: when the stream began.
-
-        Mutates: the stream. Valid until: for ever. Raises: nothing. GIL: held.
         """
         if self.every:
             stream.held_back = True  # what comes meanwhile is not a slow reader's fault

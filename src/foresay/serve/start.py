@@ -40,8 +40,7 @@ class ServeSettings:
     stale    whether the signal came before the server could hear it: then they are read at once
     origins  of web pages that may ask from a browser, '*' for any; none: only the server's own page
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError for an origin that is none. GIL:
-    held.
+    Raises: InputError for an origin that is none.
     """
 
     name: str
@@ -61,7 +60,7 @@ class ServeSettings:
 def check_origin(origin: str) -> None:
     """Refuse what no browser sends as the origin of a page.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    Raises: InputError.
     """
     if origin != "*" and not _ORIGIN.fullmatch(origin):
         raise InputError(
@@ -74,8 +73,6 @@ def check_origin(origin: str) -> None:
 def tenant_room(tenants: int, tenant_bytes: int) -> Room:
     """The room for so many tenants, each with a history of so many bytes. None of them can push
     another's history out: there is room for all.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
     tenants = max(tenants, 1)
     return Room(
@@ -89,7 +86,7 @@ def tenant_room(tenants: int, tenant_bytes: int) -> Room:
 def tenant_drafter(tenants: int, tenant_bytes: int, corpus: Any = None) -> SuffixDrafter:
     """The default drafter, with a room for so many tenants.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError, CorpusError. GIL: held.
+    Raises: InputError, CorpusError.
     """
     return SuffixDrafter(**asdict(tenant_room(tenants, tenant_bytes)), corpus=corpus)
 
@@ -102,8 +99,7 @@ def make_server(
 ) -> Server:
     """The server, listening but not yet answering. To be called in the event loop that runs it.
 
-    Mutates: nothing. Valid until: it has run. Raises: InputError for an address that cannot be had.
-    GIL: held.
+    Raises: InputError for an address that cannot be had.
     """
     keys = settings.keys
     limits = _shared(settings.limits, keys, llm)
@@ -163,8 +159,7 @@ def serve(
     """Serve until a signal ends it. An LLM that was made in a thread that has ended is faster here:
     see `foresay.cli.serve`.
 
-    Mutates: the engine. Valid until: it returns. Raises: InputError. GIL: held but while the engine
-    works.
+    Raises: InputError.
     """
 
     async def run() -> None:

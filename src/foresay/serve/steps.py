@@ -25,8 +25,6 @@ class Share:
     rows      tokens that were verified: one per answer, and the guesses
     lengths   how many answers had so many guesses accepted, by that number
     seconds   by phase: a step's time is divided equally among those who took part
-
-    Mutates: by its owner. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
     steps: int = 0
@@ -43,10 +41,7 @@ class Share:
         return self.answers + self.drafted
 
     def add(self, drafted: int, accepted: int, tokens: int) -> None:
-        """Count what a step did for one answer.
-
-        Mutates: itself. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """Count what a step did for one answer."""
         self.answers += 1
         self.drafts += drafted > 0
         self.drafted += drafted
@@ -55,10 +50,7 @@ class Share:
         self.lengths[accepted] = self.lengths.get(accepted, 0) + 1
 
     def merge(self, other: Share) -> None:
-        """Count another share in.
-
-        Mutates: itself. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """Count another share in."""
         self.steps += other.steps
         self.answers += other.answers
         self.drafts += other.drafts
@@ -80,8 +72,6 @@ class StepReport:
     shares       of the tenants that took part
     gaps         seconds since the last tokens, of each answer that had some before
     preemptions  of answers that are seen again
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
     start: float
@@ -102,8 +92,6 @@ class Ended:
     total        when it ended
     longest      tokens of the longest answer to the same prompt, told by the one that ends last
     preemptions  that no step has told
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
     tenant: str | None
@@ -122,10 +110,7 @@ class Ended:
 
 
 class Steps:
-    """The time line, and the sums by tenant. It lives in the event loop.
-
-    Mutates: only through `note`. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """The time line, and the sums by tenant. It lives in the event loop."""
 
     def __init__(self) -> None:
         self._line: deque[StepReport] = deque(maxlen=_LINE)
@@ -134,7 +119,7 @@ class Steps:
     def note(self, step: StepReport) -> None:
         """Remember a step.
 
-        Mutates: the time line and the sums. Valid until: for ever. Raises: nothing. GIL: held.
+        Mutates: the time line and the sums.
         """
         self._line.append(step)
         for tenant, share in step.shares.items():
@@ -143,7 +128,7 @@ class Steps:
     def seen_by(self, tenant: str | None) -> dict[str, Any]:
         """What a tenant may know: the sums and the time line of its own requests.
 
-        Mutates: nothing. Valid until: the next step. Raises: nothing. GIL: held.
+        Valid until: the next step.
         """
         total = self._sums.get(tenant, Share())
         line = [(step, step.shares[tenant]) for step in self._line if tenant in step.shares]

@@ -28,8 +28,6 @@ class Piece:
     drafted, accepted, seconds   of the step, or of all steps where the answer comes in one piece
     finish_reason    in the last piece
     error            why the answer failed, in the last piece, if it did
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
     index: int
@@ -53,8 +51,6 @@ class Stream:
 
     answers  how many there will be
     most     pieces that may wait for the reader; then `overflow` is set. None: any number
-
-    Mutates: only through its methods. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
     def __init__(self, answers: int, tenant: str | None, most: int | None = None) -> None:
@@ -88,10 +84,7 @@ class Stream:
         return len(self._pieces)
 
     def put(self, piece: Piece) -> None:
-        """Add a piece.
-
-        Mutates: the stream. Valid until: it is taken. Raises: nothing. GIL: held.
-        """
+        """Add a piece."""
         self._pieces.append(piece)
         self.left -= piece.finish_reason is not None
         _release(self._reader)
@@ -102,8 +95,7 @@ class Stream:
         """The pieces that wait, at most so many, or the first that comes; none if nothing comes in
         so many seconds, or nothing will come any more.
 
-        Mutates: the stream, which has them no more. Valid until: for ever. Raises: nothing. GIL:
-        held.
+        Mutates: the stream, which has them no more.
         """
         if not self._pieces and not self.ended:
             await self._piece(seconds)
@@ -126,10 +118,7 @@ class Stream:
 
 
 def split(piece: Piece) -> list[Piece]:
-    """A piece as one for each of its tokens; the step counts for the first.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """A piece as one for each of its tokens; the step counts for the first."""
     if len(piece.token_ids) < 2 or piece.words is None:
         return [piece]
     pieces = []
@@ -155,10 +144,7 @@ def split(piece: Piece) -> list[Piece]:
 
 
 def merged(pieces: Sequence[Piece]) -> list[Piece]:
-    """Pieces with all of one answer in one.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """Pieces with all of one answer in one."""
     found: dict[int, Piece] = {}
     for new in pieces:
         old = found.get(new.index)

@@ -154,8 +154,7 @@ class Wire(H11Protocol):
     cases the client can read the answer: the connection ends for it then, and goes away when it
     ends its own side, or after 2 seconds.
 
-    Mutates: the server's state, as uvicorn's protocol does. Valid until: the connection is lost.
-    Raises: nothing. GIL: held.
+    Mutates: the server's state, as uvicorn's protocol does.
     """
 
     conn: _Strict
@@ -177,45 +176,30 @@ class Wire(H11Protocol):
         return self.conn.refused is not None or self.conn.their_state in over
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin.
-
-        Mutates: the server's connections. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """Begin."""
         gentle: Any = _Gentle(transport, self)
         super().connection_made(gentle)
         self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End.
-
-        Mutates: the server's connections. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """End."""
         if self._head is not None:
             self._head.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read.
-
-        Mutates: the connection. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """Read."""
         if not self.transport.is_closing():
             super().data_received(data)
             self._wait_for_head()
 
     def on_response_complete(self) -> None:
-        """Go on with what came meanwhile.
-
-        Mutates: the connection. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """Go on with what came meanwhile."""
         super().on_response_complete()
         self._wait_for_head()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, or none that is read in one way only, and close.
-
-        Mutates: the connection. Valid until: final. Raises: nothing. GIL: held.
-        """
+        """Refuse what is no HTTP, or none that is read in one way only, and close."""
         refused = self.conn.refused or Refused(
             400, "this is no valid request of HTTP/1.1", code="bad_http"
         )

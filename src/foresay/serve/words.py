@@ -19,8 +19,7 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how SentencePiece writes the token o
 class Words:
     """A tokenizer for those who look at single tokens. Threads may share it.
 
-    Mutates: it remembers tokens that were asked for. Valid until: for ever. Raises: nothing. GIL:
-    as the tokenizers library.
+    Mutates: it remembers tokens that were asked for.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: int) -> None:
@@ -35,10 +34,7 @@ class Words:
         self._lead = tokenizer.decode(self._before, special=True)
 
     def of(self, token: int) -> str:
-        """The text of one token within a text, also of a special one.
-
-        Mutates: what it remembers. Valid until: for ever. Raises: nothing. GIL: as the library.
-        """
+        """The text of one token within a text, also of a special one."""
         word = self._known.get(token)
         if word is None:
             decode = self._tokenizer.decode
@@ -51,10 +47,7 @@ class Words:
         return word
 
     def bytes_of(self, token: int) -> list[int] | None:
-        """The token's bytes, also where they are a part of a character; None where it has none.
-
-        Mutates: what it remembers. Valid until: for ever. Raises: nothing. GIL: as the library.
-        """
+        """The token's bytes, also where they are a part of a character; None where it has none."""
         word = self.of(token)
         if _INCOMPLETE not in word:
             return list(word.encode())
@@ -70,10 +63,7 @@ class Words:
         return None if None in found else found  # type: ignore[return-value]
 
     def places(self, prompt: Sequence[int] = ()) -> AnswerText:
-        """A text behind a prompt that is read token by token, for where in it each token begins.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """A text behind a prompt that is read token by token, for where in it each token begins."""
         text = AnswerText(self._tokenizer.decode)
         text.follow(prompt)
         return text
@@ -81,7 +71,7 @@ class Words:
     def encode(self, text: str, *, special: bool) -> list[int]:
         """The tokens of a text, with or without what the model wants around it.
 
-        Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: as the library.
+        Raises: InputError.
         """
         ids: list[int] = self._tokenizer.encode(text, special=special).tolist()
         return ids
@@ -89,8 +79,7 @@ class Words:
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, special ones included.
 
-        Mutates: nothing. Valid until: for ever. Raises: InputError for a token that is none. GIL:
-        as the library.
+        Raises: InputError for a token that is none.
         """
         for token in tokens:
             if not 0 <= token < self._vocabulary:
@@ -98,10 +87,7 @@ class Words:
         return self._tokenizer.decode(tokens, special=True)
 
     def about(self) -> dict[str, Any]:
-        """What clients ask about the tokenizer.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """What clients ask about the tokenizer."""
         return {**self._tokenizer.facts(), "vocab_size": self._vocabulary}
 
 

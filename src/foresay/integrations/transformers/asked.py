@@ -76,8 +76,6 @@ class _Parameters(Signature):
 def given_the_tokenizer(function: Function) -> Function:
     """A function for `custom_generate` that has a parameter `tokenizer`, and gets there what the
     caller of `model.generate` gave.
-
-    Mutates: the function's signature. Valid until: for ever. Raises: nothing. GIL: held.
     """
     plain = signature(function)
     function.__signature__ = _Parameters(  # type: ignore[attr-defined]
@@ -90,7 +88,7 @@ def check_call(callers: dict[str, Any]) -> None:
     """Refuse what `model.generate` takes and hands to nobody. It has no other way to be seen, and
     who waits for a streamer would wait for ever.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    Raises: InputError.
     """
     for name in ("streamer", "assistant_model"):
         if callers.get(name) is not None:
@@ -101,7 +99,7 @@ def check_config(config: GenerationConfig) -> None:
     """Refuse, by its name, each field that asks for something else than is done here, also fields
     that nobody has heard of yet.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    Raises: InputError.
     """
     usual: dict[str, Any] = getattr(GenerationConfig, "_get_default_generation_params", dict)()
     for name, value in vars(config).items():
@@ -118,7 +116,7 @@ def check_config(config: GenerationConfig) -> None:
 def params_of(config: GenerationConfig, width: int) -> SamplingParams:
     """How tokens are chosen, after prompts of `width` tokens.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    Raises: InputError.
     """
     most = config.max_length - width
     least = max(config.min_new_tokens or 0, (config.min_length or 0) - width, 0)
@@ -142,10 +140,7 @@ def params_of(config: GenerationConfig, width: int) -> SamplingParams:
 
 
 def end_ids(config: GenerationConfig) -> tuple[int, ...]:
-    """The tokens that end an answer.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """The tokens that end an answer."""
     found = config.eos_token_id
     if found is None:
         return ()
@@ -155,7 +150,7 @@ def end_ids(config: GenerationConfig) -> tuple[int, ...]:
 def prompts_of(input_ids: Tensor, inputs: dict[str, Any]) -> list[np.ndarray[Any, Any]]:
     """Each row without its padding.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    Raises: InputError.
     """
     for name, value in inputs.items():
         if name not in _INPUTS and value is not None and value is not False:
@@ -196,7 +191,7 @@ def check_processors(
     """Refuse processors that do not come from the config: they are programs, and may look at more
     than one text or remember what they saw.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    Raises: InputError.
     """
     made: list[law.LogitsProcessor] = [law.LogitNormalization()]
     if config.repetition_penalty not in (None, 1.0):
@@ -235,7 +230,7 @@ def stop_strings_of(
 ) -> list[ends.StoppingCriteria]:
     """The criteria that look for texts; the others must be the config's own.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError for others. GIL: held.
+    Raises: InputError for others.
     """
     texts: list[ends.StoppingCriteria] = []
     for one in given:

@@ -61,11 +61,9 @@ def generate(
     ours; sampled ones have its law, and noise of their own. Each text is taken for itself: its
     padding counts for no penalty. The model computes without dropout.
 
-    Mutates: nothing of the model: its weights are used from a twin of it, which also holds a copy
-    of them in another layout; the drafter learns. Valid until: for ever; weights that change are
-    noticed in the next call. Raises: InputError for what is not done here, by its name,
-    UnsupportedModel for a model that is not on the CPU or cannot be run exactly. GIL: released by
-    torch and the core.
+    Valid until: for ever; weights that change are noticed in the next call. Raises: InputError for
+    what is not done here, by its name, UnsupportedModel for a model that is not on the CPU or
+    cannot be run exactly.
     """
     check_call(sys._getframe(1).f_locals)
     check_config(generation_config)

@@ -39,9 +39,8 @@ def assisted(
     CandidateGenerator; without one, of a new `SuffixCandidates`. To be given to `model.generate` as
     `custom_generate`.
 
-    Mutates: the candidate generator learns. Valid until: for ever. Raises: InputError for several
-    texts, and for criteria that look at a text's last token only; else as transformers. GIL:
-    released by torch.
+    Raises: InputError for several texts, and for criteria that look at a text's last token only;
+    else as transformers.
     """
     check_call(sys._getframe(1).f_locals)
     if len(input_ids) != 1:
@@ -73,8 +72,7 @@ class SuffixCandidates(CandidateGenerator):
     most     tokens that are guessed at once
     drafter  a drafter of chains; None: a new SuffixDrafter
 
-    Mutates: only through its methods. Valid until: for ever. Raises: InputError when constructed.
-    GIL: released in the core.
+    Raises: InputError when constructed.
     """
 
     def __init__(self, most: int = 16, drafter: Drafter[Any] | None = None) -> None:
@@ -88,8 +86,7 @@ class SuffixCandidates(CandidateGenerator):
     def get_candidates(self, input_ids: Tensor, **_: Any) -> tuple[Tensor, None]:  # type: ignore[override]
         """The text with a guess of what follows, and no law: the guess was chosen, not drawn.
 
-        Mutates: the drafter observes what is new. Valid until: for ever. Raises: InputError for
-        several texts. GIL: released in the core.
+        Mutates: the drafter observes what is new. Raises: InputError for several texts.
         """
         if len(input_ids) != 1:
             raise InputError(f"there are {len(input_ids)} texts; candidates are made for 1")
@@ -103,8 +100,7 @@ class Chain:
     """A drafter behind a text that is seen again and again, each time longer; a text that does not
     continue the last one is a new request.
 
-    Mutates: the drafter, by `after`. Valid until: for ever. Raises: see `after`. GIL: as the
-    drafter.
+    Raises: see `after`.
     """
 
     def __init__(self, drafter: Drafter[Any]) -> None:
@@ -116,8 +112,7 @@ class Chain:
     def after(self, text: Int32s, most: int) -> Int32s:
         """A guess of at most so many tokens.
 
-        Mutates: the drafter observes what is new in the text. Valid until: for ever. Raises: as the
-        drafter. GIL: as the drafter.
+        Mutates: the drafter observes what is new in the text. Raises: as the drafter.
         """
         if self._state is None or not self._continues(text):
             if self._state is not None:

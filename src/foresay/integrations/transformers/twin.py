@@ -37,8 +37,7 @@ class Held:
     """What was made for a model: its twin as a target, and engines. One thread at a time may use
     them: `lock` is for that.
 
-    Mutates: `engine` adds to it. Valid until: for ever; `held_for` keeps it current. Raises: see
-    `engine`. GIL: held.
+    Raises: see `engine`.
     """
 
     kind: list[Any]
@@ -53,8 +52,7 @@ class Held:
         """The engine with this drafter, policy and memory: that of an earlier call, if it is one
         of the last few.
 
-        Mutates: the engines. Valid until: for ever. Raises: InputError for arguments that an engine
-        does not take. GIL: released by torch while steps are timed.
+        Raises: InputError for arguments that an engine does not take.
         """
         key = (drafter if isinstance(drafter, str) else id(drafter), policy, memory)
         if key not in self.engines:
@@ -74,8 +72,7 @@ _BUILDING = Lock()
 def held_for(model: Any) -> Held:
     """What was made for a model of transformers, made anew if its weights are others now.
 
-    Mutates: nothing of the model. Valid until: its weights change. Raises: UnsupportedModel. GIL:
-    released by torch.
+    Raises: UnsupportedModel.
     """
     _check(model)
     kind, marks = _kind(model), _marks(model)

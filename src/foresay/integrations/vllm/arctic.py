@@ -40,8 +40,6 @@ class SuffixDecodingDraft:
 
     probs are chances to be kept, `score` their sum; `match_len` is always 0, since the core weighs
     matches of all lengths.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -61,9 +59,7 @@ class SuffixDecodingCache:
 
     A request that was stopped and comes back with the same prompt goes on with all of its text.
 
-    Mutates: only through its methods; inside vLLM, its rejection sampler (`sampled`). Valid until:
-    for ever. Raises: InputError for a value or a setting that is not valid. GIL: released while the
-    core works.
+    Raises: InputError for a value or a setting that is not valid.
     """
 
     def __init__(self, max_tree_depth: int = 64, max_cached_requests: int = -1) -> None:
@@ -89,19 +85,18 @@ class SuffixDecodingCache:
 
     @property
     def active_requests(self) -> KeysView[Hashable]:
-        """The ids that were started and not stopped. Mutates: nothing. GIL: held."""
+        """The ids that were started and not stopped."""
         return self._active.keys()
 
     @property
     def cached_requests(self) -> KeysView[Hashable]:
-        """The ids of answers that may be drafted from. Mutates: nothing. GIL: held."""
+        """The ids of answers that may be drafted from."""
         return self._cached.keys()
 
     def start_request(self, req_id: Hashable, prompt_token_ids: Int32s | Sequence[int]) -> None:
         """A request begins, or comes back.
 
-        Mutates: what is active. Valid until: `stop_request`. Raises: InputError, a ValueError, if
-        the id is active or the prompt is empty. GIL: released in the core.
+        Raises: InputError, a ValueError, if the id is active or the prompt is empty.
         """
         if req_id in self._active:
             raise InputError(f"request {req_id!r} is active; stop it before it is started again")
@@ -115,8 +110,7 @@ class SuffixDecodingCache:
     def stop_request(self, req_id: Hashable) -> None:
         """A request is over, or left out for a while; its answer may be drafted from.
 
-        Mutates: what is active and cached. Valid until: final. Raises: InputError, a ValueError, if
-        the id is not active. GIL: released in the core.
+        Raises: InputError, a ValueError, if the id is not active.
         """
         state = self._state(req_id)
         del self._active[req_id]
@@ -134,8 +128,7 @@ class SuffixDecodingCache:
     def add_active_response(self, req_id: Hashable, token_ids: Int32s | Sequence[int]) -> None:
         """These tokens were written.
 
-        Mutates: the request. Valid until: `stop_request`, and beyond it as an answer. Raises:
-        InputError, a ValueError, if the id is not active. GIL: released in the core.
+        Raises: InputError, a ValueError, if the id is not active.
         """
         tokens = np.array(token_ids, np.int32)
         offsets = np.array([0, len(tokens)], np.int32)
@@ -145,8 +138,7 @@ class SuffixDecodingCache:
     def evict_cached_response(self, req_id: Hashable) -> None:
         """Take an id off the list; its words leave the history with others of their age.
 
-        Mutates: what is cached. Valid until: it is stopped again. Raises: InputError, a ValueError,
-        for an id that is not cached. GIL: held.
+        Raises: InputError, a ValueError, for an id that is not cached.
         """
         if req_id not in self._cached:
             raise InputError(f"request {req_id!r} is not cached; `cached_requests` lists what is")
@@ -170,8 +162,7 @@ class SuffixDecodingCache:
         are 0, as there is no single match. In a vLLM that would give sampled requests wrong texts
         (`sampled`) nothing is ever guessed.
 
-        Mutates: nothing the caller can see. Valid until: for ever. Raises: InputError, a
-        ValueError, if the id is not active. GIL: released in the core.
+        Raises: InputError, a ValueError, if the id is not active.
         """
         state = self._state(req_id)
         most = self.max_tree_depth if max_spec_tokens is None else max_spec_tokens
@@ -198,8 +189,7 @@ def register() -> None:
     vLLM calls this for every command. A setting that is not valid is logged here, and ends only
     what needs the settings: a drafter is refused when it is made.
 
-    Mutates: sys.modules, if asked to; a second call changes nothing. Valid until: the process ends.
-    Raises: nothing. GIL: held.
+    Mutates: sys.modules, if asked to; a second call changes nothing.
     """
     try:
         asked = read_settings().suffix

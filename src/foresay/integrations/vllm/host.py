@@ -22,9 +22,6 @@ def move_in(method: str, settings: VllmSettings, threads: int) -> bool:
     """A drafter of ours begins: say so in one line, look at vLLM's version, mend its sampler.
 
     Returns whether it may draft; if not, the log says why.
-
-    Mutates: vLLM's rejection sampler (`sampled`). Valid until: the process ends. Raises: nothing.
-    GIL: held.
     """
     version = str(getattr(sys.modules.get("vllm"), "__version__", "?"))
     changed = [
@@ -61,8 +58,6 @@ def _warn_of(version: str) -> None:
 def drafts_by_rows(speculative_config: Any) -> list[tuple[int, int]]:
     """(from how many requests on, how many tokens), in order, as vLLM's key
     num_speculative_tokens_per_batch_size asks for; empty without it.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
     given = getattr(speculative_config, "num_speculative_tokens_per_batch_size", None) or []
     return sorted((int(first), int(most)) for first, _, most in given)

@@ -19,10 +19,7 @@ clock = time.perf_counter
 
 @dataclass(slots=True)
 class ProposerStats:
-    """Sums since the start. `seconds` is the time spent in `propose`.
-
-    Mutates: nothing by itself. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """Sums since the start. `seconds` is the time spent in `propose`."""
 
     steps: int = 0
     rows: int = 0  # that got tokens, summed over the steps
@@ -39,15 +36,14 @@ class ProposerStats:
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens per request and step. Mutates: nothing. Raises: nothing. GIL: held."""
+        """Tokens per request and step."""
         return tokens_per_step(self.tokens, self.rows)
 
 
 class Meter:
     """Counts steps, and tells of them as the settings ask.
 
-    Mutates: only through its methods. Valid until: for ever. Raises: OSError when constructed with
-    a file that cannot be written. GIL: held.
+    Raises: OSError when constructed with a file that cannot be written.
     """
 
     def __init__(self, settings: VllmSettings) -> None:
@@ -63,8 +59,7 @@ class Meter:
     def count(self, rows: int, tokens: int, drafted: int, seconds: float) -> None:
         """A step in which `rows` requests got `tokens`, and after which so many were drafted.
 
-        Mutates: the sums; the file, if there is one. Valid until: for ever. Raises: nothing. GIL:
-        held.
+        Mutates: the sums; the file, if there is one.
         """
         sums = self.sums
         sums.steps += 1
@@ -91,10 +86,7 @@ class Meter:
                 self._path = ""
 
     def tell(self) -> None:
-        """Write a line to the log if it is time, of all steps since the last one.
-
-        Mutates: when the next is due. Valid until: then. Raises: nothing. GIL: held.
-        """
+        """Write a line to the log if it is time, of all steps since the last one."""
         now = clock()
         seconds = now - self._told
         if not self._pause or seconds < self._pause:

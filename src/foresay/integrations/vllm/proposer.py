@@ -42,9 +42,8 @@ class SuffixProposer:
     All ranks of a tensor-parallel group are given the same rows and draft the same: nothing depends
     on time there. With one rank, measured times may cut drafts (`foresay.budget.least_chance`).
 
-    Mutates: only through `propose`; inside vLLM, its rejection sampler (`sampled`). Valid until:
-    for ever. Raises: InputError when constructed with a setting (`settings`) that is not valid.
-    GIL: released while the core works.
+    Mutates: only through `propose`; inside vLLM, its rejection sampler (`sampled`). Raises:
+    InputError when constructed with a setting (`settings`) that is not valid.
     """
 
     def __init__(self, vllm_config: Any) -> None:
@@ -85,15 +84,12 @@ class SuffixProposer:
         self._least = 0.0  # the least chance of those
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
-        """There is no model to load.
-
-        Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-        """
+        """There is no model to load."""
 
     def stats(self) -> ProposerStats:
         """What happened so far.
 
-        Mutates: nothing. Valid until: for ever, it is a copy. Raises: nothing. GIL: held.
+        Valid until: for ever, it is a copy.
         """
         return replace(self._meter.sums, running=len(self._texts), returned=self._texts.returned)
 
@@ -110,8 +106,6 @@ class SuffixProposer:
         num_tokens_no_spec[i] tokens of token_ids_cpu[i] are row i's text, the last of which are
         sampled_token_ids[i]; a row without such tokens is still being read and gets no guess. What
         a later vLLM may give besides is not looked at.
-
-        Mutates: what is known. Valid until: for ever. Raises: nothing. GIL: released in the core.
         """
         if not self._may_draft:
             return [[] for _ in sampled_token_ids]

@@ -34,9 +34,8 @@ class Rows:
     before   a key of each text without the new tokens, and
     after    with them
 
-    Mutates: nothing. Valid until: for ever, it holds copies. Raises: InputError for a row that is
-    not there, that is longer than its room or shorter than its new tokens; TypeError for arrays of
-    another kind. GIL: held.
+    Raises: InputError for a row that is not there, that is longer than its room or shorter than its
+    new tokens; TypeError for arrays of another kind.
     """
 
     __slots__ = ("after", "before", "lengths", "numbers", "offsets", "tokens")
@@ -54,10 +53,7 @@ class Rows:
 
 
 class Texts(Generic[Text]):
-    """The texts that are known, by their keys; one that is not claimed for `grace` steps is over.
-
-    Mutates: only through its methods. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """The texts that are known, by their keys; one that is not claimed for `grace` steps is over."""
 
     def __init__(self, grace: int) -> None:
         self._grace = grace
@@ -75,8 +71,7 @@ class Texts(Generic[Text]):
     def claim(self, keys: Int64s) -> list[Text | None]:
         """The text of each key, which is not known any more afterwards; None where there is none.
 
-        Mutates: what is known; what was there last and is not claimed counts as absent. Valid
-        until: for ever. Raises: nothing. GIL: held.
+        Mutates: what is known; what was there last and is not claimed counts as absent.
         """
         self._step += 1
         texts: list[Text | None] = list(self._present)
@@ -113,7 +108,7 @@ class Texts(Generic[Text]):
     def keep(self, keys: Int64s, texts: Sequence[Text]) -> list[Text]:
         """Know the texts by these keys from now on; returns those that are over.
 
-        Mutates: what is known. Valid until: the next `claim`. Raises: nothing. GIL: held.
+        Valid until: the next `claim`.
         """
         self._keys, self._present = keys, list(texts)
         over: list[Text] = []

@@ -53,8 +53,7 @@ def mend() -> bool:
 
     Returns whether they are safe: whether drafts leave their law as it is. True outside vLLM.
 
-    Mutates: vLLM's rejection sampler, once. Valid until: the process ends. Raises: nothing; what
-    cannot be mended is logged. GIL: held.
+    Raises: nothing; what cannot be mended is logged.
     """
     if "vllm" not in sys.modules:
         return True

@@ -30,7 +30,7 @@ def _setting(default: Any, says: str, least: float = 0, most: float = 0) -> Any:
 class VllmSettings:
     """Everything that can be set, with what is used where nothing is.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError when constructed. GIL: held.
+    Raises: InputError when constructed.
     """
 
     suffix: bool = _setting(False, "whether vLLM's method `suffix` runs on foresay's core")
@@ -88,9 +88,8 @@ def _refuse_wrong(called: str, value: Any, item: Field[Any]) -> None:
 def read_settings(environ: Mapping[str, str] | None = None) -> VllmSettings:
     """The settings of this process, from the variables and the file that they name.
 
-    Mutates: nothing. Valid until: for ever; later changes of the variables are not seen. Raises:
-    InputError for a name that does not exist, a value out of range, or a file that is not as it
-    should be. GIL: held.
+    Raises: InputError for a name that does not exist, a value out of range, or a file that is not
+    as it should be.
     """
     given = os.environ if environ is None else environ
     values: dict[str, Any] = _from_file(given[CONFIG]) if given.get(CONFIG) else {}
@@ -114,19 +113,13 @@ def read_settings(environ: Mapping[str, str] | None = None) -> VllmSettings:
 
 
 def asks_for_suffix(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether FORESAY_VLLM_SUFFIX is on, whatever the other settings are.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """Whether FORESAY_VLLM_SUFFIX is on, whatever the other settings are."""
     given = os.environ if environ is None else environ
     return _SWITCH.get(given.get(PREFIX + "SUFFIX", "").lower(), False)
 
 
 def describe() -> str:
-    """One line per setting: its variable, what is used without it, and what it says.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """One line per setting: its variable, what is used without it, and what it says."""
     return "\n".join(
         f"{PREFIX}{item.name.upper()}={json.dumps(item.default)}  {item.metadata['says']}"
         for item in fields(VllmSettings)

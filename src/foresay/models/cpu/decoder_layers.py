@@ -32,8 +32,8 @@ _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 class CoreDecoderLayer(nn.Module):
     """A decoder layer that the core computes; it has the parts of the one that it stands for.
 
-    Mutates: the step's texts, as attention does. Valid until: for ever. Raises: UnsupportedModel
-    outside a pass; InputError for rows of another width or dtype. GIL: released in the core.
+    Mutates: the step's texts, as attention does. Raises: UnsupportedModel outside a pass;
+    InputError for rows of another width or dtype.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -47,7 +47,7 @@ class CoreDecoderLayer(nn.Module):
     def refresh(self) -> None:
         """Take over parts that have been replaced, or norms whose weights have.
 
-        Mutates: the block. Valid until: the next change of a part. Raises: nothing. GIL: held.
+        Valid until: the next change of a part.
         """
         self.core = self._built()
 
@@ -93,18 +93,13 @@ class CoreDecoderLayer(nn.Module):
 
 
 def fusible(model: nn.Module) -> dict[str, nn.Module]:
-    """The decoder layers that the core can compute, by path.
-
-    Mutates: nothing. Valid until: the model changes. Raises: nothing. GIL: held.
-    """
+    """The decoder layers that the core can compute, by path."""
     return {path: module for path, module in model.named_modules() if _fits(module)}
 
 
 def fuse_layers(model: nn.Module) -> dict[str, nn.Module]:
     """Replace the decoder layers that the core can compute; those that were there, by path, so that
     `restore` can put them back.
-
-    Mutates: the model. Valid until: for ever. Raises: nothing. GIL: held.
     """
     found = fusible(model)
     for path, module in found.items():
@@ -113,10 +108,7 @@ def fuse_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def restore(model: nn.Module, layers: dict[str, nn.Module]) -> None:
-    """Undo `fuse_layers`.
-
-    Mutates: the model. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """Undo `fuse_layers`."""
     for path, module in layers.items():
         model.set_submodule(path, module)
 

@@ -27,8 +27,6 @@ def make_batch_invariant(model: PreTrainedModel) -> None:
     """Change what makes a row's bits depend on its place. An activation's last numbers, which fill
     no whole vector, are computed in another way than the others. Experts and their routers are
     chosen and multiplied in ways that depend on how many rows there are.
-
-    Mutates: the model.
     """
     # In bfloat16 rounding hid how experts are multiplied in every trial; parts would cost time.
     in_parts = model.dtype == torch.float32

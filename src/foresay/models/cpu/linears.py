@@ -47,8 +47,6 @@ _ENOUGH_WORK = 6 << 30  # multiplications: more rows of a very wide layer are no
 class RowRange:
     """Row counts whose results have the same bits, row by row: the multiples of `block` from
     `least` to `most`, which are such multiples themselves.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
 
     least: int
@@ -87,10 +85,7 @@ _PREFILLING: ContextVar[_Prefilling] = ContextVar("foresay_prefilling", default=
 
 @contextmanager
 def prefilling(prefill: Tensor) -> Iterator[None]:
-    """While the body runs, the rows marked in `prefill` (bool[T]) are prefill.
-
-    Mutates: the present context. Valid until: the body ends. Raises: nothing. GIL: held.
-    """
+    """While the body runs, the rows marked in `prefill` (bool[T]) are prefill."""
     count = int(prefill.sum())
     order = back = None
     if count and not bool(prefill[:count].all()):
@@ -108,7 +103,7 @@ class PackedLinear(nn.Module):
     once, and `prefill` how many prefill rows: more are done in parts, fewer are filled up with
     zeros. `transposed`: the layer that it stands for has its weight as [ins, outs].
 
-    Mutates: nothing. Valid until: for ever. Raises: as torch. GIL: released by torch.
+    Raises: as torch.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, transposed: bool = False) -> None:
@@ -164,8 +159,6 @@ class PackedLinear(nn.Module):
 def pack(model: nn.Module, *, deterministic: bool) -> None:
     """Replace the model's linear layers by packed ones, where the machine can do that and gives
     the same results; if `deterministic`, find the row counts that each must be given.
-
-    Mutates: the model. Valid until: for ever. Raises: nothing. GIL: released by torch.
     """
     for parent, name, layer, path in list(_linears(model)):
         packed = _packed(layer)
@@ -187,8 +180,7 @@ def warn_if_slow(model: nn.Module) -> None:
     bfloat16 still asks torch for some.
 
     Mutates: torch's settings: at its first such product torch warns, with a stack of addresses, and
-    turns oneDNN off for the process; it is turned off here, before that. Valid until: for ever.
-    Raises: nothing. GIL: held.
+    turns oneDNN off for the process; it is turned off here, before that.
     """
     if torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return
@@ -206,8 +198,6 @@ def warn_if_slow(model: nn.Module) -> None:
 def multiplied_by_torch(model: nn.Module, *, packed: bool) -> bool:
     """Whether the model has weights of bfloat16 that torch multiplies: those of experts, most of
     all. Where it is not `packed` yet, not those that `pack` will take.
-
-    Mutates: nothing. Valid until: the model changes. Raises: nothing. GIL: held.
     """
     return any(
         weight.dtype == torch.bfloat16 and weight.ndim > 1
@@ -223,9 +213,6 @@ def row_ranges(layer: PackedLinear) -> tuple[RowRange, RowRange]:
     """The row counts around a usual draft's that give the same bits, and those around a part of a
     prompt's; the same range if all do. Found by trying, on a layer of the same shape, since it is
     the shape by which the library chooses.
-
-    Mutates: nothing. Valid until: the number of torch's threads changes. Raises: nothing. GIL:
-    released by torch.
     """
     outs, ins = layer.out_features, layer.in_features
     most = min(max(_ENOUGH_WORK // (ins * outs), 64), _TRIED[-1])

@@ -15,8 +15,7 @@ __all__ = ["CoreNorm", "fuse_norms"]
 class CoreNorm(nn.Module):
     """A norm that the core computes; a row's bits depend on that row alone.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError for rows of another width or dtype.
-    GIL: released in the core.
+    Raises: InputError for rows of another width or dtype.
     """
 
     def __init__(self, weight: Tensor, eps: float) -> None:
@@ -32,10 +31,7 @@ class CoreNorm(nn.Module):
 
 
 def fuse_norms(model: nn.Module) -> int:
-    """Replace the model's norms by the core's where they compute the same; how many.
-
-    Mutates: the model. Valid until: for ever. Raises: nothing. GIL: released in the core.
-    """
+    """Replace the model's norms by the core's where they compute the same; how many."""
     found = 0
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):

@@ -30,8 +30,7 @@ class CpuTarget:
     shapes         heads of keys and values, width of a key, width of a value, for each layer
     deterministic  whether it was made batch-invariant as far as we can
 
-    Mutates: only the texts given to `forward`, and the model by `replace_weights`. GIL: released by
-    torch and the core.
+    Mutates: only the texts given to `forward`, and the model by `replace_weights`.
     """
 
     def __init__(

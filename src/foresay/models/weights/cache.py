@@ -28,11 +28,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def cache_folder(cache: str | os.PathLike[str] | None = None) -> Path:
-    """`cache`, or else $FORESAY_CACHE, $XDG_CACHE_HOME/foresay, ~/.cache/foresay.
-
-    Mutates: nothing; the folder need not exist. Valid until: the environment changes.
-    Raises: nothing. GIL: held.
-    """
+    """`cache`, or else $FORESAY_CACHE, $XDG_CACHE_HOME/foresay, ~/.cache/foresay."""
     if cache is not None:
         return Path(cache).expanduser()
     if own := os.environ.get("FORESAY_CACHE"):
@@ -51,8 +47,7 @@ def place(
     progress  told if another process builds it, which is waited for
 
     Mutates: makes `final`, all of it or none of it, and a lock file beside it; removes what a
-    killed process left. Valid until: somebody deletes the folder. Raises: ModelError when it cannot
-    be written, and what `build` raises. GIL: held; other processes and threads wait.
+    killed process left. Raises: ModelError when it cannot be written, and what `build` raises.
     """
     if final.is_dir():
         return final
@@ -85,7 +80,7 @@ def place(
 def writing(folder: Path, needed: int) -> Iterator[None]:
     """Turns a failure to write in `folder` into a sentence.
 
-    Mutates: nothing. Valid until: the block ends. Raises: ModelError for an OSError. GIL: held.
+    Raises: ModelError for an OSError.
     """
     try:
         yield

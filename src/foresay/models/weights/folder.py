@@ -27,8 +27,7 @@ def check(folder: Path) -> Path:
     The header of every file is read and compared with the file's size, so a download that stopped
     is found here. The values are not looked at.
 
-    Mutates: nothing. Valid until: a file changes. Raises: ModelError naming the file and what is
-    wrong, or what is missing. GIL: held.
+    Raises: ModelError naming the file and what is wrong, or what is missing.
     """
     config = folder / "config.json"
     if not config.is_file():

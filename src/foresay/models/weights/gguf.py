@@ -36,9 +36,8 @@ def convert(
 ) -> None:
     """Write a GGUF file as safetensors, config and tokenizer into a new folder.
 
-    Mutates: makes `folder`, all of it or none of it. Valid until: the folder changes. Raises:
-    ModelError for a damaged file or a full disk, UnsupportedModel for what is not understood,
-    InputError if the folder exists. GIL: held.
+    Mutates: makes `folder`, all of it or none of it. Raises: ModelError for a damaged file or a
+    full disk, UnsupportedModel for what is not understood, InputError if the folder exists.
     """
     final = Path(folder)
     if final.exists():
@@ -48,10 +47,7 @@ def convert(
 
 
 def size_of(header: Header) -> int:
-    """Bytes that the folder will have, within a few MB.
-
-    Mutates: nothing. Valid until: the file changes. Raises: nothing. GIL: held.
-    """
+    """Bytes that the folder will have, within a few MB."""
     values = 0
     for tensor in header.tensors.values():
         values += int(np.prod(tensor.shape, dtype=object))
@@ -69,8 +65,7 @@ def write_model(
 
     note    goes into foresay.json, beside the sha256 of the weights
 
-    Mutates: adds files to `folder`. Valid until: the folder changes. Raises: as `convert`, and
-    OSError. GIL: held.
+    Raises: as `convert`, and OSError.
     """
     header = read_header(file)
     path = str(file)

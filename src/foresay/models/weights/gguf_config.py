@@ -48,8 +48,6 @@ class Source:
 
     heads    llama.cpp interleaved the two halves of every head's rows; 0: it did not
     plus     what was added to every value
-
-    Mutates: nothing. Valid until: the file changes. Raises: nothing. GIL: held.
     """
 
     tensor: Tensor
@@ -59,10 +57,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Plan:
-    """The config, the target's tensors by name, and the file's table of RoPE factors if it has one.
-
-    Mutates: nothing. Valid until: the file changes. Raises: nothing. GIL: held.
-    """
+    """The config, the target's tensors by name, and the file's table of RoPE factors if it has one."""
 
     config: dict[str, Any]
     sources: dict[str, Source]
@@ -72,8 +67,8 @@ class Plan:
 def plan(header: Header, path: str) -> Plan:
     """What to write for a file. `lm_head.weight` is among the sources if the file has an output.
 
-    Mutates: nothing. Valid until: the file changes. Raises: UnsupportedModel naming what is not
-    understood, ModelError for a key that is missing or no sound value. GIL: held.
+    Raises: UnsupportedModel naming what is not understood, ModelError for a key that is missing or
+    no sound value.
     """
     parts = header.metadata.get("split.count", 1)
     if np.ndim(parts) or parts not in (0, 1):
@@ -256,8 +251,7 @@ def check_rope_factors(factors: NDArray[np.float32], config: dict[str, Any], pat
     The file holds the factors and not what they were made from, so the published settings are
     tried: a low and a high frequency factor of 1 and 4 over 8192 positions.
 
-    Mutates: `config["rope_scaling"]`. Valid until: for ever. Raises: UnsupportedModel when the
-    factors are others. GIL: held.
+    Raises: UnsupportedModel when the factors are others.
     """
     half = config["head_dim"] // 2
     factor, low, high, original = float(factors.max()), 1.0, 4.0, 8192

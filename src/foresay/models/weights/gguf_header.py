@@ -38,10 +38,7 @@ _LEAST = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of the file: the shape as torch writes it, and where its bytes are.
-
-    Mutates: nothing. Valid until: the file changes. Raises: nothing. GIL: held.
-    """
+    """A tensor of the file: the shape as torch writes it, and where its bytes are."""
 
     name: str
     shape: tuple[int, ...]
@@ -52,10 +49,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Header:
-    """What a GGUF file says of itself; arrays of strings are lists, arrays of numbers numpy.
-
-    Mutates: nothing. Valid until: the file changes. Raises: nothing. GIL: held.
-    """
+    """What a GGUF file says of itself; arrays of strings are lists, arrays of numbers numpy."""
 
     metadata: dict[str, Any]
     tensors: dict[str, Tensor]
@@ -64,8 +58,7 @@ class Header:
 def read_header(path: str | PathLike[str]) -> Header:
     """The header of a file, checked against the file's size.
 
-    Mutates: nothing. Valid until: the file changes. Raises: ModelError naming the file and what is
-    wrong in it. GIL: held.
+    Raises: ModelError naming the file and what is wrong in it.
     """
     try:
         with open(path, "rb") as file:

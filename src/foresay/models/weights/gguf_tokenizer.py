@@ -44,10 +44,7 @@ _PLAIN = ("gpt-2", "gpt2")
 
 @dataclass(frozen=True)
 class Words:
-    """A tokenizer: its file, what tokenizer_config.json says, special ids, ids that end an answer.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """A tokenizer: its file, what tokenizer_config.json says, special ids, ids that end an answer."""
 
     tokenizer: str
     config: dict[str, Any]
@@ -58,8 +55,8 @@ class Words:
 def words_of(header: Header, vocabulary: int, path: str) -> Words:
     """The tokenizer of a file whose embedding has `vocabulary` rows.
 
-    Mutates: nothing. Valid until: for ever. Raises: UnsupportedModel naming a kind or a
-    pre-tokenizer that is not known, ModelError for a vocabulary that is not sound. GIL: held.
+    Raises: UnsupportedModel naming a kind or a pre-tokenizer that is not known, ModelError for a
+    vocabulary that is not sound.
     """
     found = _Vocabulary(header.metadata, vocabulary, path)
     kind = found.text("model", "")

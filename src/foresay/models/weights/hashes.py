@@ -13,7 +13,7 @@ __all__ = ["sha256_of"]
 def sha256_of(path: Path, progress: Progress = silent) -> str:
     """The sha256 of a file.
 
-    Mutates: nothing. Valid until: the file changes. Raises: OSError. GIL: held between reads.
+    Raises: OSError.
     """
     digest, done, total = hashlib.sha256(), 0, path.stat().st_size
     progress("check", 0, total)

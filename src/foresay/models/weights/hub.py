@@ -31,8 +31,7 @@ def fetch_snapshot(
     cache     a folder; None: where the hub's own library keeps models
     progress  told of bytes, in place of bars of that library
 
-    Mutates: adds files to that folder. Valid until: somebody deletes it. Raises: ModelError naming
-    the model, what was tried and what the hub said. GIL: held between reads.
+    Raises: ModelError naming the model, what was tried and what the hub said.
     """
     from huggingface_hub import snapshot_download  # takes a second, and most callers do not need it
 

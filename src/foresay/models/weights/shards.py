@@ -27,7 +27,7 @@ Chunks: TypeAlias = Callable[[], Iterator[NDArray[np.uint16]]]
 def bf16_of(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """The bits of the nearest bfloat16s, ties to even, of numbers no larger than LARGEST.
 
-    Mutates: nothing. Valid until: for ever. Raises: nothing; NaN gives any number. GIL: held.
+    Raises: nothing; NaN gives any number.
     """
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
@@ -43,8 +43,7 @@ def write_shards(
 ) -> dict[str, str]:
     """Write the tensors to model.safetensors, or to several files and their index.
 
-    Mutates: adds files to `folder`. Valid until: the files change. Returns the sha256 of each file
-    of tensors. Raises: OSError, and what the chunks raise. GIL: held.
+    Returns the sha256 of each file of tensors. Raises: OSError, and what the chunks raise.
     """
     shards: list[dict[str, int]] = [{}]
     for name, (shape, _) in tensors.items():

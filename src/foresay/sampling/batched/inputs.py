@@ -26,8 +26,7 @@ def checked(
 ) -> tuple[DraftBatch, Tensor, AskBatch, Rows]:
     """The arguments packed, and their rows; the logits without gradients, in float32 or shorter.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError if they do not fit each other.
-    GIL: held.
+    Raises: InputError if they do not fit each other.
     """
     if isinstance(drafts, Draft) or isinstance(asks, Ask):
         raise InputError("a draft and an ask were given; lists of them are needed, or batches")
@@ -55,10 +54,7 @@ def checked(
 
 
 def refused(drafts: DraftBatch, asks: AskBatch, vocabulary: int) -> dict[int, ForesayError]:
-    """Which requests cannot be verified, by their numbers, and why. The others can.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """Which requests cannot be verified, by their numbers, and why. The others can."""
     found: dict[int, ForesayError] = {}
     for name, tokens, offsets in (
         ("the draft", drafts.tokens, drafts.offsets),
@@ -80,7 +76,7 @@ def refused(drafts: DraftBatch, asks: AskBatch, vocabulary: int) -> dict[int, Fo
 def known_kernel(kernel: Name, logits: Tensor, known: Sequence[str]) -> Name:
     """The name of a kernel, if it is one and can read the logits.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError. GIL: held.
+    Raises: InputError.
     """
     if kernel not in known:
         raise InputError(f"kernel is {kernel!r}; valid are {', '.join(known)}")
@@ -94,7 +90,7 @@ def known_kernel(kernel: Name, logits: Tensor, known: Sequence[str]) -> Name:
 def threads_of(threads: int) -> int:
     """How many threads the core shall use; 0: as many as torch does.
 
-    Mutates: nothing. Valid until: torch is told otherwise. Raises: InputError. GIL: held.
+    Raises: InputError.
     """
     if not isinstance(threads, int) or not 0 <= threads <= MAX_THREADS:
         raise InputError(f"threads is {threads!r}; valid are 0 to {MAX_THREADS}")

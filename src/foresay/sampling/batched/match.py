@@ -49,8 +49,8 @@ def match(
     every_row  let the core choose from all rows, also from those that no walk reaches. The verdicts
              are the same; a proof sees then that the walks are right without the core's help
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError for arguments that do not fit each
-    other; logits that are no law are the request's own failure. GIL: released in the core.
+    Raises: InputError for arguments that do not fit each other; logits that are no law are the
+    request's own failure.
     """
     drafts, logits, asks, rows = checked(drafts, logits, asks)
     refusals = refused(drafts, asks, logits.shape[1])

@@ -45,7 +45,7 @@ class Choice(NamedTuple):
 def uniform(seeds: Tensor, positions: Tensor, tokens: Tensor, stream: int = 0) -> Tensor:
     """The uniforms float64[R, n] of the token ids int64[n] for each row's int64 seed and position.
 
-    Mutates: nothing. Valid until: for ever. Raises: TokenTypeError, InputError.
+    Raises: TokenTypeError, InputError.
     """
     _check("seeds", seeds, [torch.int64], [len(seeds)])
     _check("positions", positions, [torch.int64], [len(seeds)])
@@ -57,7 +57,7 @@ def uniform(seeds: Tensor, positions: Tensor, tokens: Tensor, stream: int = 0) -
 def gumbel(seeds: Tensor, positions: Tensor, tokens: Tensor, stream: int = 0) -> Tensor:
     """The standard Gumbel noise float64[R, n], with the arguments of `uniform`.
 
-    Mutates: nothing. Valid until: for ever. Raises: TokenTypeError, InputError.
+    Raises: TokenTypeError, InputError.
     """
     return uniform(seeds, positions, tokens, stream).log_().neg_().log_().neg_()
 
@@ -76,7 +76,7 @@ def choose(
     rounded to float32, the sum to float64. A row whose scaled logits hold NaN or +inf, or nothing
     but -inf, chooses nothing.
 
-    Mutates: nothing. Valid until: for ever. Raises: TokenTypeError, InputError.
+    Raises: TokenTypeError, InputError.
     """
     check_rows(logits, temperatures, seeds, positions, stream)
     rows, vocabulary = logits.shape

@@ -48,8 +48,8 @@ def rejection(
     The drafts' probs say what each token was drawn from, given its earlier siblings; without them
     the tokens were chosen. Exact in law; the text depends on the draft.
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError for arguments that do not fit each
-    other; logits or probs that are no law are the request's own failure. GIL: released in the core.
+    Raises: InputError for arguments that do not fit each other; logits or probs that are no law are
+    the request's own failure.
     """
     drafts, logits, asks, rows = checked(drafts, logits, asks)
     refusals = refused(drafts, asks, logits.shape[1])

@@ -74,7 +74,7 @@ def choose(
 ) -> Choice:
     """The token of each row with the largest logit / temperature + noise: `batched.noise.choose`.
 
-    Mutates: nothing. Valid until: for ever. Raises: TokenTypeError, InputError.
+    Raises: TokenTypeError, InputError.
     """
     check_rows(logits, temperatures, seeds, positions, stream)
     rows, vocabulary = logits.shape

@@ -24,10 +24,7 @@ __all__ = ["Verified", "cut", "failures_of", "named", "verdicts", "without"]
 
 @dataclass(frozen=True, eq=False)
 class Verified:
-    """What became of a batch of drafts.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """What became of a batch of drafts."""
 
     verdicts: VerdictBatch
     """One for each request; without tokens for those that failed."""
@@ -38,10 +35,7 @@ class Verified:
 
 
 def failures_of(status: NDArray[np.uint8], asks: AskBatch) -> dict[int, ForesayError]:
-    """What is wrong with the first rows of requests, by the requests' numbers.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """What is wrong with the first rows of requests, by the requests' numbers."""
     return {
         int(i): LogitsError(RowStatus(int(status[i])).sentence(int(asks.positions[i])))
         for i in np.flatnonzero(status != RowStatus.GOOD)
@@ -53,8 +47,6 @@ def verdicts(
 ) -> Verified:
     """The verdicts of walks that ended in the rows `last` with the target's `own` tokens (-1: it
     has none, the tokens end with the last drafted one), cut where the answer ends.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
     """
     paths = rows.paths(last)
     batch, width = paths.shape
@@ -82,10 +74,7 @@ def verdicts(
 
 
 def cut(verified: Verified, sizes: Longs) -> Verified:
-    """The same verdicts, each with at most so many tokens: where a text ends an answer.
-
-    Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
-    """
+    """The same verdicts, each with at most so many tokens: where a text ends an answer."""
     found = verified.verdicts
     keep = np.minimum(np.diff(found.offsets), sizes)
     tokens = _first(found.offsets, keep)
@@ -108,7 +97,7 @@ def without(
 ) -> Verified:
     """What the rule says of the others, with the refused requests among them, which fail.
 
-    Mutates: nothing. Valid until: for ever. Raises: what the rule raises. GIL: held but for it.
+    Raises: what the rule raises.
     """
     good = np.array([i for i in range(len(asks)) if i not in refusals], np.int64)
     rows = Rows.of(drafts)

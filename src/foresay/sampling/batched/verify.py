@@ -30,8 +30,8 @@ def verify(
     laws  what the tokens of drafts were drawn from, by the draft's number: its `probs`. Those of a
           request under rule rejection that is not named were chosen; rule match needs none
 
-    Mutates: nothing. Valid until: for ever. Raises: InputError for arguments that do not fit each
-    other; a request's own failure is in what is returned. GIL: released in the core.
+    Raises: InputError for arguments that do not fit each other; a request's own failure is in what
+    is returned.
     """
     laws = laws or {}
     kinds = np.array(

@@ -321,7 +321,7 @@ def test_a_broken_walk_is_found_by_enumeration(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_broken_batched_residual_is_found_by_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rejection_module._LeftInCore, "subtract", lambda *_: None)
+    monkeypatch.setattr(rejection_module._ResidualInCore, "subtract", lambda *_: None)
     for name in ("rejection, drawn chain", "rejection, tree, no replacement"):
         assert not sampled.test(sampled.SUBJECTS[name], total_variation=0.03).equal
 

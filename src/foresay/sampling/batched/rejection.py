@@ -108,8 +108,8 @@ _NO_LAW = "a drafted token has probs that cannot draw it, or that are no law"
 
 
 class _Residual:
-    """What is left of the target's law in the row where each request's walk is: float64
-    [B, V], rows that need not sum to 1, and their totals. All methods but `share` and `draw` mutate.
+    """What is left of the target's law in the row where each request's walk is: float64 [B, V],
+    rows that need not sum to 1, and their totals. All methods but `share` and `draw` mutate.
     """
 
     def __init__(self, logits: Tensor, rows: Rows, asks: AskBatch, residual: Tensor) -> None:

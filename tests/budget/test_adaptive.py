@@ -103,8 +103,8 @@ def speed(
     """
     rng = np.random.default_rng(7)
     contexts = np.full(batch, context, np.int64)
-    room = np.full(batch, 1 << 30, np.int64)
-    load = Load(contexts, room)
+    left = np.full(batch, 1 << 30, np.int64)
+    load = Load(contexts, left)
     keys = batch * context
     tokens, seconds = 0, 0.0
     for step in range(steps):

@@ -265,11 +265,11 @@ def test_stops_inside_an_accepted_path(target: Target) -> None:
         assert request.token_ids == free[:end]
         assert request.finish_reason == "stop"
         assert request.stats.steps == 1
-    for room in (1, 2, 7):
+    for most in (1, 2, 7):
         engine = Engine(target, Scripted({tuple(prompt): free}, wrong=0), policy=Fixed(k=64))
-        request = engine.add(prompt, replace(GREEDY, max_tokens=room), seed=0)
+        request = engine.add(prompt, replace(GREEDY, max_tokens=most), seed=0)
         engine.run()
-        assert request.token_ids == free[:room]
+        assert request.token_ids == free[:most]
         assert request.finish_reason == "length"
 
 

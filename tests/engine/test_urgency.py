@@ -23,22 +23,26 @@ def flat() -> StepCost:
     return StepCost.measured((r, r * 64, 0.01 + 1e-6 * r, 64) for r in (1, 2, 8, 64, 256))
 
 
-def turn(room: int, *, together: bool = True) -> Turn:
-    params = SamplingParams(max_tokens=room)
+def turn(max_tokens: int, *, together: bool = True) -> Turn:
+    params = SamplingParams(max_tokens=max_tokens)
     made = Request(0, np.ones(3, np.int32), params, 1, (), None, None, None, together=together)
     return Turn(made, 3, True)
 
 
 def test_weights_are_for_several_that_are_waited_for_together() -> None:
-    load = load_of([turn(40), turn(5)], somebody_waits=False)
+    load = load_of([turn(40), turn(5)], requests_wait=False)
     assert load.weights is not None and load.weights.tolist() == [1, 0]
-    assert (load.room.tolist(), load.contexts.tolist(), load.other_rows) == ([40, 5], [3, 3], 4)
+    assert (load.tokens_left.tolist(), load.contexts.tolist(), load.other_rows) == (
+        [40, 5],
+        [3, 3],
+        4,
+    )
     for turns, waits in (
         ([turn(40), turn(5)], True),
         ([turn(40), turn(5, together=False)], False),
         ([turn(40)], False),
     ):
-        assert load_of(turns, somebody_waits=waits).weights is None
+        assert load_of(turns, requests_wait=waits).weights is None
 
 
 @pytest.mark.parametrize("together", [False, True])

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from foresay.budget.asking import Asking
 from foresay.budget.calibration import DepthCalibration, ScoreCalibration
 from foresay.budget.cost import StepCost, seconds_lost
-from foresay.budget.load import Chosen, Load, StepFacts, keep, within_room
+from foresay.budget.load import Chosen, Load, StepFacts, keep, within_max_tokens
 from foresay.draft import DraftBatch
 from foresay.errors import InputError
 
@@ -85,16 +85,16 @@ class Adaptive:
         """
         self._trial = None
         self._asked = 0
-        room = load.room.tolist()
-        if room:
-            self._plain = self.cost.of(len(room), load.keys, load.keys, len(room))
-        if not room or max(room) < 2:
-            return [0] * len(room)
+        left = load.tokens_left.tolist()
+        if left:
+            self._plain = self.cost.of(len(left), load.keys, load.keys, len(left))
+        if not left or max(left) < 2:
+            return [0] * len(left)
         if load.weights is not None:
-            room = np.where(load.weights > 0, load.room, 0).tolist()
-        self._asking_for = sum(left > 1 for left in room)
+            left = np.where(load.weights > 0, load.tokens_left, 0).tolist()
+        self._asking_for = sum(n > 1 for n in left)
         if not self._asking_for:
-            return [0] * len(room)
+            return [0] * len(left)
         cap = min(self._most, max(4, self._total // self._asking_for))
         plan = self._asking.plan(self.cost, cap, load, self._asking_for, self._plain)
         self._asked = plan.best
@@ -102,7 +102,7 @@ class Adaptive:
             # Its price: the draft, and verification beyond a plain step. See `observe`.
             self._asked = plan.trial
             self._trial = _Trial(plan.seconds_per_token)
-        return [self._asked if left > 1 else 0 for left in room]
+        return [self._asked if n > 1 else 0 for n in left]
 
     def choose(self, drafts: DraftBatch, load: Load) -> Chosen:
         """The nodes worth verifying.
@@ -111,7 +111,7 @@ class Adaptive:
         that does not fit the load.
         """
         drafts = DraftBatch.of(drafts)
-        nodes = within_room(drafts, load)
+        nodes = within_max_tokens(drafts, load)
         if not len(drafts.tokens) or (nodes is not None and not len(nodes)):
             return keep(drafts, np.empty(0, np.int64))
         order, gains = self._ranked(drafts, load, nodes)

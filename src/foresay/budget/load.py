@@ -27,7 +27,7 @@ __all__ = [
     "keep",
     "longest",
     "parents_of",
-    "within_room",
+    "within_max_tokens",
 ]
 
 Int64s: TypeAlias = NDArray[np.int64]
@@ -51,7 +51,7 @@ class Load:
     """
 
     contexts: Int64s
-    room: Int64s
+    tokens_left: Int64s
     other_rows: int = 0
     other_reads: int = 0
     ids: Int64s | None = None
@@ -77,9 +77,9 @@ class Load:
         return int(self.contexts.sum())
 
     @cached_property
-    def least_room(self) -> int:
+    def fewest_left(self) -> int:
         """The room of the request that has least; without requests, a lot."""
-        return int(self.room.min()) if len(self.room) else 1 << 62
+        return int(self.tokens_left.min()) if len(self.tokens_left) else 1 << 62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,7 +210,7 @@ def keep(drafts: DraftBatch, nodes: Int64s | None) -> Chosen:
     return Chosen(kept, nodes.astype(np.int32) - old_starts, offsets)
 
 
-def within_room(drafts: DraftBatch, load: Load) -> Int64s | None:
+def within_max_tokens(drafts: DraftBatch, load: Load) -> Int64s | None:
     """The flat indices of the nodes that can still be committed; None if that is all of them.
 
     The target's own token takes the last place of an answer, so the nodes of an answer with room
@@ -220,10 +220,10 @@ def within_room(drafts: DraftBatch, load: Load) -> Int64s | None:
     """
     if len(drafts) != len(load):
         raise InputError(f"there are {len(drafts)} drafts for {len(load)} requests; each needs one")
-    if not len(drafts) or longest(drafts) < load.least_room:
+    if not len(drafts) or longest(drafts) < load.fewest_left:
         return None  # no path is longer than its draft has nodes
     counts = drafts.offsets[1:] - drafts.offsets[:-1]
-    return np.flatnonzero(depths_of(drafts) < load.room.repeat(counts))
+    return np.flatnonzero(depths_of(drafts) < load.tokens_left.repeat(counts))
 
 
 def longest(drafts: DraftBatch) -> int:

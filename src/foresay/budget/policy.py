@@ -21,7 +21,7 @@ import numpy as np
 
 from foresay.budget.adaptive import Adaptive
 from foresay.budget.cost import StepCost
-from foresay.budget.load import Chosen, Load, StepFacts, depths_of, keep, within_room
+from foresay.budget.load import Chosen, Load, StepFacts, depths_of, keep, within_max_tokens
 from foresay.draft import DraftBatch
 from foresay.drafter import MAX_BUDGET
 from foresay.errors import InputError
@@ -80,7 +80,7 @@ class Fixed:
 
     def budgets(self, load: Load) -> list[int]:
         """`k` nodes where the answer has room for them."""
-        return [self.k if room > 1 else 0 for room in load.room.tolist()]
+        return [self.k if left > 1 else 0 for left in load.tokens_left.tolist()]
 
     def choose(self, drafts: DraftBatch, load: Load) -> Chosen:
         """All nodes that the answers have room for.
@@ -88,7 +88,7 @@ class Fixed:
         Raises: InputError for a number of drafts that does not fit the load.
         """
         drafts = DraftBatch.of(drafts)
-        return keep(drafts, within_room(drafts, load))
+        return keep(drafts, within_max_tokens(drafts, load))
 
     def observe(self, step: StepFacts) -> None:
         """Nothing is learned."""
@@ -156,8 +156,8 @@ class DynamicK(Fixed):
         """Each request's own k."""
         if load.ids is None:
             return super().budgets(load)
-        pairs = zip(load.ids.tolist(), load.room.tolist(), strict=True)
-        return [self._of.get(request, self.k) if room > 1 else 0 for request, room in pairs]
+        pairs = zip(load.ids.tolist(), load.tokens_left.tolist(), strict=True)
+        return [self._of.get(request, self.k) if left > 1 else 0 for request, left in pairs]
 
     def observe(self, step: StepFacts) -> None:
         """Let each k follow its last draft.

@@ -19,8 +19,8 @@ from foresay.arrays import IntsLike, as_tokens
 from foresay.budget.load import Chosen, StepFacts
 from foresay.budget.policy import Policy, make_policy
 from foresay.drafter import Drafter
+from foresay.engine.drafting import CheckedDrafter
 from foresay.engine.groups import Groups
-from foresay.engine.guesser import Guesser
 from foresay.engine.load import load_of
 from foresay.engine.logprobs import logprobs_for, note_logprobs, note_prompt_logprobs
 from foresay.engine.measure import measured_cost
@@ -90,7 +90,7 @@ class Engine:
                 f"its smallest text of {PAGE} tokens"
             )
         self.target = target
-        self._guesser = Guesser(drafter, target.vocabulary, with_sources=with_sources)
+        self._drafter = CheckedDrafter(drafter, target.vocabulary, with_sources=with_sources)
         make_policy(policy)  # what is none is refused before the long work
         used = "none" if drafter is None else policy
         cost = measured_cost(target, progress) if used == "adaptive" else None
@@ -185,7 +185,7 @@ class Engine:
         """Let the drafter forget a group that nobody will join any more; those of `groups` end by
         themselves.
         """
-        self._guesser.drop_group(group, tenant)
+        self._drafter.drop_group(group, tenant)
 
     def replace_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Go on with other weights, by the names that the model gives them; those that are not
@@ -221,7 +221,7 @@ class Engine:
         step = self._draft(turns)
         laps.end("draft")
         step.parts = self._parts(step)
-        wants = self._guesser.wants
+        wants = self._drafter.wants
         outputs = self.target.forward(step.parts, hidden=wants.hidden)
         logits, step.hidden = outputs.logits, outputs.hidden
         laps.end("forward")
@@ -236,7 +236,7 @@ class Engine:
         verdicts = self._commit(step, verified, logprobs)
         laps.end("commit")
         self._account(step, verdicts, laps)
-        return failed + step.writing
+        return failed + step.decoding
 
     def run(self) -> None:
         """Step until nothing is left to do.
@@ -261,7 +261,7 @@ class Engine:
         """The turns of those whom the drafter has accepted, and those whom it has refused."""
         refused = []
         for turn in turns:
-            error = self._guesser.begin(turn.request) if turn.whole else None
+            error = self._drafter.begin(turn.request) if turn.whole else None
             if error is not None:
                 self._finish(turn.request, "error", error)
                 refused.append(turn.request)
@@ -269,19 +269,19 @@ class Engine:
 
     def _draft(self, turns: list[Turn]) -> Step:
         """Who guesses what, and what of it is verified."""
-        writing = [turn.request for turn in turns if turn.whole]
-        load = load_of(turns, somebody_waits=bool(self.scheduler.waiting))
-        budgets = self.policy.budgets(load) if self._guesser.guesses else [0] * len(writing)
+        decoding = [turn.request for turn in turns if turn.whole]
+        load = load_of(turns, requests_wait=bool(self.scheduler.waiting))
+        budgets = self.policy.budgets(load) if self._drafter.active else [0] * len(decoding)
         # Where tokens may be drawn, it is decided before that whether there is memory for them: the
         # size of a draft can hang on what was drawn (see `with_all_drawn`).
         budgets = [
-            0 if r.params.rule == "rejection" and n and not self.scheduler.room_for(r, n) else n
-            for r, n in zip(writing, budgets, strict=True)
+            0 if r.params.rule == "rejection" and n and not self.scheduler.reserve(r, n) else n
+            for r, n in zip(decoding, budgets, strict=True)
         ]
-        proposal = self._guesser.propose(writing, budgets)
+        proposal = self._drafter.propose(decoding, budgets)
         chosen = self.policy.choose(proposal.drafts, load)
-        chosen = self._that_fits(writing, with_all_drawn(chosen, proposal, load))
-        return Step(turns, writing, load, chosen, proposal.laws_of(chosen))
+        chosen = self._that_fits(decoding, with_all_drawn(chosen, proposal, load))
+        return Step(turns, decoding, load, chosen, proposal.probs_of(chosen))
 
     def _parts(self, step: Step) -> list[Part]:
         """Everybody's share of the pass."""
@@ -293,46 +293,48 @@ class Engine:
                 r.pending[: turn.tokens],
                 next(drafts) if turn.whole else None,
                 needs_logits=turn.whole,
-                prefill=(prefill := min(turn.tokens, r.unread)),
-                prefill_logits=min(prefill, max(r.stored + prefill + 1 - r.noted, 0)),
+                prefill=(prefill := min(turn.tokens, r.prefill_left)),
+                prefill_logits=min(
+                    prefill, max(r.stored + prefill + 1 - r.prompt_logprobs_done, 0)
+                ),
             )
             for turn in step.turns
             if (r := turn.request).kv is not None
         ]
 
-    def _that_fits(self, writing: list[Request], chosen: Chosen) -> Chosen:
+    def _that_fits(self, decoding: list[Request], chosen: Chosen) -> Chosen:
         """The guesses of those for whom there is memory."""
         sizes = np.diff(chosen.drafts.offsets)
         fits = [
-            not size or self.scheduler.room_for(request, int(size))
-            for request, size in zip(writing, sizes, strict=True)
+            not size or self.scheduler.reserve(request, int(size))
+            for request, size in zip(decoding, sizes, strict=True)
         ]
         return chosen if all(fits) else chosen.only(np.array(fits))
 
     def _verify(self, step: Step, logits: Tensor) -> tuple[Verified, Logprobs | None]:
         """What is committed of the guesses, and the target's own tokens."""
-        if not step.writing:
+        if not step.decoding:
             return _NOTHING, None
-        asks = AskBatch.of([request.ask() for request in step.writing])
-        verified = verify(step.chosen.drafts, logits, asks, step.laws)
-        return verified, logprobs_for(step.writing, verified, step.chosen.drafts, logits, asks)
+        asks = AskBatch.of([request.ask() for request in step.decoding])
+        verified = verify(step.chosen.drafts, logits, asks, step.draft_probs)
+        return verified, logprobs_for(step.decoding, verified, step.chosen.drafts, logits, asks)
 
     def _commit(self, step: Step, verified: Verified, logprobs: Logprobs | None) -> VerdictBatch:
         """Find the ends, store, tell the drafter, and end what has ended."""
         sizes, failures = until_texts_end(step, verified)
-        note_logprobs(step.writing, verified, logprobs, sizes)
+        note_logprobs(step.decoding, verified, logprobs, sizes)
         verified = cut(verified, sizes)
         verdicts = verified.verdicts
-        told = self._guesser.original_paths(step.chosen, seen_by_drafter(step, verified))
-        sources = [self._guesser.sources(*of) for of in zip(step.writing, told, strict=True)]
+        told = self._drafter.original_paths(step.chosen, seen_by_drafter(step, verified))
+        sources = [self._drafter.sources(*of) for of in zip(step.decoding, told, strict=True)]
         each = iter(verdicts)
         for turn, part in zip(step.turns, step.parts, strict=True):
             part.keep(next(each).path if turn.whole else ())
-        for request, verdict, names in zip(step.writing, verdicts, sources, strict=True):
+        for request, verdict, names in zip(step.decoding, verdicts, sources, strict=True):
             request.append(verdict.tokens)
             request.sources += names
-        self._guesser.observe(step.writing, told)
-        for at, request in enumerate(step.writing):
+        self._drafter.observe(step.decoding, told)
+        for at, request in enumerate(step.decoding):
             reason = "error" if at in failures else request.ending
             if reason is not None:
                 self._finish(request, reason, failures.get(at))
@@ -348,7 +350,7 @@ class Engine:
             for phase, lap in laps.seconds.items():
                 spent[phase] += lap / len(step.turns)
         drafted, accepted = np.diff(step.chosen.drafts.offsets), np.diff(verdicts.path_offsets)
-        for at, request in enumerate(step.writing):
+        for at, request in enumerate(step.decoding):
             request.stats.steps += 1
             request.stats.drafted += int(drafted[at])
             request.stats.accepted += int(accepted[at])
@@ -363,7 +365,7 @@ class Engine:
                 reason = "stop"
         # Last of all it has finished: who was interrupted before that can do it again.
         self.scheduler.release(request, keep=reason in ("stop", "length"))
-        self._guesser.finish(request)
+        self._drafter.finish(request)
         self.groups.leave(request)
         request.error, request.finish_reason = error, reason
 

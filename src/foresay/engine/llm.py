@@ -22,14 +22,14 @@ from foresay.errors import ForesayError, InputError
 from foresay.models import weights
 from foresay.models.load import Dtype, load
 from foresay.models.progress import Progress, silent
-from foresay.models.tokenizer import Message, Tokenizer
+from foresay.models.tokenizer import ChatMessage, Tokenizer
 from foresay.sampling.logprobs import TokenLogprob
 from foresay.sampling.noise import new_seed, seed_of_sample
 from foresay.sampling.params import SamplingParams
 
 __all__ = ["LLM", "Chunk", "Prompt", "Result", "drafter_of"]
 
-Prompt: TypeAlias = "str | Sequence[int] | Int32s | Sequence[Message]"
+Prompt: TypeAlias = "str | Sequence[int] | Int32s | Sequence[ChatMessage]"
 Params: TypeAlias = "SamplingParams | Sequence[SamplingParams] | None"
 
 
@@ -133,7 +133,7 @@ class LLM:
         check_flag(deterministic, "deterministic")
         check_flag(with_sources, "with_sources")
         check_callable(progress, "progress")
-        guesser = drafter_of(drafter)  # before the long work, not after it
+        made = drafter_of(drafter)  # before the long work, not after it
         make_policy(policy)
         report = progress or silent
         folder = weights.find(model, progress=report)
@@ -147,7 +147,7 @@ class LLM:
         }
         self.engine = Engine(
             self.target,
-            guesser,
+            made,
             policy=policy,
             with_sources=with_sources,
             progress=report,

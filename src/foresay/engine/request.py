@@ -127,9 +127,9 @@ def fitted(
     for token in params.logit_bias:
         if token >= vocabulary:
             raise InputError(f"logit_bias names token {token}; valid are 0 to {vocabulary - 1}")
-    room = context - prompt
-    if params.max_tokens > room:
-        params = replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
+    left = context - prompt
+    if params.max_tokens > left:
+        params = replace(params, max_tokens=left, min_tokens=min(params.min_tokens, left))
     if prompt + params.max_tokens > memory:
         raise InputError(
             f"the prompt has {prompt} tokens and max_tokens is {params.max_tokens}; there is "
@@ -234,17 +234,17 @@ class Request:
         return 0 if self.kv is None else self.kv.length
 
     @property
-    def unread(self) -> int:
+    def prefill_left(self) -> int:
         """How many of the pending tokens are to be read as a prompt's: all but its last one."""
         return max(self._prompt - 1 - self.stored, 0)
 
     @property
-    def noted(self) -> int:
+    def prompt_logprobs_done(self) -> int:
         """Tokens of the prompt whose log probabilities are not wanted any more."""
         return self._prompt if self.prompt_logprobs is None else len(self.prompt_logprobs)
 
     @property
-    def room(self) -> int:
+    def tokens_left(self) -> int:
         """How many tokens the answer may still get."""
         return self.params.max_tokens - (self._length - self._prompt)
 
@@ -255,7 +255,7 @@ class Request:
             return "stop"
         if int(self._tokens[self._length - 1]) in self.stops:
             return "stop"
-        return "length" if self.room == 0 else None
+        return "length" if self.tokens_left == 0 else None
 
     def ask(self) -> Ask:
         """What it asks of its next verification; good until the text grows.

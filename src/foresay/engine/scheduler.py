@@ -90,7 +90,7 @@ class Scheduler:
         self._whole = True
         return turns
 
-    def room_for(self, request: Request, nodes: int) -> bool:
+    def reserve(self, request: Request, nodes: int) -> bool:
         """Whether there is memory for so many guesses behind the request's text.
 
         Mutates: the pages, which the request holds until its next step.
@@ -157,10 +157,13 @@ class Scheduler:
         for request in islice(self.waiting, _OVERTAKEN):
             length, source, soon = self.prefixes.longest(request)
             # What is taken over gives no logits, so nothing is that has still to be noted.
-            length, soon = min(length, request.noted - 1), min(soon, request.noted - 1)
+            length, soon = (
+                min(length, request.prompt_logprobs_done - 1),
+                min(soon, request.prompt_logprobs_done - 1),
+            )
             if soon - length >= PAGE // 4:
                 continue  # somebody computes its beginning just now: take it over when that is done
-            if not self._room_beside_kept(request, 1):
+            if not self._hold_dropping_kept(request, 1):
                 return None  # nobody overtakes for memory, or long texts would wait for ever
             try:
                 kv = self._open()
@@ -177,7 +180,7 @@ class Scheduler:
             return request
         return None
 
-    def _room_beside_kept(self, request: Request, more: int) -> bool:
+    def _hold_dropping_kept(self, request: Request, more: int) -> bool:
         """Whether there is memory for the request, for which kept texts go if that is enough."""
         needed = pages_of(len(request) + more)
         if needed > self.pages.free + self.prefixes.held:

@@ -27,17 +27,17 @@ class Step:
     """What one step is about, filled in as it goes."""
 
     turns: list[Turn]
-    writing: list[Request]
+    decoding: list[Request]
     """Those at the end of whose text a token is chosen, in the order of the turns."""
     load: Load
     chosen: Chosen
     """The guesses that are verified, one draft for each of those."""
-    laws: dict[int, Floats]
+    draft_probs: dict[int, Floats]
     """What their tokens were drawn from, where that matters, by the place of the request."""
     parts: list[Part] = field(default_factory=list)
     """What the model is given, one for each turn."""
     topk: TopK | None = None
-    """The likeliest tokens after each row of `writing`, if the drafter wants them."""
+    """The likeliest tokens after each row of `decoding`, if the drafter wants them."""
     hidden: Tensor | None = None
     """The last hidden states of all rows, likewise."""
 
@@ -63,7 +63,7 @@ def until_texts_end(
     """
     failures = dict(verified.failures)
     sizes = np.diff(verified.verdicts.offsets).astype(np.int64)
-    for at, request in enumerate(step.writing):
+    for at, request in enumerate(step.decoding):
         if request.answer is None:
             continue
         for count, token in enumerate(verified.verdicts[at].tokens.tolist(), 1):

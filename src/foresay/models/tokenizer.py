@@ -14,9 +14,9 @@ from transformers import AutoTokenizer, GenerationConfig
 from foresay.arrays import Int32s
 from foresay.errors import InputError, ModelError
 
-__all__ = ["Message", "Tokenizer"]
+__all__ = ["ChatMessage", "Tokenizer"]
 
-Message = Mapping[str, Any]
+ChatMessage = Mapping[str, Any]
 _FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
@@ -57,7 +57,7 @@ class Tokenizer:
         ids = self._inner(_encodable(text), add_special_tokens=special)["input_ids"]
         return np.array(ids, np.int32)
 
-    def chat(self, messages: Sequence[Message]) -> Int32s:
+    def chat(self, messages: Sequence[ChatMessage]) -> Int32s:
         """The tokens of messages, up to where the model's answer begins.
 
         messages  [{"role": "user", "content": "…"}, …]

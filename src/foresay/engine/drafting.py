@@ -16,17 +16,17 @@ from foresay.arrays import Floats, all_of
 from foresay.budget.load import Chosen, along_paths, keep, parents_of
 from foresay.draft import Draft, DraftBatch
 from foresay.drafter import Drafter, SeededParams, Source, check_lengths
-from foresay.engine.proposal import Proposal, check_laws
+from foresay.engine.proposal import Proposal, check_probs
 from foresay.engine.request import Request
 from foresay.errors import ForesayError, InputError, UnknownGroup
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
-__all__ = ["Guesser"]
+__all__ = ["CheckedDrafter"]
 
 T = TypeVar("T")
 
 
-class Guesser:
+class CheckedDrafter:
     """Asks a drafter, and believes nothing.
 
     drafter       None: nobody guesses
@@ -52,7 +52,7 @@ class Guesser:
         self._known: Chosen | None = None  # the nodes of the last proposal that the model can read
 
     @property
-    def guesses(self) -> bool:
+    def active(self) -> bool:
         """Whether there is somebody to ask."""
         return self._drafter is not None
 
@@ -94,33 +94,33 @@ class Guesser:
             return nothing
         try:
             given = self._drafter.propose([request.state for request in requests], budgets)
-            packed = given if isinstance(given, DraftBatch) else _without_laws(given)
+            packed = given if isinstance(given, DraftBatch) else _without_probs(given)
             # Checked again, whoever made it.
             drafts = DraftBatch(packed.tokens, packed.parents, packed.offsets, packed.scores)
             check_lengths(len(requests), len(drafts), "drafts")
             if (np.diff(drafts.offsets) > budgets).any():
                 raise InputError(f"a draft has more nodes than its budget, of {max(budgets)}")
-            laws = self._laws(requests, given)
+            probs = self._probs(requests, given)
         except Exception as error:
             self._give_up(error)
             return nothing
         if not len(drafts.tokens) or drafts.tokens.max() < self._vocabulary:
-            return Proposal(drafts, laws)
+            return Proposal(drafts, probs)
         known = np.append(drafts.tokens < self._vocabulary, True).astype(np.int64)
         known = along_paths(drafts, parents_of(drafts), known, np.minimum)[:-1]
         self._known = keep(drafts, np.flatnonzero(known))
-        return Proposal(self._known.drafts, laws)
+        return Proposal(self._known.drafts, probs)
 
-    def _laws(self, requests: Sequence[Request], given: Sequence[Draft]) -> dict[int, Floats]:
+    def _probs(self, requests: Sequence[Request], given: Sequence[Draft]) -> dict[int, Floats]:
         """What tokens were drawn from. It is not needed where a token is taken because it is the
         target's own choice."""
-        laws: dict[int, Floats] = {}
+        probs: dict[int, Floats] = {}
         for at, request in enumerate(requests):
             draft = given[at] if request.params.rule == "rejection" else None
             if draft is not None and draft.probs is not None and len(draft):
-                check_laws(draft.probs, draft.tokens, self._vocabulary)
-                laws[at] = draft.probs
-        return laws
+                check_probs(draft.probs, draft.tokens, self._vocabulary)
+                probs[at] = draft.probs
+        return probs
 
     def original_paths(self, chosen: Chosen, verdicts: VerdictBatch) -> VerdictBatch:
         """Verdicts on what was chosen of the last proposal, in the drafter's own numbers."""
@@ -186,7 +186,7 @@ class Guesser:
         warnings.warn(f"the drafter failed, and is not asked again: {error!r}", stacklevel=4)
 
 
-def _without_laws(drafts: Sequence[Draft]) -> DraftBatch:
+def _without_probs(drafts: Sequence[Draft]) -> DraftBatch:
     """Packed; some drafts may have been drawn and others chosen."""
     listed = all_of(Draft, drafts, "drafts")
     return DraftBatch.of([Draft._trusted(d.tokens, d.parents, d.scores) for d in listed])

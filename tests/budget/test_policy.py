@@ -111,12 +111,12 @@ def test_dynamic_k_without_ids_has_one_k() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "said"),
     [
-        ("greedy", {}, "'greedy'; it is one of none, fixed, threshold, dynamic-k, adaptive"),
+        ("greedy", {}, "'greedy'; expected one of none, fixed, threshold, dynamic-k, adaptive"),
         ("fixed", {"j": 3}, "'fixed' has no setting 'j'; it has k"),
         ("none", {"k": 3}, "'none' has no setting 'k'; it has none"),
         ("fixed", {"k": -1}, "k is -1"),
         ("threshold", {"batch": 1.5}, "batch is 1.5"),
-        ("dynamic-k", {"least": 9}, "least is 9; it is a whole number from 1 to 6"),
+        ("dynamic-k", {"least": 9}, "least is 9; expected a whole number from 1 to 6"),
         ("dynamic-k", {"up": 0.1}, "0 <= down < up <= 1"),
         ("adaptive", {"most": 0}, "most is 0"),
         ("adaptive", {"share": 2}, "share is 2"),

@@ -92,8 +92,8 @@ def test_identical_texts_are_found_identical() -> None:
         (result([1, 2, 4]), 2),
         (result([1, 2]), 2),
         (result([1, 2, 3, 3]), 3),
-        (result([], error=LogitsError("no law")), 0),
-        (result([1, 2, 3], error=LogitsError("no law")), 0),
+        (result([], error=LogitsError("invalid logits")), 0),
+        (result([1, 2, 3], error=LogitsError("invalid logits")), 0),
     ],
 )
 def test_every_difference_is_found(other: Result, token: int) -> None:
@@ -105,7 +105,7 @@ def test_every_difference_is_found(other: Result, token: int) -> None:
 
 
 def test_nothing_written_is_no_division_by_zero() -> None:
-    failed = [result([], error=LogitsError("no law"))]
+    failed = [result([], error=LogitsError("invalid logits"))]
     demo = compared([failed], [failed])
     assert demo.total.speedup == 1.0 and not demo.total.identical
 

@@ -365,7 +365,7 @@ def test_what_cannot_be_answered(target: Target) -> None:
     for prompt, said in (
         ([], "the prompt is empty"),
         ([3] * 191, "there is memory for 191"),
-        ([128], "valid are 0 to 127"),
+        ([128], "expected 0 to 127"),
         ([-1], "prompt"),
         ([1.5], "prompt"),
     ):
@@ -376,8 +376,8 @@ def test_what_cannot_be_answered(target: Target) -> None:
     with pytest.raises(InputError, match="the model takes 256"):
         Engine(target).add([3] * 300)
     with pytest.raises(InputError, match="max_tokens is 156; there is memory for 191 in all"):
-        engine.add([3] * 100)  # the context would have room
-    with pytest.raises(InputError, match="policy is 'often'; it is one of none"):
+        engine.add([3] * 100)  # the context would allow it
+    with pytest.raises(InputError, match="policy is 'often'; expected one of none"):
         Engine(target, SuffixDrafter(), policy="often")
     with pytest.raises(InputError, match="memory is 10 bytes"):
         Engine(target, memory=10)
@@ -450,7 +450,7 @@ def test_a_drafter_that_does_not_listen_is_not_asked_again(
 def test_a_drafter_that_wants_more_is_refused(target: Target) -> None:
     drafter = Scripted({})
     drafter.wants = Wants(topk=zoo.VOCABULARY + 1)
-    with pytest.raises(InputError, match="wants the 129 likeliest tokens; the model has 128"):
+    with pytest.raises(InputError, match="wants the 129 likeliest tokens; expected at most 128"):
         Engine(target, drafter)
 
 
@@ -482,7 +482,7 @@ def test_a_text_that_cannot_be_read_fails_alone(target: Target) -> None:
     ]
     victim = engine.add([1, 2, 3], GREEDY, seed=0, text=AnswerText(unreadable))
     engine.run()
-    assert victim.finish_reason == "error" and "cannot be read" in str(victim.error)
+    assert victim.finish_reason == "error" and "cannot be decoded" in str(victim.error)
     assert [request.token_ids for request in good] == expected
     for request in good:
         ended = request.token_ids[-1] in STOPS

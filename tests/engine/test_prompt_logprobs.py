@@ -194,7 +194,7 @@ def test_more_than_the_vocabulary_is_all_of_it(target: Target, model: PreTrained
 @pytest.mark.parametrize("wrong", [-1, True, 1.0, "3", 1 << 40])
 def test_a_wrong_number_is_refused(target: Target, wrong: Any) -> None:
     engine = Engine(target)
-    with pytest.raises(InputError, match=r"prompt_logprobs is .*; valid are whole numbers from 0"):
+    with pytest.raises(InputError, match=r"prompt_logprobs is .*; expected a whole number from 0"):
         engine.add([5, 6], SHORT, prompt_logprobs=wrong)
     assert not engine.busy
 

@@ -17,8 +17,8 @@ def load_of(turns: Sequence[Turn], *, requests_wait: bool) -> Load:
     """The load of a step with these turns. Of a text's new tokens only the last one counts as its
     own row; those before it are rows of a prompt.
 
-    Where several answers are waited for together, tokens count by the chance that their request
-    ends last; not while `requests_wait` for a place that any end would make free.
+    Where the caller waits for several answers together, tokens count by the chance that their
+    request ends last; not while `requests_wait`: they could be admitted after any end.
     """
     rows = reads = 0
     for turn in turns:

@@ -112,8 +112,8 @@ def test_dynamic_k_without_ids_has_one_k() -> None:
     ("name", "settings", "said"),
     [
         ("greedy", {}, "'greedy'; expected one of none, fixed, threshold, dynamic-k, adaptive"),
-        ("fixed", {"j": 3}, "'fixed' has no setting 'j'; it has k"),
-        ("none", {"k": 3}, "'none' has no setting 'k'; it has none"),
+        ("fixed", {"j": 3}, "'fixed' has no setting 'j'; expected k"),
+        ("none", {"k": 3}, "'none' has no setting 'k'; expected none"),
         ("fixed", {"k": -1}, "k is -1"),
         ("threshold", {"batch": 1.5}, "batch is 1.5"),
         ("dynamic-k", {"least": 9}, "least is 9; expected a whole number from 1 to 6"),

@@ -1,13 +1,13 @@
-"""The default policy: verify what pays, on this machine, for this load, by what scores are worth.
+"""The default policy: verify what pays, on this machine, for this load, by calibrated scores.
 
-A step commits one token per request and, of the nodes it verifies, those that the target would have
-written. Taken best first over the whole batch, n nodes are expected to make B + (sum of n chances)
-tokens in a time that the measured cost model knows. The n with the most tokens per second is taken;
-since costs are stairs, every n is looked at, and 0 is one of them. Where a load has weights, a
-request's tokens count by them, and who has none is not asked for.
+A step commits one token per request and the nodes that are accepted. Taken best first over the
+whole batch, n nodes are expected to make B + (sum of n chances) tokens in a time that the measured
+cost model knows. The n with the most tokens per second is taken. Costs rise in stairs, so every n
+is tried, also 0. Where a load has weights, a request's tokens count by them, and for a request of
+weight 0 nothing is drafted.
 
 What is never tried is never learned. A small share of the time (0.4 %) may be lost on verifying, or
-drafting, more than seems to pay. What such a trial loses is charged to an account, what it wins is
+drafting, more than seems to pay. The loss of such a trial is charged to an account, and its gain is
 paid into it: where trials begin to succeed, they follow each other at once.
 
 One step is `budgets`, `choose`, `observe`, in this order; a step without drafts may leave out
@@ -62,9 +62,9 @@ class Adaptive:
     ) -> None:
         for name, value in (("most", most), ("total", total)):
             if type(value) is not int or not 1 <= value <= 4096:
-                raise InputError(f"{name} is {value!r}; it is a whole number from 1 to 4096")
+                raise InputError(f"{name} is {value!r}; expected a whole number from 1 to 4096")
         if not 0 <= share < 1:
-            raise InputError(f"share is {share!r}; it is a number from 0 to less than 1")
+            raise InputError(f"share is {share!r}; expected a number from 0 to less than 1")
         self.cost = cost
         self._most = most
         self._total = total
@@ -79,7 +79,7 @@ class Adaptive:
         self._trial: _Trial | None = None
 
     def budgets(self, load: Load) -> list[int]:
-        """Nodes each request may draft: as many as drafting them has proved worth its time.
+        """Nodes each request may draft: as many as are worth the time of drafting.
 
         Mutates: what the policy remembers of this step.
         """
@@ -226,7 +226,7 @@ class Adaptive:
 def _judged_by_depth(drafts: DraftBatch) -> bool:
     """Whether scores are missing, or must not be used.
 
-    Drawn tokens are judged by depth alone: to drop one for what it is would change the law of what
-    is committed under the rule `rejection`.
+    Sampled tokens are judged by depth alone: dropping one for what it is would change the
+    distribution of committed tokens under the rule `rejection`.
     """
     return drafts.scores is None or drafts.probs is not None

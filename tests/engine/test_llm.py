@@ -141,7 +141,7 @@ def test_kinds_of_prompts(llm: LLM) -> None:
         (b"bytes", "prompts are b'bytes'"),
         (5, "prompts are 5"),
         ([1.5, 2.5], "a prompt is 1.5"),
-        ([[{"role": "user"}]], "needs a role and a content"),
+        ([[{"role": "user"}]], "expected a role and a content"),
         ([99999], "expected 0 to"),
     ],
 )

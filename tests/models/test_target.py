@@ -455,7 +455,7 @@ def test_a_text_ends_where_the_context_does(name: str) -> None:
     text = zoo.tokens(random, zoo.CONTEXT)
     assert target.context == zoo.CONTEXT
     assert_close(after(target, text), zoo.plain_logits(plain_of(name), text)[-1:])
-    with pytest.raises(InputError, match=f"{zoo.CONTEXT + 1} tokens; the model takes"):
+    with pytest.raises(InputError, match=f"{zoo.CONTEXT + 1} tokens; expected at most"):
         Part.of(target, target.open(), zoo.tokens(random, zoo.CONTEXT + 1))
     kv = prefill(target, text[:-3])
     wide = Draft(zoo.tokens(random, 5), [-1, -1, 0, 0, 1])

@@ -238,7 +238,7 @@ def test_a_prefill_does_not_make_nodes_look_cheap() -> None:
 
 
 def test_drawn_drafts_are_never_dropped_for_what_they_are() -> None:
-    """The same shape with other scores gives the same choice: the law stays as it is."""
+    """The same shape with other scores gives the same choice: the distribution stays as it is."""
     probs = np.full((4, 2), 0.5, np.float32)
     seen = []
     for scores in ([0.9, 0.8, 0.7, 0.6], [0.1, 0.05, 0.01, 0.0]):

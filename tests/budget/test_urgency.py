@@ -1,4 +1,4 @@
-"""Where all are waited for, guesses go to those who will end last."""
+"""Where the caller waits for all answers, drafts go to the requests that end last."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_who_needs_most_passes_counts_most() -> None:
     assert urgency([], [], []).tolist() == []
 
 
-def test_a_policy_asks_for_nobody_without_weight_and_prefers_the_heavy() -> None:
+def test_a_policy_drafts_nothing_for_weight_0_and_prefers_the_heavy() -> None:
     contexts, left = np.full(3, 50, np.int64), np.full(3, 50, np.int64)
     load = Load(contexts, left, weights=np.array([0.0, 0.3, 1.0]))
     policy = Adaptive(flat(), total=12)
@@ -42,8 +42,8 @@ def test_a_policy_asks_for_nobody_without_weight_and_prefers_the_heavy() -> None
     assert alike.tolist() == [0, 2, 1, 3]
 
 
-def test_a_step_that_serves_nobody_who_waits_is_not_made_longer() -> None:
-    """A guess for the light request pays if all count alike, and not by its weight."""
+def test_a_step_is_not_made_longer_for_a_light_request() -> None:
+    """A drafted token for the light request pays if all count alike, and not by its weight."""
     contexts, left = np.full(2, 64, np.int64), np.full(2, 64, np.int64)
     steep = StepCost.measured((r, r * 64, 0.01 * (1 + 0.2 * (r - 1)), 64) for r in (1, 2, 4, 8, 64))
     drafts = DraftBatch.of([Draft.empty(), Draft.chain([1], scores=[0.9])])

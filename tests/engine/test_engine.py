@@ -1,4 +1,4 @@
-"""The engine writes what the plain loop writes, whoever guesses and whatever else it does."""
+"""The engine gives the tokens of the plain loop, with any drafter and any batch."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def answers(engine: Engine, asked: Sequence[tuple[list[int], SamplingParams]]) -
 
 def drafter_of(name: str, known: dict[tuple[int, ...], list[int]]) -> Any:
     made: dict[str, Callable[[], Any]] = {
-        "nobody": lambda: None,
+        "none": lambda: None,
         "suffix": SuffixDrafter,
         "ngram": NgramDrafter,
         "merge": lambda: MergeDrafter(SuffixDrafter(), NgramDrafter()),
@@ -95,7 +95,7 @@ def answered(target: Target) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("policy", list(POLICIES))
-@pytest.mark.parametrize("name", ["nobody", "suffix", "ngram", "merge", "right", "half right"])
+@pytest.mark.parametrize("name", ["none", "suffix", "ngram", "merge", "right", "half right"])
 def test_the_text_is_that_of_the_plain_loop(
     target: Target, answered: list[list[int]], name: str, policy: str
 ) -> None:
@@ -208,7 +208,7 @@ def test_ten_thousand_cancelled_requests_leave_nothing(target: Target) -> None:
     assert drafter.tokens_held() == 0
 
 
-def test_who_joins_and_leaves_changes_nobody(target: Target) -> None:
+def test_other_requests_change_no_answer(target: Target) -> None:
     asked = list(zip(prompts(16, seed=11), ASKED * 2, strict=True))
     expected = wanted(target, asked)
     known = {tuple(p): text for (p, _), text in zip(asked, expected, strict=True)}
@@ -351,7 +351,7 @@ def test_logits_that_are_no_law_fail_alone(target: Target, monkeypatch: pytest.M
     drafter = SuffixDrafter()
     engine = Engine(target, drafter, policy="fixed")
     monkeypatch.setattr(CpuTarget, "forward", spoiled)
-    victim = engine.add(bad, replace(GREEDY, logit_bias={5: 1e4}), seed=0)  # writes 5 for ever
+    victim = engine.add(bad, replace(GREEDY, logit_bias={5: 1e4}), seed=0)  # gives 5 for ever
     requests = answers(engine, asked)
     assert victim.finish_reason == "error" and isinstance(victim.error, LogitsError)
     assert victim.token_ids
@@ -402,11 +402,11 @@ def broken(method: str, error: Exception) -> Scripted:
 
 
 @pytest.mark.parametrize("method", ["begin", "propose", "observe", "finish"])
-def test_a_drafter_that_fails_costs_only_its_guesses(target: Target, method: str) -> None:
+def test_a_drafter_that_fails_costs_only_its_drafts(target: Target, method: str) -> None:
     asked = list(zip(prompts(4), ASKED[:4], strict=True))
     expected = wanted(target, asked)
-    engine = Engine(target, broken(method, ZeroDivisionError("no guess")), policy="fixed")
-    with pytest.warns(UserWarning, match="the drafter failed, and is not asked again.*no guess"):
+    engine = Engine(target, broken(method, ZeroDivisionError("no draft")), policy="fixed")
+    with pytest.warns(UserWarning, match="the drafter failed, and is not asked again.*no draft"):
         requests = answers(engine, asked)
     assert [request.token_ids for request in requests] == expected
 
@@ -422,7 +422,7 @@ def test_a_request_that_the_drafter_refuses_fails_alone(target: Target) -> None:
 
 
 class Eager(Scripted):
-    """Guesses more than it was asked for."""
+    """Drafts more than its budget."""
 
     def propose(self, states: Sequence[Any], budgets: Sequence[int], /) -> list[Draft]:
         return [Draft.chain([5] * (budget + 1)) for budget in budgets]
@@ -455,13 +455,13 @@ def test_a_drafter_that_wants_more_is_refused(target: Target) -> None:
 
 
 class Foreign(Scripted):
-    """Guesses tokens that the model does not have."""
+    """Drafts tokens outside the vocabulary."""
 
     def propose(self, states: Sequence[Any], budgets: Sequence[int], /) -> list[Draft]:
         return [Draft.chain([5, 60_000, 7][:budget]) for budget in budgets]
 
 
-def test_guesses_outside_the_vocabulary_are_left_out(target: Target) -> None:
+def test_drafted_tokens_outside_the_vocabulary_are_left_out(target: Target) -> None:
     asked = list(zip(prompts(4), ASKED[:4], strict=True))
     expected = wanted(target, asked)
     engine = Engine(target, Foreign({}), policy="fixed")

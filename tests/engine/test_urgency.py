@@ -1,4 +1,4 @@
-"""Where all are waited for, guesses go to those who will end last; the texts stay what they are."""
+"""Where the caller waits for all, drafts go to requests that end last; answers do not change."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_weights_are_for_several_that_are_waited_for_together() -> None:
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_short_answers_are_drafted_for_only_where_somebody_reads_along(together: bool) -> None:
+def test_short_answers_are_drafted_for_only_where_they_are_streamed(together: bool) -> None:
     target = target_of(zoo.make("llama"))
     asked = [
         (np.tile(np.arange(start, start + 6), 5).tolist(), tokens)
@@ -68,7 +68,7 @@ def test_short_answers_are_drafted_for_only_where_somebody_reads_along(together:
 
 
 def test_who_waits_makes_every_token_count() -> None:
-    """While somebody waits for a place, short answers are drafted for, to make it free."""
+    """While a request waits, short answers are drafted for, so that it is admitted sooner."""
     target = target_of(zoo.make("llama"))
     engine = Engine(target, SuffixDrafter(), policy=Adaptive(flat()), max_running=2)
     prompt = np.tile(np.arange(3, 9), 5).tolist()

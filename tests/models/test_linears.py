@@ -254,7 +254,7 @@ def test_a_class_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @packing
 @pytest.mark.parametrize("prefill", [[], [0], [1, 2, 3], [0, 4, 5, 19], list(range(20))])
-def test_read_rows_are_multiplied_in_their_own_class(
+def test_prefill_rows_are_multiplied_in_their_own_class(
     prefill: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer = PackedLinear(torch.eye(6), None)

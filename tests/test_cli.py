@@ -130,7 +130,7 @@ def test_version() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["replay", DEMO, "--budget", 0], "the budget is 0; a replay needs 1 or more"),
+        (["replay", DEMO, "--budget", 0], "the budget is 0; expected 1 or more"),
         (["replay", DEMO, "--budget", -4], "the budget is -4"),
         (["replay", DEMO, "--lockstep", 0], "lockstep is 0; 1 or more"),
         (["replay", DEMO, "--drafter", "oracle"], "no drafter 'oracle'; choose from suffix"),

@@ -11,10 +11,10 @@ from foresay.draft import Draft, DraftBatch
 from foresay.verdict import Verdict
 
 
-def load_of(*contexts: int, room: int | list[int] = 1000, **more: Any) -> Load:
+def load_of(*contexts: int, tokens_left: int | list[int] = 1000, **more: Any) -> Load:
     count = len(contexts)
-    rooms = [room] * count if isinstance(room, int) else room
-    return Load(np.array(contexts, np.int64), np.array(rooms, np.int64), **more)
+    left = [tokens_left] * count if isinstance(tokens_left, int) else tokens_left
+    return Load(np.array(contexts, np.int64), np.array(left, np.int64), **more)
 
 
 def trees(rng: np.random.Generator, requests: int, most: int, *, scored: bool = True) -> DraftBatch:
@@ -42,12 +42,12 @@ def depth_by_hand(draft: Draft) -> list[int]:
 
 
 def check_subset(whole: DraftBatch, chosen: Chosen, load: Load) -> None:
-    """Closed under parents, in the old order, renumbered, within the room."""
+    """Closed under parents, in the old order, renumbered, within max_tokens."""
     assert len(chosen.drafts) == len(whole)
     assert len(chosen.kept) == len(chosen.drafts.tokens)
     assert chosen.kept.dtype == np.int32 and chosen.drafts.offsets.dtype == np.int32
     start = 0
-    for old, new, room in zip(whole, chosen.drafts, load.room.tolist(), strict=True):
+    for old, new, left in zip(whole, chosen.drafts, load.tokens_left.tolist(), strict=True):
         kept = chosen.kept[start : start + len(new)].tolist()
         start += len(new)
         assert kept == sorted(set(kept))
@@ -57,7 +57,7 @@ def check_subset(whole: DraftBatch, chosen: Chosen, load: Load) -> None:
         if old.scores is not None and len(new):
             assert new.scores is not None
             assert old.scores[kept].tolist() == new.scores.tolist()
-        assert all(depth <= room - 1 for depth in depth_by_hand(new))
+        assert all(depth <= left - 1 for depth in depth_by_hand(new))
     # What a constructor would refuse was not made behind its back.
     DraftBatch(
         chosen.drafts.tokens, chosen.drafts.parents, chosen.drafts.offsets, chosen.drafts.scores

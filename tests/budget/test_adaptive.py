@@ -103,8 +103,8 @@ def speed(
     """
     rng = np.random.default_rng(7)
     contexts = np.full(batch, context, np.int64)
-    room = np.full(batch, 1 << 30, np.int64)
-    load = Load(contexts, room)
+    left = np.full(batch, 1 << 30, np.int64)
+    load = Load(contexts, left)
     keys = batch * context
     tokens, seconds = 0, 0.0
     for step in range(steps):
@@ -252,7 +252,7 @@ def test_a_drafter_that_takes_time(batch: int) -> None:
     assert adaptive_speed("flat", text, batch, draft_seconds=slow) > 0.9 * best
 
 
-def test_a_guessed_cost_becomes_a_measured_one() -> None:
+def test_a_prior_cost_becomes_a_measured_one() -> None:
     for shape in SHAPES:
         machine = machine_of(shape)
         assert speed(Adaptive(StepCost()), Text(nothing), machine, 8, 500) > 0.97

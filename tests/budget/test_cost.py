@@ -132,7 +132,7 @@ def test_without_measurements_it_learns_the_shape() -> None:
         )
     for rows in (1, 4, 16):
         assert cost.of(rows, rows * 256, 256) == pytest.approx(amx(rows, rows * 256, 256), rel=0.08)
-    # Rows that were never seen follow: the guess said 3.3 times as much for 24 rows as for 8.
+    # Rows that were never seen follow: the prior said 3.3 times as much for 24 rows as for 8.
     assert cost.of(24, 24 * 256, 256) < 2 * cost.of(8, 8 * 256, 256)
 
 

@@ -51,7 +51,7 @@ def test_drafts_come_back_when_times_change() -> None:
 @pytest.mark.parametrize("rows", [4, 16])
 def test_sure_drafts_are_tried_at_once(rows: int) -> None:
     policy = LeastChance(0.1)
-    assert drive(policy, 0.004, 1e-3, 0.15, rows)[-1] <= 4  # guesses that do not pay
+    assert drive(policy, 0.004, 1e-3, 0.15, rows)[-1] <= 4  # drafts that do not pay
     assert drive(policy, 0.004, 1e-3, 0.97, rows)[0] >= 60  # and then a text that is known
 
 

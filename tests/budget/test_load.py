@@ -8,7 +8,7 @@ import pytest
 from budget.batches import check_subset, depth_by_hand, facts, load_of, trees
 from foresay.budget.adaptive import Adaptive
 from foresay.budget.cost import StepCost
-from foresay.budget.load import depths_of, keep, within_room
+from foresay.budget.load import depths_of, keep, within_max_tokens
 from foresay.budget.policy import Fixed
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import InputError
@@ -84,7 +84,7 @@ def test_paths_go_back_in_random_trees() -> None:
     rng = np.random.default_rng(1)
     for _ in range(100):
         batch = trees(rng, 4, 9)
-        load = load_of(5, 6, 7, 8, room=rng.integers(1, 6, 4).tolist())
+        load = load_of(5, 6, 7, 8, tokens_left=rng.integers(1, 6, 4).tolist())
         chosen = Fixed(k=9).choose(batch, load)
         check_subset(batch, chosen, load)
         verdicts = []
@@ -107,7 +107,7 @@ def test_only_some_requests_keep_their_nodes() -> None:
     rng = np.random.default_rng(6)
     for _ in range(30):
         batch = trees(rng, 3, 6)
-        load = load_of(5, 5, 5, room=4)
+        load = load_of(5, 5, 5, tokens_left=4)
         chosen = Fixed().choose(batch, load)
         some = chosen.only([True, False, True])
         check_subset(batch, some, load)
@@ -134,7 +134,7 @@ def test_facts_say_which_nodes_were_accepted() -> None:
 
 def test_the_number_of_drafts_must_fit() -> None:
     with pytest.raises(InputError, match="1 drafts for 2 requests"):
-        within_room(DraftBatch.of([Draft.empty()]), load_of(3, 3))
+        within_max_tokens(DraftBatch.of([Draft.empty()]), load_of(3, 3))
 
 
 # All policies

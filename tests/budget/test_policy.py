@@ -28,14 +28,14 @@ def test_every_policy_keeps_the_promises(name: str) -> None:
         count = int(rng.integers(0, 6))
         load = load_of(
             *rng.integers(1, 900, count).tolist(),
-            room=rng.integers(1, 8, count).tolist(),
+            tokens_left=rng.integers(1, 8, count).tolist(),
             other_rows=int(rng.choice([0, 50])),
             other_reads=500,
             ids=np.arange(step, step + count),
         )
         budgets = policy.budgets(load)
         assert all(type(b) is int and 0 <= b <= 4096 for b in budgets)
-        assert all(b == 0 for b, room in zip(budgets, load.room, strict=True) if room == 1)
+        assert all(b == 0 for b, left in zip(budgets, load.tokens_left, strict=True) if left == 1)
         batch = trees(rng, count, 9, scored=bool(rng.random() < 0.7))
         chosen = policy.choose(batch, load)
         check_subset(batch, chosen, load)
@@ -46,7 +46,7 @@ def test_every_policy_keeps_the_promises(name: str) -> None:
 @pytest.mark.parametrize("name", list(POLICIES))
 def test_the_last_token_is_never_drafted(name: str) -> None:
     policy = make_policy(name)
-    load = load_of(5, 5, room=1)
+    load = load_of(5, 5, tokens_left=1)
     assert policy.budgets(load) == [0, 0]
     batch = DraftBatch.of([Draft.chain([1, 2]), Draft.chain([3])])
     assert len(policy.choose(batch, load).drafts.tokens) == 0
@@ -55,7 +55,7 @@ def test_the_last_token_is_never_drafted(name: str) -> None:
 def test_none_and_fixed() -> None:
     assert make_policy("none").budgets(load_of(5, 5)) == [0, 0]
     assert make_policy("fixed").budgets(load_of(5, 5)) == [8, 8]
-    assert make_policy("fixed", k=3).budgets(load_of(5, 5, room=[1, 2])) == [0, 3]
+    assert make_policy("fixed", k=3).budgets(load_of(5, 5, tokens_left=[1, 2])) == [0, 3]
     assert make_policy("fixed", k=0).budgets(load_of(5)) == [0]
 
 
@@ -93,8 +93,8 @@ def test_dynamic_k_has_a_k_for_each_request_and_forgets_old_ones() -> None:
         batch = DraftBatch.of([Draft.chain([1] * good), Draft.chain([1] * new)])
         policy.observe(facts(load, policy.choose(batch, load), [list(range(good)), []]))
         assert len(policy._of) <= 50
-    # A step without a draft, and a draft cut short by the room, are no failures.
-    load = load_of(10, room=3, ids=np.array([0]))
+    # A step without a draft, and a draft cut short by max_tokens, are no failures.
+    load = load_of(10, tokens_left=3, ids=np.array([0]))
     policy.observe(facts(load, Chosen.nothing(1), [[]]))
     policy.observe(facts(load, keep(DraftBatch.of([Draft.chain([1, 1])]), None), [[0, 1]]))
     assert policy.budgets(load) == [12]
@@ -111,12 +111,12 @@ def test_dynamic_k_without_ids_has_one_k() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "said"),
     [
-        ("greedy", {}, "'greedy'; it is one of none, fixed, threshold, dynamic-k, adaptive"),
-        ("fixed", {"j": 3}, "'fixed' has no setting 'j'; it has k"),
-        ("none", {"k": 3}, "'none' has no setting 'k'; it has none"),
+        ("greedy", {}, "'greedy'; expected one of none, fixed, threshold, dynamic-k, adaptive"),
+        ("fixed", {"j": 3}, "'fixed' has no setting 'j'; expected k"),
+        ("none", {"k": 3}, "'none' has no setting 'k'; expected none"),
         ("fixed", {"k": -1}, "k is -1"),
         ("threshold", {"batch": 1.5}, "batch is 1.5"),
-        ("dynamic-k", {"least": 9}, "least is 9; it is a whole number from 1 to 6"),
+        ("dynamic-k", {"least": 9}, "least is 9; expected a whole number from 1 to 6"),
         ("dynamic-k", {"up": 0.1}, "0 <= down < up <= 1"),
         ("adaptive", {"most": 0}, "most is 0"),
         ("adaptive", {"share": 2}, "share is 2"),
@@ -238,7 +238,7 @@ def test_a_prefill_does_not_make_nodes_look_cheap() -> None:
 
 
 def test_drawn_drafts_are_never_dropped_for_what_they_are() -> None:
-    """The same shape with other scores gives the same choice: the law stays as it is."""
+    """The same shape with other scores gives the same choice: the distribution stays as it is."""
     probs = np.full((4, 2), 0.5, np.float32)
     seen = []
     for scores in ([0.9, 0.8, 0.7, 0.6], [0.1, 0.05, 0.01, 0.0]):

@@ -1,4 +1,4 @@
-"""Where all are waited for, guesses go to those who will end last."""
+"""Where the caller waits for all answers, drafts go to the requests that end last."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def flat() -> StepCost:
 
 
 def test_who_needs_most_passes_counts_most() -> None:
-    fast, slow, ending = urgency(room=[40, 40, 5], tokens=[24, 20, 20], steps=[20, 20, 20])
+    fast, slow, ending = urgency(tokens_left=[40, 40, 5], tokens=[24, 20, 20], steps=[20, 20, 20])
     assert slow == 1
     assert 0.2 < fast < 1
     assert ending == 0
@@ -26,9 +26,9 @@ def test_who_needs_most_passes_counts_most() -> None:
     assert urgency([], [], []).tolist() == []
 
 
-def test_a_policy_asks_for_nobody_without_weight_and_prefers_the_heavy() -> None:
-    contexts, room = np.full(3, 50, np.int64), np.full(3, 50, np.int64)
-    load = Load(contexts, room, weights=np.array([0.0, 0.3, 1.0]))
+def test_a_policy_drafts_nothing_for_weight_0_and_prefers_the_heavy() -> None:
+    contexts, left = np.full(3, 50, np.int64), np.full(3, 50, np.int64)
+    load = Load(contexts, left, weights=np.array([0.0, 0.3, 1.0]))
     policy = Adaptive(flat(), total=12)
     budgets = policy.budgets(load)
     assert budgets[0] == 0
@@ -38,17 +38,17 @@ def test_a_policy_asks_for_nobody_without_weight_and_prefers_the_heavy() -> None
     order, gains = policy._ranked(drafts, load, None)
     assert order.tolist() == [2, 3, 0, 1]  # its 0.3 is less than any of the others
     assert gains == pytest.approx([0.5, 0.4, 0.15, 0.12])
-    alike, _ = policy._ranked(drafts, Load(contexts, room), None)
+    alike, _ = policy._ranked(drafts, Load(contexts, left), None)
     assert alike.tolist() == [0, 2, 1, 3]
 
 
-def test_a_step_that_serves_nobody_who_waits_is_not_made_longer() -> None:
-    """A guess for the light request pays if all count alike, and not by its weight."""
-    contexts, room = np.full(2, 64, np.int64), np.full(2, 64, np.int64)
+def test_a_step_is_not_made_longer_for_a_light_request() -> None:
+    """A drafted token for the light request pays if all count alike, and not by its weight."""
+    contexts, left = np.full(2, 64, np.int64), np.full(2, 64, np.int64)
     steep = StepCost.measured((r, r * 64, 0.01 * (1 + 0.2 * (r - 1)), 64) for r in (1, 2, 4, 8, 64))
     drafts = DraftBatch.of([Draft.empty(), Draft.chain([1], scores=[0.9])])
     for weights, nodes in ((None, 1), (np.array([1.0, 0.2]), 0)):
         policy = Adaptive(steep, share=0.0)
-        load = Load(contexts, room, weights=weights)
+        load = Load(contexts, left, weights=weights)
         policy.budgets(load)
         assert len(policy.choose(drafts, load).kept) == nodes

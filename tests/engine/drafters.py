@@ -23,7 +23,7 @@ class State:
 
 
 class Scripted:
-    """Knows the right answers by their prompts, and mixes wrong guesses among the right ones.
+    """Knows the right answers by their prompts, and mixes wrong tokens among the right ones.
 
     wrong  the chance that a node of the right path is spoiled, and of a wrong sibling beside it
     """
@@ -113,7 +113,7 @@ class Writing(State):
 
 
 class Coupled:
-    """Chooses as the target will, from a law that is a little wrong, with the request's own noise.
+    """Chooses as the target will, from slightly wrong logits, with the request's own noise.
 
     foreign  added to the seed: another noise
     """
@@ -223,11 +223,11 @@ class Watching(Scripted):
 
 
 class Drawing(Coupled):
-    """Draws for rule rejection, with noise of its own, and says from which laws: two tokens after
+    """Samples for rule rejection, with noise of its own, and gives `probs`: two tokens after
     the text, and another after the first of them, if that was likely. Scores are their chances.
     For rule match it is coupled.
 
-    says  whether it tells the laws; if not, its tokens pass for chosen
+    says  whether it gives `probs`; if not, its tokens count as not sampled
     """
 
     def __init__(self, rows: Near, says: bool = True) -> None:
@@ -239,10 +239,10 @@ class Drawing(Coupled):
             chain = super()._chain(state, budget)
             return Draft.chain(chain.tokens, np.ones(len(chain), np.float32))
         ask = state.ask()
-        tokens, parents, laws = list[int](), list[int](), list[Floats]()
+        tokens, parents, probs = list[int](), list[int](), list[Floats]()
         for sibling, parent in ((0, -1), (1, -1), (0, 0)):
             path = [tokens[0]] if parent == 0 else []
-            if len(tokens) == budget or (path and laws[0][tokens[0]] < 0.3):
+            if len(tokens) == budget or (path and probs[0][tokens[0]] < 0.3):
                 break
             row = self.rows([*state.prompt, *state.observed, *path], len(state.prompt))
             q = law.probabilities(law.scores(row, ask, path), ask.params.greedy)
@@ -252,7 +252,7 @@ class Drawing(Coupled):
                     int((np.log(q) + gumbel(ask.seed, at, range(len(q)), stream)).argmax())
                 )
             parents.append(parent)
-            laws.append(q.astype(np.float32))
-        scores = [float(q[token]) for q, token in zip(laws, tokens, strict=True)]
+            probs.append(q.astype(np.float32))
+        scores = [float(q[token]) for q, token in zip(probs, tokens, strict=True)]
         scores = [s * (scores[p] if p >= 0 else 1) for s, p in zip(scores, parents, strict=True)]
-        return Draft(tokens, parents, scores, np.stack(laws) if laws and self.says else None)
+        return Draft(tokens, parents, scores, np.stack(probs) if probs and self.says else None)

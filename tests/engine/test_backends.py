@@ -90,7 +90,7 @@ def other_weights(name: str) -> Any:
 
 @pytest.mark.parametrize("make", [target_of, plain_target_of])
 def test_weights_are_replaced_while_requests_run(make: Any) -> None:
-    """What was written stays; all that follows is the new weights' own."""
+    """Committed tokens stay; all that follow are the new weights' own."""
     target, other = make(zoo.make("llama")), other_weights("llama")
     params = SamplingParams(temperature=0.8, max_tokens=20, ignore_eos=True)
     random = np.random.default_rng(3)
@@ -107,7 +107,7 @@ def test_weights_are_replaced_while_requests_run(make: Any) -> None:
     engine.check_integrity()
     row = logits_of(make(other_weights("llama")))
     for at, request in enumerate(requests):
-        # Written with the old weights, the answer's beginning is decoded again, as it was.
+        # The answer's beginning, from the old weights, is decoded again, as it was.
         rest = request.token_ids[len(before[at]) :]
         assert request.token_ids[: len(before[at])] == before[at]
         assert rest == continued(row, prompts[at], before[at], params, at)
@@ -121,7 +121,7 @@ def test_weights_are_replaced_while_requests_run(make: Any) -> None:
 def continued(
     row: Any, prompt: list[int], output: list[int], params: SamplingParams, seed: int
 ) -> list[int]:
-    """What the plain loop writes behind an answer that has begun."""
+    """The tokens of the plain loop after the beginning of an answer."""
     given = iter(output)
 
     def next_logits(text: Any, size: int) -> Any:
@@ -156,7 +156,7 @@ def test_engines_that_share_a_target_notice() -> None:
 
 
 def test_a_scripted_drafter_sees_no_difference() -> None:
-    """Right guesses and wrong ones, on the plain target."""
+    """Right drafts and wrong ones, on the plain target."""
     slow = targets("llama")[1]
     params = SamplingParams(temperature=0.9, max_tokens=20)
     prompt = list(range(3, 30))

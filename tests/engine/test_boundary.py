@@ -12,7 +12,7 @@ import torch
 from doubles import Scripted, tokens
 from engine.drafters import Coupled, Recycling, State, Watching, near
 from foresay import Draft, DraftBatch, SamplingParams
-from foresay.budget.load import Chosen, Load, along_paths, keep, parents_of, within_room
+from foresay.budget.load import Chosen, Load, along_paths, keep, parents_of, within_max_tokens
 from foresay.budget.policy import Fixed, Policy
 from foresay.drafter import SeededParams
 from foresay.drafters import CorpusDrafter, MergeDrafter, NgramDrafter, SuffixDrafter
@@ -49,13 +49,13 @@ def texts(target: Target) -> list[list[int]]:
     ]
 
 
-def written(
+def answered(
     target: Target,
     drafter: Any,
     asked: Sequence[SamplingParams] = ASKED,
     policy: str | Policy = "fixed",
 ) -> list[Request]:
-    """The requests, written by an engine."""
+    """The requests, answered by an engine."""
     engine = Engine(target, drafter, policy=policy)
     requests = [
         engine.add(prompt, params, seed=seed)
@@ -72,10 +72,10 @@ def rate(requests: Sequence[Request]) -> float:
 
 
 def test_a_coupled_drafter_agrees_more_often(target: Target, texts: list[list[int]]) -> None:
-    """With the request's own noise a law that is a little wrong chooses the same token nearly
+    """With the request's own noise slightly wrong logits choose the same token nearly
     always; with another noise it is another sample. The text is the same with both."""
     rows = near(logits_of(target), 0.2)
-    coupled, foreign = (written(target, Coupled(rows, foreign)) for foreign in (0, 1))
+    coupled, foreign = (answered(target, Coupled(rows, foreign)) for foreign in (0, 1))
     for requests in (coupled, foreign):
         assert [request.token_ids for request in requests] == texts
     sampled = slice(0, 3)  # greedy has no noise
@@ -84,7 +84,7 @@ def test_a_coupled_drafter_agrees_more_often(target: Target, texts: list[list[in
 
 def test_every_drafter_is_told_how_tokens_are_chosen(target: Target) -> None:
     first, second = Scripted(), Scripted()
-    requests = written(target, MergeDrafter(first, MergeDrafter(second)))
+    requests = answered(target, MergeDrafter(first, MergeDrafter(second)))
     expected = [SeededParams(request.params, request.seed) for request in requests]
     assert first.sampling == second.sampling == expected
     assert [seeded.seed for seeded in expected] == [0, 1, 2, 3]
@@ -116,8 +116,8 @@ class Odd(Fixed):
         good = np.ones(len(drafts.tokens) + 1, np.int64)
         good[:-1:3] = 0
         good = along_paths(drafts, parents_of(drafts), good, np.minimum)[:-1]
-        room = within_room(drafts, load)
-        return keep(drafts, np.flatnonzero(good) if room is None else room[good[room] > 0])
+        fitting = within_max_tokens(drafts, load)
+        return keep(drafts, np.flatnonzero(good) if fitting is None else fitting[good[fitting] > 0])
 
 
 @pytest.mark.parametrize("policy", [Fixed(), Odd()])
@@ -127,7 +127,7 @@ def test_likely_tokens_after_every_verified_row(
     """A drafter that lives on the likeliest tokens: it gets them, in its own nodes' numbers, and
     they are the model's own, before temperature and penalties."""
     drafter = Recycling()
-    requests = written(target, drafter, policy=policy)
+    requests = answered(target, drafter, policy=policy)
     assert [request.token_ids for request in requests] == texts
     assert sum(request.stats.accepted for request in requests) > 0
     rows, verified, dropped = logits_of(target), 0, 0
@@ -142,8 +142,8 @@ def test_likely_tokens_after_every_verified_row(
             verified += 1
             if verified % 7 == 0:  # a plain pass for some of them
                 text = [*past.prompt, *draft.tokens[path_to(draft, node)].tolist()]
-                law = rows(np.array(text, np.int32), len(text)).log_softmax(-1)
-                best = law.topk(3)
+                plain = rows(np.array(text, np.int32), len(text)).log_softmax(-1)
+                best = plain.topk(3)
                 assert found == best.indices.tolist()
                 said = verdict.topk.logprobs[node + 1]
                 assert np.allclose(said, best.values.numpy(), atol=1e-4)
@@ -155,7 +155,7 @@ def test_hidden_states_of_committed_tokens(target: Target, texts: list[list[int]
     """What each committed token was predicted from: the model's own last hidden states."""
     known = {tuple(prompt): text for prompt, text in zip(PROMPTS, texts, strict=True)}
     drafter = Watching(known, wrong=0.3)
-    requests = written(target, drafter)
+    requests = answered(target, drafter)
     assert [request.token_ids for request in requests] == texts
     assert any(request.stats.accepted for request in requests)
     model = zoo.make("llama")
@@ -170,7 +170,7 @@ def test_hidden_states_of_committed_tokens(target: Target, texts: list[list[int]
         assert not np.allclose(found[1:], own[:-1], atol=1e-1)  # the next row is another
 
 
-def test_nothing_is_found_out_that_nobody_wants(
+def test_only_what_the_drafter_wants_is_computed(
     target: Target, texts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[bool, bool]] = []
@@ -197,11 +197,11 @@ def test_nothing_is_found_out_that_nobody_wants(
         (MergeDrafter(Recycling(), Watching(known, 0.3)), (True, True)),
     ):
         asked.clear()
-        assert [request.token_ids for request in written(target, drafter)] == texts
+        assert [request.token_ids for request in answered(target, drafter)] == texts
         assert set(asked) == {expected}
 
 
-def test_guesses_that_the_model_cannot_read_have_no_row(target: Target) -> None:
+def test_drafted_tokens_outside_the_vocabulary_have_no_row(target: Target) -> None:
     """The drafter still hears of its own nodes by their own numbers."""
 
     class Strange(Recycling):
@@ -212,9 +212,9 @@ def test_guesses_that_the_model_cannot_read_have_no_row(target: Target) -> None:
             return Draft(tokens[:budget], [-1, 0, *parents.tolist()][:budget])
 
     drafter = Strange()
-    requests = written(target, drafter)
+    requests = answered(target, drafter)
     assert [request.token_ids for request in requests] == [
-        request.token_ids for request in written(target, None)
+        request.token_ids for request in answered(target, None)
     ]
     accepted = 0
     for _, draft, verdict in drafter.told:

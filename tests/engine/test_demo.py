@@ -92,8 +92,8 @@ def test_identical_texts_are_found_identical() -> None:
         (result([1, 2, 4]), 2),
         (result([1, 2]), 2),
         (result([1, 2, 3, 3]), 3),
-        (result([], error=LogitsError("no law")), 0),
-        (result([1, 2, 3], error=LogitsError("no law")), 0),
+        (result([], error=LogitsError("invalid logits")), 0),
+        (result([1, 2, 3], error=LogitsError("invalid logits")), 0),
     ],
 )
 def test_every_difference_is_found(other: Result, token: int) -> None:
@@ -104,8 +104,8 @@ def test_every_difference_is_found(other: Result, token: int) -> None:
         assert not demo.total.identical
 
 
-def test_nothing_written_is_no_division_by_zero() -> None:
-    failed = [result([], error=LogitsError("no law"))]
+def test_no_tokens_are_no_division_by_zero() -> None:
+    failed = [result([], error=LogitsError("invalid logits"))]
     demo = compared([failed], [failed])
     assert demo.total.speedup == 1.0 and not demo.total.identical
 
@@ -201,7 +201,7 @@ def test_the_default_model_in_the_demonstration(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.model
 def test_the_demonstration() -> None:
-    done = call("demo", "--max-tokens", 24, "--json")  # guesses need some text to come from
+    done = call("demo", "--max-tokens", 24, "--json")  # drafts need some text to come from
     assert done.status == 0 and done.complaints == "", done
     values = json.loads(done.out)
     assert values["identical"] is True

@@ -1,4 +1,4 @@
-"""The engine writes what the plain loop writes, whoever guesses and whatever else it does."""
+"""The engine gives the tokens of the plain loop, with any drafter and any batch."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def answers(engine: Engine, asked: Sequence[tuple[list[int], SamplingParams]]) -
 
 def drafter_of(name: str, known: dict[tuple[int, ...], list[int]]) -> Any:
     made: dict[str, Callable[[], Any]] = {
-        "nobody": lambda: None,
+        "none": lambda: None,
         "suffix": SuffixDrafter,
         "ngram": NgramDrafter,
         "merge": lambda: MergeDrafter(SuffixDrafter(), NgramDrafter()),
@@ -95,7 +95,7 @@ def answered(target: Target) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("policy", list(POLICIES))
-@pytest.mark.parametrize("name", ["nobody", "suffix", "ngram", "merge", "right", "half right"])
+@pytest.mark.parametrize("name", ["none", "suffix", "ngram", "merge", "right", "half right"])
 def test_the_text_is_that_of_the_plain_loop(
     target: Target, answered: list[list[int]], name: str, policy: str
 ) -> None:
@@ -208,7 +208,7 @@ def test_ten_thousand_cancelled_requests_leave_nothing(target: Target) -> None:
     assert drafter.tokens_held() == 0
 
 
-def test_who_joins_and_leaves_changes_nobody(target: Target) -> None:
+def test_other_requests_change_no_answer(target: Target) -> None:
     asked = list(zip(prompts(16, seed=11), ASKED * 2, strict=True))
     expected = wanted(target, asked)
     known = {tuple(p): text for (p, _), text in zip(asked, expected, strict=True)}
@@ -265,11 +265,11 @@ def test_stops_inside_an_accepted_path(target: Target) -> None:
         assert request.token_ids == free[:end]
         assert request.finish_reason == "stop"
         assert request.stats.steps == 1
-    for room in (1, 2, 7):
+    for most in (1, 2, 7):
         engine = Engine(target, Scripted({tuple(prompt): free}, wrong=0), policy=Fixed(k=64))
-        request = engine.add(prompt, replace(GREEDY, max_tokens=room), seed=0)
+        request = engine.add(prompt, replace(GREEDY, max_tokens=most), seed=0)
         engine.run()
-        assert request.token_ids == free[:room]
+        assert request.token_ids == free[:most]
         assert request.finish_reason == "length"
 
 
@@ -351,7 +351,7 @@ def test_logits_that_are_no_law_fail_alone(target: Target, monkeypatch: pytest.M
     drafter = SuffixDrafter()
     engine = Engine(target, drafter, policy="fixed")
     monkeypatch.setattr(CpuTarget, "forward", spoiled)
-    victim = engine.add(bad, replace(GREEDY, logit_bias={5: 1e4}), seed=0)  # writes 5 for ever
+    victim = engine.add(bad, replace(GREEDY, logit_bias={5: 1e4}), seed=0)  # gives 5 for ever
     requests = answers(engine, asked)
     assert victim.finish_reason == "error" and isinstance(victim.error, LogitsError)
     assert victim.token_ids
@@ -365,7 +365,7 @@ def test_what_cannot_be_answered(target: Target) -> None:
     for prompt, said in (
         ([], "the prompt is empty"),
         ([3] * 191, "there is memory for 191"),
-        ([128], "valid are 0 to 127"),
+        ([128], "expected 0 to 127"),
         ([-1], "prompt"),
         ([1.5], "prompt"),
     ):
@@ -376,8 +376,8 @@ def test_what_cannot_be_answered(target: Target) -> None:
     with pytest.raises(InputError, match="the model takes 256"):
         Engine(target).add([3] * 300)
     with pytest.raises(InputError, match="max_tokens is 156; there is memory for 191 in all"):
-        engine.add([3] * 100)  # the context would have room
-    with pytest.raises(InputError, match="policy is 'often'; it is one of none"):
+        engine.add([3] * 100)  # the context would allow it
+    with pytest.raises(InputError, match="policy is 'often'; expected one of none"):
         Engine(target, SuffixDrafter(), policy="often")
     with pytest.raises(InputError, match="memory is 10 bytes"):
         Engine(target, memory=10)
@@ -402,11 +402,11 @@ def broken(method: str, error: Exception) -> Scripted:
 
 
 @pytest.mark.parametrize("method", ["begin", "propose", "observe", "finish"])
-def test_a_drafter_that_fails_costs_only_its_guesses(target: Target, method: str) -> None:
+def test_a_drafter_that_fails_costs_only_its_drafts(target: Target, method: str) -> None:
     asked = list(zip(prompts(4), ASKED[:4], strict=True))
     expected = wanted(target, asked)
-    engine = Engine(target, broken(method, ZeroDivisionError("no guess")), policy="fixed")
-    with pytest.warns(UserWarning, match="the drafter failed, and is not asked again.*no guess"):
+    engine = Engine(target, broken(method, ZeroDivisionError("no draft")), policy="fixed")
+    with pytest.warns(UserWarning, match="the drafter failed, and is not asked again.*no draft"):
         requests = answers(engine, asked)
     assert [request.token_ids for request in requests] == expected
 
@@ -422,7 +422,7 @@ def test_a_request_that_the_drafter_refuses_fails_alone(target: Target) -> None:
 
 
 class Eager(Scripted):
-    """Guesses more than it was asked for."""
+    """Drafts more than its budget."""
 
     def propose(self, states: Sequence[Any], budgets: Sequence[int], /) -> list[Draft]:
         return [Draft.chain([5] * (budget + 1)) for budget in budgets]
@@ -450,18 +450,18 @@ def test_a_drafter_that_does_not_listen_is_not_asked_again(
 def test_a_drafter_that_wants_more_is_refused(target: Target) -> None:
     drafter = Scripted({})
     drafter.wants = Wants(topk=zoo.VOCABULARY + 1)
-    with pytest.raises(InputError, match="wants the 129 likeliest tokens; the model has 128"):
+    with pytest.raises(InputError, match="wants the 129 likeliest tokens; expected at most 128"):
         Engine(target, drafter)
 
 
 class Foreign(Scripted):
-    """Guesses tokens that the model does not have."""
+    """Drafts tokens outside the vocabulary."""
 
     def propose(self, states: Sequence[Any], budgets: Sequence[int], /) -> list[Draft]:
         return [Draft.chain([5, 60_000, 7][:budget]) for budget in budgets]
 
 
-def test_guesses_outside_the_vocabulary_are_left_out(target: Target) -> None:
+def test_drafted_tokens_outside_the_vocabulary_are_left_out(target: Target) -> None:
     asked = list(zip(prompts(4), ASKED[:4], strict=True))
     expected = wanted(target, asked)
     engine = Engine(target, Foreign({}), policy="fixed")
@@ -482,7 +482,7 @@ def test_a_text_that_cannot_be_read_fails_alone(target: Target) -> None:
     ]
     victim = engine.add([1, 2, 3], GREEDY, seed=0, text=AnswerText(unreadable))
     engine.run()
-    assert victim.finish_reason == "error" and "cannot be read" in str(victim.error)
+    assert victim.finish_reason == "error" and "cannot be decoded" in str(victim.error)
     assert [request.token_ids for request in good] == expected
     for request in good:
         ended = request.token_ids[-1] in STOPS

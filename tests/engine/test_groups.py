@@ -1,4 +1,4 @@
-"""Samples of one prompt: a group that nobody else has, and that ends with its last answer."""
+"""Samples of one prompt: a group of their own, which ends with its last answer."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_group_of_which_all_fail(engine: Engine, drafter: Watched) -> None:
     assert not len(engine.groups)
 
 
-def test_names_are_nobody_elses(engine: Engine, target: Target, drafter: Watched) -> None:
+def test_names_are_unique(engine: Engine, target: Target, drafter: Watched) -> None:
     """Two engines of one drafter, and a user whose group looks like ours."""
     other = Engine(target, drafter, policy="fixed")
     own = f"{three(engine)[0].group}0"

@@ -1,4 +1,4 @@
-"""An interrupt at any place leaks no memory: after it, what nobody uses is free."""
+"""An interrupt at any place leaks no memory: after it, unused memory is free."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def in_files(code: CodeType) -> bool:
 
 
 class Work:
-    """Some requests through a scheduler with little memory: they wait, share, give way, are kept
+    """Some requests through a scheduler with little memory: they wait, share, are preempted, kept
     and forgotten. There is a model's memory, and no model.
     """
 
@@ -123,7 +123,7 @@ class Work:
                 kv.keep(rows)
                 if turn.whole:
                     request.append(np.array([5], np.int32))
-                    self.scheduler.room_for(request, 70)
+                    self.scheduler.reserve(request, 70)
                 if len(request) - len(request.prompt) == 9:
                     self.scheduler.release(request, keep=True)
                     request.finish_reason = "length"
@@ -177,7 +177,7 @@ ENDS = {
 
 
 def test_an_engine_that_was_interrupted_goes_on_as_if_nothing_had_been() -> None:
-    """Where an answer ends and its beginning is kept; whoever asked cancels what is under way."""
+    """Where an answer ends and its prefix is kept; the caller cancels the running requests."""
     target, random = target_of(zoo.make("llama")), np.random.default_rng(1)
     texts = [zoo.tokens(random, size) for size in (70, 40)]
     params = SamplingParams(temperature=0, max_tokens=3)

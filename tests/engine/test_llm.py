@@ -141,8 +141,8 @@ def test_kinds_of_prompts(llm: LLM) -> None:
         (b"bytes", "prompts are b'bytes'"),
         (5, "prompts are 5"),
         ([1.5, 2.5], "a prompt is 1.5"),
-        ([[{"role": "user"}]], "needs a role and a content"),
-        ([99999], "valid are 0 to"),
+        ([[{"role": "user"}]], "expected a role and a content"),
+        ([99999], "expected 0 to"),
     ],
 )
 def test_prompts_that_cannot_be_answered(llm: LLM, prompt: Any, said: str) -> None:

@@ -60,7 +60,7 @@ def test_the_check_names_who_breaks_a_promise() -> None:
         pages.check_integrity({"a": PAGE + 1})
     with pytest.raises(RuntimeError, match="'b' holds no pages"):
         pages.check_integrity({"a": 1, "b": 1})
-    with pytest.raises(RuntimeError, match="'a' holds pages and is not there"):
+    with pytest.raises(RuntimeError, match="'a' holds pages and is not known"):
         pages.check_integrity({})
     pages._counted = 0
     with pytest.raises(RuntimeError, match="0 pages are counted"):

@@ -47,15 +47,15 @@ def check(model: PreTrainedModel, request: Request, top: int) -> None:
     """Compare with the model's own plain pass over the prompt."""
     prompt, found = request.prompt.tolist(), request.prompt_logprobs
     assert found is not None and len(found) == len(prompt) and found[0] is None
-    laws = torch.log_softmax(zoo.plain_logits(model, prompt).double(), dim=-1)
-    for law, token, said in zip(laws, prompt[1:], found[1:], strict=False):
+    rows = torch.log_softmax(zoo.plain_logits(model, prompt).double(), dim=-1)
+    for logprobs, token, said in zip(rows, prompt[1:], found[1:], strict=False):
         assert isinstance(said, TokenLogprob) and said.token == token
-        assert abs(said.logprob - float(law[token])) < 1e-4
+        assert abs(said.logprob - float(logprobs[token])) < 1e-4
         assert said.processed == said.logprob
         assert len(said.top) == top
-        likeliest = law.topk(top).values.tolist()
+        likeliest = logprobs.topk(top).values.tolist()
         assert np.allclose(list(said.top.values()), likeliest, atol=1e-4)
-        assert all(abs(float(law[t]) - value) < 1e-4 for t, value in said.top.items())
+        assert all(abs(float(logprobs[t]) - value) < 1e-4 for t, value in said.top.items())
 
 
 def asked(
@@ -194,7 +194,7 @@ def test_more_than_the_vocabulary_is_all_of_it(target: Target, model: PreTrained
 @pytest.mark.parametrize("wrong", [-1, True, 1.0, "3", 1 << 40])
 def test_a_wrong_number_is_refused(target: Target, wrong: Any) -> None:
     engine = Engine(target)
-    with pytest.raises(InputError, match=r"prompt_logprobs is .*; valid are whole numbers from 0"):
+    with pytest.raises(InputError, match=r"prompt_logprobs is .*; expected a whole number from 0"):
         engine.add([5, 6], SHORT, prompt_logprobs=wrong)
     assert not engine.busy
 

@@ -1,7 +1,7 @@
-"""Rule rejection in the engine: exact in law for tokens that were drawn, whatever a policy does.
+"""Rule rejection in the engine: the exact distribution for sampled drafts, with any policy.
 
-The law of a text of three tokens is known in full: the model has five. Many requests, each with its
-own seed, are answered by the real engine, and their texts are counted against that law.
+The distribution of a text of three tokens is known in full: the model has five. Many requests, each
+with its own seed, are answered by the real engine, and their texts are tested against it.
 """
 
 from __future__ import annotations
@@ -71,19 +71,19 @@ def texts_of(
 
 
 def p_value(target: Target, requests: Sequence[Request], params: SamplingParams = DRAWN) -> float:
-    """How well the texts agree with the target's law."""
-    rows, law = Rows(target, 0.0), dict[tuple[int, ...], float]()
+    """How well the texts agree with the target's distribution."""
+    rows, chances = Rows(target, 0.0), dict[tuple[int, ...], float]()
     for text in product(range(SIZE), repeat=LENGTH):
         chance = 1.0
         for at, token in enumerate(text):
             ask = Ask(params, 0, PROMPT, list(text[:at]))
             row = scores(rows([*PROMPT, *text[:at]], len(PROMPT)), ask)
             chance *= float(probabilities(row, params.greedy)[token])
-        law[text] = chance
-    counts = dict.fromkeys(law, 0)
+        chances[text] = chance
+    counts = dict.fromkeys(chances, 0)
     for request in requests:
         counts[tuple(request.token_ids)] += 1
-    return g_test(list(counts.values()), list(law.values())).p_value
+    return g_test(list(counts.values()), list(chances.values())).p_value
 
 
 @pytest.fixture(scope="module")
@@ -130,8 +130,8 @@ def test_a_seed_repeats_given_the_same_drafts(target: Target, rows: Rows) -> Non
 
 
 def test_each_request_has_its_own_rule(target: Target, rows: Rows) -> None:
-    """In one step both kinds, in any order; rule match writes what the plain loop writes, and rule
-    rejection what it writes alone."""
+    """In one step both kinds, in any order; rule match gives the tokens of the plain loop, and rule
+    rejection those that it gives alone."""
     params = [
         SamplingParams(temperature=1.7, max_tokens=9, rule=rule)
         for rule in ("match", "rejection", "match", "rejection", "rejection", "match")
@@ -164,7 +164,7 @@ def _narrow(probs: Floats) -> Floats:
 
 
 @pytest.mark.parametrize("spoil", [_negative, _nothing, _narrow])
-def test_bad_laws_cost_the_guesses_and_nothing_else(target: Target, rows: Rows, spoil: Any) -> None:
+def test_bad_probs_cost_the_drafts_and_nothing_else(target: Target, rows: Rows, spoil: Any) -> None:
     class Bad(Drawing):
         def _chain(self, state: Any, budget: int) -> Draft:
             draft = super()._chain(state, budget)
@@ -173,6 +173,6 @@ def test_bad_laws_cost_the_guesses_and_nothing_else(target: Target, rows: Rows, 
 
     with pytest.warns(UserWarning, match=r"is not asked again.*probs"):
         requests = texts_of(target, Bad(rows), Fixed(k=3), many=20)
-    nobody = texts_of(target, None, Fixed(k=3), many=20)
-    assert [r.token_ids for r in requests] == [r.token_ids for r in nobody]
+    undrafted = texts_of(target, None, Fixed(k=3), many=20)
+    assert [r.token_ids for r in requests] == [r.token_ids for r in undrafted]
     assert all(request.error is None for request in requests)

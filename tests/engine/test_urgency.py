@@ -1,4 +1,4 @@
-"""Where all are waited for, guesses go to those who will end last; the texts stay what they are."""
+"""Where the caller waits for all, drafts go to requests that end last; answers do not change."""
 
 from __future__ import annotations
 
@@ -23,26 +23,30 @@ def flat() -> StepCost:
     return StepCost.measured((r, r * 64, 0.01 + 1e-6 * r, 64) for r in (1, 2, 8, 64, 256))
 
 
-def turn(room: int, *, together: bool = True) -> Turn:
-    params = SamplingParams(max_tokens=room)
+def turn(max_tokens: int, *, together: bool = True) -> Turn:
+    params = SamplingParams(max_tokens=max_tokens)
     made = Request(0, np.ones(3, np.int32), params, 1, (), None, None, None, together=together)
     return Turn(made, 3, True)
 
 
 def test_weights_are_for_several_that_are_waited_for_together() -> None:
-    load = load_of([turn(40), turn(5)], somebody_waits=False)
+    load = load_of([turn(40), turn(5)], requests_wait=False)
     assert load.weights is not None and load.weights.tolist() == [1, 0]
-    assert (load.room.tolist(), load.contexts.tolist(), load.other_rows) == ([40, 5], [3, 3], 4)
+    assert (load.tokens_left.tolist(), load.contexts.tolist(), load.other_rows) == (
+        [40, 5],
+        [3, 3],
+        4,
+    )
     for turns, waits in (
         ([turn(40), turn(5)], True),
         ([turn(40), turn(5, together=False)], False),
         ([turn(40)], False),
     ):
-        assert load_of(turns, somebody_waits=waits).weights is None
+        assert load_of(turns, requests_wait=waits).weights is None
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_short_answers_are_drafted_for_only_where_somebody_reads_along(together: bool) -> None:
+def test_short_answers_are_drafted_for_only_where_they_are_streamed(together: bool) -> None:
     target = target_of(zoo.make("llama"))
     asked = [
         (np.tile(np.arange(start, start + 6), 5).tolist(), tokens)
@@ -64,7 +68,7 @@ def test_short_answers_are_drafted_for_only_where_somebody_reads_along(together:
 
 
 def test_who_waits_makes_every_token_count() -> None:
-    """While somebody waits for a place, short answers are drafted for, to make it free."""
+    """While a request waits, short answers are drafted for, so that it is admitted sooner."""
     target = target_of(zoo.make("llama"))
     engine = Engine(target, SuffixDrafter(), policy=Adaptive(flat()), max_running=2)
     prompt = np.tile(np.arange(3, 9), 5).tolist()

@@ -155,9 +155,7 @@ def test_bfloat16_is_rounded_as_torch_rounds() -> None:
         ({"split.count": 3}, "one of 3 parts"),
     ],
 )
-def test_what_is_not_understood_is_refused(
-    extra: dict[str, Any], match: str, tmp_path: Path
-) -> None:
+def test_unknown_keys_are_refused(extra: dict[str, Any], match: str, tmp_path: Path) -> None:
     gguf_files.export(gguf_files.tiny("llama"), tmp_path / "a.gguf", "llama", extra=extra)
     with pytest.raises(UnsupportedModel, match=match):
         convert(tmp_path / "a.gguf", tmp_path / "a")
@@ -170,7 +168,7 @@ def test_other_architectures_tensors_and_factors_are_refused(tmp_path: Path) -> 
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    with pytest.raises(UnsupportedModel, match=r"'mamba'; llama, qwen2, qwen3, gemma"):
+    with pytest.raises(UnsupportedModel, match=r"'mamba'; expected llama, qwen2, qwen3, gemma"):
         convert(path, tmp_path / "a")
     model = gguf_files.tiny("llama")
     for name in ("blk.0.attn_q.bias", "v.patch_embd.weight"):

@@ -82,9 +82,9 @@ def test_bfloat16_is_packed_too() -> None:
 
 def test_in_the_core_no_row_count_is_special(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = PackedLinear(torch.randn(40, 96).bfloat16(), torch.randn(40).bfloat16())
-    written, read = row_ranges(layer)
-    assert written is read
-    assert written == RowRange(1, linears._TRIED[-1])
+    decode, prefill = row_ranges(layer)
+    assert decode is prefill
+    assert decode == RowRange(1, linears._TRIED[-1])
     monkeypatch.setattr(linears, "row_ranges", lambda layer: pytest.fail("nothing is to be tried"))
     model = Two(True).to(torch.bfloat16)
     pack(model, deterministic=True)
@@ -176,11 +176,11 @@ def test_no_part_is_outside_of_the_range(rows: int, monkeypatch: pytest.MonkeyPa
 @packing
 def test_row_ranges_finds_the_class_of_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linears, "_TRIED", (1, 7, 8, 15, 16, 40, 48, 80, 96, 128))
-    written, read = row_ranges(waver(monkeypatch, 2, 47))
-    assert written == RowRange(7, 32)
-    assert read == RowRange(48, 128)
-    written, read = row_ranges(waver(monkeypatch, 1, 999))
-    assert written is read
+    decode, prefill = row_ranges(waver(monkeypatch, 2, 47))
+    assert decode == RowRange(7, 32)
+    assert prefill == RowRange(48, 128)
+    decode, prefill = row_ranges(waver(monkeypatch, 1, 999))
+    assert decode is prefill
 
 
 def leave_over(monkeypatch: pytest.MonkeyPatch, block: int) -> PackedLinear:
@@ -212,10 +212,10 @@ def test_where_what_is_left_over_is_done_otherwise_whole_blocks_are_asked_for(
     block: int, taken: RowRange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer = leave_over(monkeypatch, block)
-    written, _ = row_ranges(layer)
-    assert written == taken
+    decode, _ = row_ranges(layer)
+    assert decode == taken
     x = torch.randn(1, 500, 6)
-    layer.decode = layer.prefill = written
+    layer.decode = layer.prefill = decode
     whole = layer(x)
     for rows in (0, 1, 5, 6, 8, 100):
         assert torch.equal(layer(x[:, :rows]), whole[:, :rows])
@@ -253,9 +253,9 @@ def test_a_class_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @packing
-@pytest.mark.parametrize("read", [[], [0], [1, 2, 3], [0, 4, 5, 19], list(range(20))])
-def test_read_rows_are_multiplied_in_their_own_class(
-    read: list[int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("prefill", [[], [0], [1, 2, 3], [0, 4, 5, 19], list(range(20))])
+def test_prefill_rows_are_multiplied_in_their_own_class(
+    prefill: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer = PackedLinear(torch.eye(6), None)
     layer.decode, layer.prefill = RowRange(2, 8), RowRange(32, 64)
@@ -268,7 +268,7 @@ def test_read_rows_are_multiplied_in_their_own_class(
     monkeypatch.setattr(PackedLinear, "_multiply", marked)
     x = torch.randn(1, 20, 6)
     mask = torch.zeros(20, dtype=torch.bool)
-    mask[read] = True
+    mask[prefill] = True
     with torch.inference_mode(), prefilling(mask):
         torch.testing.assert_close(layer(x), x + 1000 * mask[None, :, None])
         assert all(2 <= size <= 8 or 32 <= size <= 64 for size in sizes)

@@ -51,7 +51,7 @@ def plain_text(name: str) -> list[int]:
 
 
 def written(target: Target) -> list[int]:
-    """What our engine writes, with guesses."""
+    """What our engine writes, with drafts."""
     engine = Engine(target, SuffixDrafter(), policy="fixed", memory=1 << 24)
     params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
     request = engine.add(PROMPT, params, seed=0)

@@ -149,7 +149,7 @@ def test_an_unknown_rule_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             super().__init__(**{**given, "mask_function": every_other})
 
     monkeypatch.setattr(visibility, "_Mask", Mask)
-    with pytest.raises(UnsupportedModel, match="layer 0 of mistral sees earlier tokens by a rule"):
+    with pytest.raises(UnsupportedModel, match="layer 0 of mistral has an unknown attention mask"):
         target_of(zoo.make("mistral"))
 
 

@@ -280,7 +280,7 @@ def test_exact_is_never_contradicted(name: str) -> None:
 
 
 def test_exact_holds_for_layers_of_a_real_size() -> None:
-    """Wide enough that prompts are read in another class of row counts than text is written."""
+    """Wide enough that prefill and decode have different classes of row counts."""
     shape = {"hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9}
     shape |= {"num_key_value_heads": 3, "head_dim": 64, "num_hidden_layers": 1}
     target = target_of(zoo.make("llama", dtype=torch.bfloat16, **shape))
@@ -455,7 +455,7 @@ def test_a_text_ends_where_the_context_does(name: str) -> None:
     text = zoo.tokens(random, zoo.CONTEXT)
     assert target.context == zoo.CONTEXT
     assert_close(after(target, text), zoo.plain_logits(plain_of(name), text)[-1:])
-    with pytest.raises(InputError, match=f"{zoo.CONTEXT + 1} tokens; the model takes"):
+    with pytest.raises(InputError, match=f"{zoo.CONTEXT + 1} tokens; expected at most"):
         Part.of(target, target.open(), zoo.tokens(random, zoo.CONTEXT + 1))
     kv = prefill(target, text[:-3])
     wide = Draft(zoo.tokens(random, 5), [-1, -1, 0, 0, 1])

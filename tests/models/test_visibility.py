@@ -82,7 +82,7 @@ def test_the_configuration_is_as_it_was() -> None:
 def test_a_window_that_was_not_seen_is_refused() -> None:
     model = zoo.make("mistral")
     full = [Visible() for _ in range(model.config.num_hidden_layers)]
-    said = r"the layers \[0, 1\] of mistral see other tokens"
+    said = r"the layers \[0, 1\] of mistral have another attention mask"
     with pytest.raises(UnsupportedModel, match=said), narrowed(model, full):
         pass
 

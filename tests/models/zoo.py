@@ -158,6 +158,6 @@ def expected(model: PreTrainedModel, text: Int32s, draft: Draft) -> torch.Tensor
     """What a step must give for a text and a tree after it: a plain pass for every path."""
     rows = []
     for node in range(-1, len(draft)):
-        guessed = draft.tokens[path(draft, node)]
-        rows.append(plain_logits(model, np.concatenate([text, guessed]))[-1])
+        drafted = draft.tokens[path(draft, node)]
+        rows.append(plain_logits(model, np.concatenate([text, drafted]))[-1])
     return torch.stack(rows)

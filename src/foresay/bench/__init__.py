@@ -1,1 +1,1 @@
-"""The lab: recorded outputs replayed through drafters, without a model."""
+"""Replay of recorded outputs through drafters, without a model, and the demonstration."""

@@ -44,7 +44,7 @@ class DemoPrompt:
 
 @dataclass(frozen=True, slots=True)
 class TimedResults:
-    """The answers to one prompt, and the seconds that they took, reading the prompt included."""
+    """The answers to one prompt, and the seconds that they took, prefill included."""
 
     results: list[Result]
     seconds: float
@@ -55,13 +55,13 @@ class TimedResults:
 
     @property
     def steps(self) -> int:
-        """Passes of the model, counted for every answer that got a token in them."""
+        """Decode steps; see `foresay.counts`."""
         return sum(result.stats.steps for result in self.results)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A prompt's answers without and with speculation; of the whole demonstration, without prompt."""
+    """A prompt's answers without and with speculation; prompt None: of the whole demonstration."""
 
     prompt: DemoPrompt | None
     plain: TimedResults
@@ -163,12 +163,12 @@ def compare(
     """Answer every prompt with both, one after the other, so that a noisy machine disturbs both;
     each comparison as soon as it is made.
 
-    progress  told of "warm", then of "answer": tokens of 2 * n * max_tokens of every prompt
+    progress  called with "warm", then "answer": tokens of 2 * n * max_tokens of every prompt
 
     Raises: InputError for a prompt that cannot be answered.
     """
     progress("warm", 0, None)
-    for llm in (plain, fast):  # first calls of a library are slow, and are nobody's speed
+    for llm in (plain, fast):  # first calls of a library are slow, and must not count
         llm.generate(*_WARM_UP, chat=llm.tokenizer.chats)
     done, total = 0, 2 * sum(prompt.params.n * prompt.params.max_tokens for prompt in prompts)
     progress("answer", done, total)
@@ -191,7 +191,7 @@ def compare(
         return run
 
     for number, prompt in enumerate(prompts):
-        # Who comes second finds the processor's caches warm: that is not always the same one.
+        # The second run finds the processor's caches warm, so the order alternates.
         if number % 2:
             fast_run = timed(fast, prompt)
             yield Comparison(prompt, timed(plain, prompt), fast_run)

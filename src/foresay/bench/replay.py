@@ -1,12 +1,12 @@
 """Replay: recorded outputs through a drafter, no model needed.
 
-A looked-up draft is accepted exactly where it equals what the model writes, and a trace says what
-the model wrote. So the number of tokens per step on a trace is the number a real engine would
-reach, at any temperature, and it is the same on every machine.
+A looked-up draft is accepted exactly where it equals the model's output, and a trace is a recorded
+output. So the tokens per step on a trace are what a real engine would reach, at any temperature,
+and they are the same on every machine.
 
 One step of one request is: propose, walk the tree along the recorded output, commit the longest
 path that agrees and one more token, observe. The loop starts at the prompt's end, so that every
-output token belongs to a step. This module knows drafters only by their contract.
+output token belongs to a step. This module knows drafters only by the Drafter protocol.
 """
 
 from __future__ import annotations
@@ -120,9 +120,9 @@ def replay(
     Raises: InputError for options out of range, and what the drafter raises.
     """
     if budget < 1:
-        raise InputError(f"the budget is {budget}; a replay needs 1 or more nodes per step")
+        raise InputError(f"the budget is {budget}; expected 1 or more nodes per step")
     if lockstep < 1:
-        raise InputError(f"lockstep is {lockstep}; 1 or more requests advance together")
+        raise InputError(f"lockstep is {lockstep}; expected 1 or more requests")
     result = ReplayResult(requests=len(traces))
     waiting = (staggered(traces) if order == "stagger" else list(traces))[::-1]
     members = Counter(trace.group for trace in traces)
@@ -180,7 +180,7 @@ def walk(draft: Draft, truth: list[int], allowed: set[int] | None = None) -> lis
 
 
 def chain_nodes(draft: Draft) -> list[int]:
-    """The likeliest root path: from each node to its best-scored child (without scores, the first)."""
+    """The likeliest root path: from each node to its best child (without scores, the first)."""
     scores = [1.0] * len(draft) if draft.scores is None else draft.scores.tolist()
     best: dict[int, int] = {}
     for i, parent in enumerate(draft.parents.tolist()):
@@ -210,7 +210,9 @@ def _step(
     verdicts = []
     for request, draft in zip(active, drafts, strict=True):
         if len(draft) > budget:
-            raise InputError(f"a draft has {len(draft)} nodes; the budget is {budget}")
+            raise InputError(
+                f"a draft has {len(draft)} nodes; expected at most {budget}, the budget"
+            )
         verdicts.append(_verify(request, draft, chain, result))
     batch = VerdictBatch.of(verdicts)
 

@@ -1,11 +1,11 @@
-"""How many guesses a step verifies, and whose. Values in, values out: no model, no clock, no torch.
+"""How many drafted tokens a step verifies, and of which requests: no model, no clock, no torch.
 
 policy       the policies by name, and what a policy is
 adaptive     the default: what pays on this machine, for this load
-least_chance  how likely a guess must be, for hosts that tell nothing but how long steps take
-cost         how long a step takes, by its rows and what they read
-load         the values: what a step has to do, the nodes chosen, what came of them
+least_chance  how likely a drafted token must be, for hosts that only tell how long steps take
+cost         how long a step takes, by its rows and the tokens that they attend to
+load         the values: what a step has to do, the nodes chosen, what was accepted
 calibration  what a drafter's scores are worth
 asking       how many nodes to ask a drafter for, where asking takes time
-urgency      who is waited for
+urgency      which requests are likely to end last
 """

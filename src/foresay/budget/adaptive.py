@@ -1,13 +1,13 @@
-"""The default policy: verify what pays, on this machine, for this load, by what scores are worth.
+"""The default policy: verify what pays, on this machine, for this load, by calibrated scores.
 
-A step commits one token per request and, of the nodes it verifies, those that the target would have
-written. Taken best first over the whole batch, n nodes are expected to make B + (sum of n chances)
-tokens in a time that the measured cost model knows. The n with the most tokens per second is taken;
-since costs are stairs, every n is looked at, and 0 is one of them. Where a load has weights, a
-request's tokens count by them, and who has none is not asked for.
+A step commits one token per request and the nodes that are accepted. Taken best first over the
+whole batch, n nodes are expected to make B + (sum of n chances) tokens in a time that the measured
+cost model knows. The n with the most tokens per second is taken. Costs rise in stairs, so every n
+is tried, also 0. Where a load has weights, a request's tokens count by them, and for a request of
+weight 0 nothing is drafted.
 
 What is never tried is never learned. A small share of the time (0.4 %) may be lost on verifying, or
-drafting, more than seems to pay. What such a trial loses is charged to an account, what it wins is
+drafting, more than seems to pay. The loss of such a trial is charged to an account, and its gain is
 paid into it: where trials begin to succeed, they follow each other at once.
 
 One step is `budgets`, `choose`, `observe`, in this order; a step without drafts may leave out
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from foresay.budget.asking import Asking
 from foresay.budget.calibration import DepthCalibration, ScoreCalibration
 from foresay.budget.cost import StepCost, seconds_lost
-from foresay.budget.load import Chosen, Load, StepFacts, keep, within_room
+from foresay.budget.load import Chosen, Load, StepFacts, keep, within_max_tokens
 from foresay.draft import DraftBatch
 from foresay.errors import InputError
 
@@ -62,9 +62,9 @@ class Adaptive:
     ) -> None:
         for name, value in (("most", most), ("total", total)):
             if type(value) is not int or not 1 <= value <= 4096:
-                raise InputError(f"{name} is {value!r}; it is a whole number from 1 to 4096")
+                raise InputError(f"{name} is {value!r}; expected a whole number from 1 to 4096")
         if not 0 <= share < 1:
-            raise InputError(f"share is {share!r}; it is a number from 0 to less than 1")
+            raise InputError(f"share is {share!r}; expected a number from 0 to less than 1")
         self.cost = cost
         self._most = most
         self._total = total
@@ -79,22 +79,22 @@ class Adaptive:
         self._trial: _Trial | None = None
 
     def budgets(self, load: Load) -> list[int]:
-        """Nodes each request may draft: as many as drafting them has proved worth its time.
+        """Nodes each request may draft: as many as are worth the time of drafting.
 
         Mutates: what the policy remembers of this step.
         """
         self._trial = None
         self._asked = 0
-        room = load.room.tolist()
-        if room:
-            self._plain = self.cost.of(len(room), load.keys, load.keys, len(room))
-        if not room or max(room) < 2:
-            return [0] * len(room)
+        left = load.tokens_left.tolist()
+        if left:
+            self._plain = self.cost.of(len(left), load.keys, load.keys, len(left))
+        if not left or max(left) < 2:
+            return [0] * len(left)
         if load.weights is not None:
-            room = np.where(load.weights > 0, load.room, 0).tolist()
-        self._asking_for = sum(left > 1 for left in room)
+            left = np.where(load.weights > 0, load.tokens_left, 0).tolist()
+        self._asking_for = sum(n > 1 for n in left)
         if not self._asking_for:
-            return [0] * len(room)
+            return [0] * len(left)
         cap = min(self._most, max(4, self._total // self._asking_for))
         plan = self._asking.plan(self.cost, cap, load, self._asking_for, self._plain)
         self._asked = plan.best
@@ -102,7 +102,7 @@ class Adaptive:
             # Its price: the draft, and verification beyond a plain step. See `observe`.
             self._asked = plan.trial
             self._trial = _Trial(plan.seconds_per_token)
-        return [self._asked if left > 1 else 0 for left in room]
+        return [self._asked if n > 1 else 0 for n in left]
 
     def choose(self, drafts: DraftBatch, load: Load) -> Chosen:
         """The nodes worth verifying.
@@ -111,7 +111,7 @@ class Adaptive:
         that does not fit the load.
         """
         drafts = DraftBatch.of(drafts)
-        nodes = within_room(drafts, load)
+        nodes = within_max_tokens(drafts, load)
         if not len(drafts.tokens) or (nodes is not None and not len(nodes)):
             return keep(drafts, np.empty(0, np.int64))
         order, gains = self._ranked(drafts, load, nodes)
@@ -226,7 +226,7 @@ class Adaptive:
 def _judged_by_depth(drafts: DraftBatch) -> bool:
     """Whether scores are missing, or must not be used.
 
-    Drawn tokens are judged by depth alone: to drop one for what it is would change the law of what
-    is committed under the rule `rejection`.
+    Sampled tokens are judged by depth alone: dropping one for what it is would change the
+    distribution of committed tokens under the rule `rejection`.
     """
     return drafts.scores is None or drafts.probs is not None

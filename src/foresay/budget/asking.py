@@ -1,8 +1,8 @@
 """How many nodes to ask a drafter for, where asking itself takes time.
 
-Looking guesses up takes microseconds, and then as much is asked for as may be of use. A small model
-takes a forward pass per token. What the first k nodes of a draft cost to make, how many of them are
-verified and how many accepted is remembered, and the k with the most tokens per second is taken.
+A lookup drafter takes microseconds, and is asked for as much as may be of use. A draft model takes
+a forward pass per token. The cost of the first k nodes of a draft, and how many of them are
+verified and accepted, are remembered; the k with the most tokens per second is taken.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from foresay.budget.load import Load
 __all__ = ["Asking", "AskingPlan"]
 
 _LEVELS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096)
-_CHEAP = 0.005  # of a plain step: drafting that takes less is not worth a thought
+_CHEAP = 0.005  # of a plain step: faster drafting is not planned
 _LEARNING = 8  # steps in which everything is asked for
 _MEMORY = 64  # steps
-_HOLDS = 8  # steps, for which a plan is good: making one takes as long as looking guesses up
+_HOLDS = 8  # steps for which a plan is used: making one takes as long as a lookup
 
 
 class AskingPlan(NamedTuple):
@@ -36,7 +36,7 @@ class AskingPlan(NamedTuple):
 
 
 class Asking:
-    """What drafting costs and brings, by the number of nodes asked for."""
+    """What drafting costs and gains, by the number of nodes asked for."""
 
     def __init__(self, most: int) -> None:
         # Seconds of the last drafts and their median, by nodes asked for: the first draft of all
@@ -54,7 +54,7 @@ class Asking:
         """What the cheapest trial loses, so that an account can be allowed to hold as much."""
 
     def seconds(self, asked: int) -> float:
-        """The expected time of drafting; in proportion to the nodes where no better is known."""
+        """The expected time of drafting; proportional to the nodes where it was not measured."""
         took = self._took
         known = took.get(asked)
         if known is not None or not asked or not took:
@@ -104,7 +104,7 @@ class Asking:
         kept: Int32s,
         accepted: NDArray[np.bool_],
     ) -> None:
-        """Learn what drafts of `asked` nodes for so many requests took and brought; 0 teaches
+        """Learn what drafts of `asked` nodes for so many requests took and gained; 0 teaches
         nothing.
         """
         if not asked:
@@ -113,7 +113,7 @@ class Asking:
         last.append(seconds)
         self._took[asked] = sorted(last)[len(last) // 2]
         if self._cheap:
-            return  # what it brings is not needed to know
+            return  # its gain is not needed
         self._steps += 1
         rate = 1 / min(self._steps, _MEMORY)
         size = len(self._tried)

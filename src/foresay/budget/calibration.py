@@ -1,8 +1,8 @@
 """What a drafter's scores are worth, learned from which nodes were accepted.
 
-A drafter that believes too much in itself would make a step slower than no draft, so its scores are
-corrected by what became of earlier ones, beginning with no correction. Drafters
-without scores are judged by depth. Old observations fade as new ones come, not as time passes.
+A drafter whose scores are too high would make a step slower than no draft. So scores are corrected
+by which earlier nodes were accepted, beginning with no correction. Drafters without scores are
+judged by depth. Old observations fade as new ones come, not as time passes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class ScoreCalibration:
     """From a drafter's scores to chances.
 
     What is calibrated is each node's chance once its parent is accepted: its score over its
-    parent's. Only such nodes were put to the test on their own account; those below a wrong one
-    all repeat the same news. The first token of a draft and the later ones are told apart: where
-    the first was right, the draft has found its place in a text, and more follows.
+    parent's. Only such nodes were tested; nodes below a rejected one teach nothing new. The first
+    token of a draft and the later ones are counted apart: where the first is accepted, the draft
+    has found its place in a text, and more follows.
 
-    Chances fall into classes by their log odds. Each class keeps how many nodes came true beyond
-    what was stated; `prior` nodes that kept their promise stand against it, and the last `memory`
-    nodes of a class count.
+    Chances fall into classes by their log odds. Each class keeps how many more nodes were accepted
+    than the scores stated, against `prior` nodes without a difference; the last `memory` nodes of a
+    class count.
     """
 
     def __init__(self, *, prior: float = 4.0, memory: float = 128.0) -> None:
@@ -85,8 +85,8 @@ class ScoreCalibration:
 class DepthCalibration:
     """Chances by depth alone, for drafts without scores.
 
-    As with scores, each depth keeps the share of nodes that came true once their parent had; a
-    depth of which little is known is taken to be as good as the one above it.
+    As with scores, each depth keeps the share of nodes that were accepted once their parent was; a
+    depth with few observations is taken to be as good as the one above it.
     """
 
     def __init__(self, *, prior: float = 4.0, memory: float = 128.0) -> None:
@@ -117,7 +117,7 @@ class DepthCalibration:
 
 
 def _tested(parents: Int64s, accepted: Bools) -> Bools:
-    """Whether each node's parent was accepted, so that the node itself was put to the test."""
+    """Whether each node's parent was accepted, so that the node itself was tested."""
     known = np.ones(len(parents), bool)
     known[:-1] = accepted
     return known[parents[:-1]]

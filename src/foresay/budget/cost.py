@@ -4,8 +4,8 @@
 
 `shape` is the cost by rows, a rising curve through knots. `reads` counts the tokens that the rows
 attend to, summed over the rows; `keys` the tokens of the requests, each counted once: several rows
-of a request share one pass over its keys. `level` is how the machine feels right now: hosts
-have phases of minutes in which everything takes 1.5 times as long, and single steps that take three
+of a request share one pass over its keys. `level` is how slow the machine is right now: hosts have
+phases of minutes in which everything takes 1.5 times as long, and single steps that take three
 times as long. So the level is a median of the last steps, and the shape learns only from how a step
 differs from its neighbours in time, with bounded influence.
 """
@@ -54,7 +54,7 @@ class Sample(NamedTuple):
 class StepCost:
     """The time of a step on this machine.
 
-    Without measurements it begins with a cautious guess (9 rows cost twice as much as 1; a level
+    Without measurements it begins with a cautious prior (9 rows cost twice as much as 1; a level
     that the first steps set) and learns from `observe`.
     """
 
@@ -88,14 +88,14 @@ class StepCost:
             s = Sample(*given)  # type: ignore[arg-type]
             if not (s.rows >= 1 and isfinite(s.seconds) and s.seconds > 0):
                 raise InputError(
-                    f"a sample has {s.rows} rows and took {s.seconds} seconds; a timed step has 1 "
-                    "or more rows and took more than 0 seconds"
+                    f"a sample has {s.rows} rows and took {s.seconds} seconds; expected 1 or more "
+                    "rows and more than 0 seconds"
                 )
             keys = s.reads / s.rows if s.keys < 0 else s.keys
             kind = (float(s.rows), float(s.reads), float(keys), float(s.requests))
             groups.setdefault(kind, []).append(s.seconds)
         if not groups:
-            raise InputError("there are no samples; at least 1 timed step is needed")
+            raise InputError("there are no samples; expected at least 1 timed step")
         kinds = np.array(list(groups))
         times = np.array([float(np.median(times)) for times in groups.values()])
         self = cls()
@@ -131,7 +131,7 @@ class StepCost:
     def observe(
         self, rows: int, reads: int, seconds: float, keys: int = 0, requests: int = 1
     ) -> None:
-        """Learn from a step. A time that is no positive number is passed over: clocks have faults."""
+        """Learn from a step. A time that is not positive is ignored: clocks have faults."""
         if not (0 < seconds < inf and rows >= 1):
             return
         ratio = seconds / sum(self._parts(rows, reads, keys, requests))
@@ -201,7 +201,7 @@ class StepCost:
             self._extras[i] *= exp(surprise * _LEAST_RATE * more)
 
     def _move(self, knot: int, factor: float) -> None:
-        """Change the shape at a knot; others give way, so that it never falls."""
+        """Change the shape at a knot, and others where needed, so that it never falls."""
         shape, array = self._shape, self._arrays[1]
         value = shape[knot] * factor
         below, above = knot - 1, knot + 1
@@ -244,8 +244,8 @@ class StepCost:
 
 def seconds_lost(tokens: Number, seconds: Number, seconds_per_token: float) -> Any:
     """What is lost by making so many tokens in so many seconds, where others take
-    `seconds_per_token`; negative: won. Guesses pay where nothing is lost by them: this is the one
-    rule by which all of this room decides.
+    `seconds_per_token`; negative: won. Drafts pay where nothing is lost by them: all policies here
+    decide by this one rule.
     """
     return seconds - tokens * seconds_per_token
 
@@ -282,7 +282,7 @@ def _fit(
         spread = max(1e-3, 2 * float(np.median(error)))
         weights = np.sqrt(np.minimum(1.0, spread / np.maximum(error, 1e-12)))
     found = np.maximum(found / scale, 0.0)
-    floor = 1e-3 * float(times.min())  # a shape of nothing could never grow again
+    floor = 1e-3 * float(times.min())  # a shape of 0 could never grow again
     shape = [max(floor, value) for value in found[: len(sampled)].tolist()]
     # As here: an extra that was not seen may still show itself later.
     extras = np.maximum(found[len(sampled) :], times.min() * np.array([1e-7, 1e-6, 1e-3]))

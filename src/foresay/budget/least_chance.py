@@ -1,18 +1,17 @@
-"""The least chance that a guess must have, for engines that tell nothing but how long steps take.
+"""The least chance that a drafted token must have, for hosts that only tell how long steps take.
 
-`adaptive` looks at the drafts and takes of them what pays. A host that asks for chains and verifies
-them all, for the whole batch, leaves one choice, before anything is drafted: how likely a token
-must be. It is worth verifying if its chance to be kept is above what it costs, in tokens: the
+`adaptive` looks at the drafts and takes the nodes that pay. A host that asks for chains and
+verifies them all, for the whole batch, leaves one choice, before anything is drafted: how likely a
+token must be. It is worth verifying if its chance to be accepted is above its cost in tokens: the
 seconds that one more token adds to a step, times the tokens that are made per second. Both are
-taken from the times between steps, apart for every size of batch; the time of drafting counts too.
-If drafting as a whole does not pay, nothing is drafted but for a trial now and then, and but for
-tokens that are nearly sure: text that is known can come at any time, and what guesses were worth
-before says nothing about it. Sure tokens have an account of their own, and pauses that grow as long
-as they do not pay either.
+measured from the times between steps, separately for every size of batch; the time of drafting
+counts too. If drafting as a whole does not pay, nothing is drafted but a trial now and then, and
+tokens that are nearly sure: known text can come at any time, whatever earlier drafts were worth.
+Sure tokens have an account of their own, and pauses that grow as long as they do not pay either.
 
 The times are a line by verified tokens, with a short memory, and not a `StepCost`: that one is
 fitted before the first answer, which a host gives no time for, and bounds what a step may teach it.
-Learned from nothing, it does not notice when verification has become cheap.
+Without a fit it does not notice when verification has become cheap.
 
 Ranks of a tensor-parallel group measure different times, and must draft the same. There nothing is
 measured: the number of requests and the chances, which are equal on all ranks, decide alone.
@@ -29,7 +28,7 @@ __all__ = ["LeastChance"]
 
 _MEMORY = 0.98  # what is left of a step's weight one step later
 _ENOUGH = 12  # steps before a measurement counts
-_TRIAL = 64  # steps between two that are not as they seem best
+_TRIAL = 64  # steps between two trials
 _LATE = 4  # times the usual: a step that waited for something else
 _SURE = 0.8  # a chance from which on a token is tried even if others do not pay
 _SURE_MEMORY = 0.8  # shorter than the other: a few steps show whether sure tokens pay
@@ -137,7 +136,7 @@ class _Times:
         if nodes and sure:
             self.sure_tokens = self.sure_tokens * _SURE_MEMORY + tokens
             self.sure_seconds = self.sure_seconds * _SURE_MEMORY + seconds + drafting
-            # Rates, side by side: the slope still knows the steps in which guesses were bad.
+            # Rates are compared: the slope still remembers the steps in which drafts were bad.
             plain = self.plain_seconds / self.plain_tokens if self.plain_tokens else inf
             pays = seconds_lost(self.sure_tokens, self.sure_seconds, plain) <= 0
             self.sure_pause = 0 if pays else min(_TRIAL, max(1, 2 * self.sure_pause))
@@ -155,7 +154,7 @@ class _Times:
         return self.tokens / self.t
 
     def pays(self) -> bool:
-        """Whether drafts bring more tokens than their time would have brought without them."""
+        """Whether drafts make more tokens than their time would have made without them."""
         if not self.drafts:
             return True
         slope = self.per_node()

@@ -1,4 +1,4 @@
-"""The values between an engine and its budget: a step's load, the nodes chosen, what came of it.
+"""The values between an engine and its policy: a step's load, the nodes chosen, its outcome.
 
 Nothing here mutates its arguments; values are treated as immutable once made.
 """
@@ -27,7 +27,7 @@ __all__ = [
     "keep",
     "longest",
     "parents_of",
-    "within_room",
+    "within_max_tokens",
 ]
 
 Int64s: TypeAlias = NDArray[np.int64]
@@ -41,7 +41,7 @@ class Load:
     """What a step has to do before anything is drafted.
 
     contexts     int64[B]  tokens of each decoding request, the last committed one included
-    room         int64[B]  how many tokens each answer may still get, at least 1
+    tokens_left  int64[B]  how many tokens each answer may still get, at least 1
     other_rows   rows of the step that do not decode (prefill)
     other_reads  the tokens that those rows attend to, summed over the rows
     ids          int64[B] | None   a number for each request that no other request ever gets; only
@@ -51,7 +51,7 @@ class Load:
     """
 
     contexts: Int64s
-    room: Int64s
+    tokens_left: Int64s
     other_rows: int = 0
     other_reads: int = 0
     ids: Int64s | None = None
@@ -62,7 +62,7 @@ class Load:
 
     @cached_property
     def worth(self) -> float:
-        """What a token for everybody is worth."""
+        """What one token for each request is worth."""
         return float(len(self)) if self.weights is None else float(self.weights.sum())
 
     def worth_of(self, drafts: DraftBatch) -> Float64s:
@@ -77,14 +77,14 @@ class Load:
         return int(self.contexts.sum())
 
     @cached_property
-    def least_room(self) -> int:
-        """The room of the request that has least; without requests, a lot."""
-        return int(self.room.min()) if len(self.room) else 1 << 62
+    def fewest_left(self) -> int:
+        """The smallest of `tokens_left`; without requests, a large number."""
+        return int(self.tokens_left.min()) if len(self.tokens_left) else 1 << 62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chosen:
-    """The nodes of a proposal that are verified, and the way back to the drafter's own numbers.
+    """The nodes of a proposal that are verified, and their numbers in the drafter's own drafts.
 
     drafts  what is verified: in every draft with a node its parent, in the old order
     kept    int32[N']  the number that each verified node has in its own draft of the proposal
@@ -117,7 +117,7 @@ class Chosen:
         batch = VerdictBatch.of(verdicts)
         if len(batch) != len(self.drafts):
             raise InputError(
-                f"there are {len(batch)} verdicts but {len(self.drafts)} drafts; each needs one"
+                f"there are {len(batch)} verdicts but {len(self.drafts)} drafts; expected one each"
             )
         if self.whole is self.drafts.offsets:
             return batch  # nothing was dropped
@@ -134,7 +134,7 @@ class Chosen:
         if not np.array_equal(rows, self.drafts.offsets + one_each):
             raise InputError(
                 f"topk has {len(topk)} rows for {len(self.kept)} nodes of {len(self.drafts)} "
-                "drafts; each draft has one row more than it has nodes"
+                "drafts; expected one row more than nodes for each draft"
             )
         whole = self.whole + one_each
         source = np.full(int(whole[-1]), -1, np.int64)
@@ -148,7 +148,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepFacts:
-    """What became of a step.
+    """The outcome of a step.
 
     load           what it had to do
     chosen         the nodes that were verified
@@ -174,7 +174,7 @@ class StepFacts:
         seconds: float,
         draft_seconds: float = 0.0,
     ) -> StepFacts:
-        """The facts from the verdicts on `chosen.drafts`, in the numbers of those drafts."""
+        """The facts from the verdicts on `chosen.drafts`, in their own numbering."""
         batch = VerdictBatch.of(verdicts)
         accepted = np.zeros(len(chosen.kept), bool)
         accepted[_flat_path(chosen.drafts, batch)] = True
@@ -210,20 +210,22 @@ def keep(drafts: DraftBatch, nodes: Int64s | None) -> Chosen:
     return Chosen(kept, nodes.astype(np.int32) - old_starts, offsets)
 
 
-def within_room(drafts: DraftBatch, load: Load) -> Int64s | None:
+def within_max_tokens(drafts: DraftBatch, load: Load) -> Int64s | None:
     """The flat indices of the nodes that can still be committed; None if that is all of them.
 
-    The target's own token takes the last place of an answer, so the nodes of an answer with room
-    for r tokens are of use down to depth r - 1.
+    The target's own token takes the last place of an answer, so with r tokens left nodes are of
+    use down to depth r - 1.
 
     Raises: InputError for a number of drafts that does not fit the load.
     """
     if len(drafts) != len(load):
-        raise InputError(f"there are {len(drafts)} drafts for {len(load)} requests; each needs one")
-    if not len(drafts) or longest(drafts) < load.least_room:
+        raise InputError(
+            f"there are {len(drafts)} drafts for {len(load)} requests; expected one each"
+        )
+    if not len(drafts) or longest(drafts) < load.fewest_left:
         return None  # no path is longer than its draft has nodes
     counts = drafts.offsets[1:] - drafts.offsets[:-1]
-    return np.flatnonzero(depths_of(drafts) < load.room.repeat(counts))
+    return np.flatnonzero(depths_of(drafts) < load.tokens_left.repeat(counts))
 
 
 def longest(drafts: DraftBatch) -> int:

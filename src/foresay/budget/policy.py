@@ -1,14 +1,14 @@
-"""How many drafted nodes a step verifies, and whose: the policies by name.
+"""How many drafted nodes a step verifies, and of which requests: the policies by name.
 
     none        nothing is drafted
     fixed       k nodes for every request
     threshold   k nodes while at most `batch` requests run, none above: the switch of rollouts
-    dynamic-k   k goes up by 1 after a draft of which 80 % came true, down by 1 after one of which
-                at most 40 % did; one k per request
+    dynamic-k   k goes up by 1 after a draft of which 80 % was accepted, down by 1 after one of
+                which at most 40 % was; one k per request
     adaptive    what pays on this machine (`adaptive`), the default
 
-A step asks `budgets` before it drafts, `choose` with the drafts, and tells `observe` what came of
-it. No policy changes a text; every one leaves out nodes that the answer has no room for.
+A step calls `budgets` before it drafts, `choose` with the drafts, and `observe` with the outcome.
+No policy changes a text; every one leaves out nodes beyond max_tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 from foresay.budget.adaptive import Adaptive
 from foresay.budget.cost import StepCost
-from foresay.budget.load import Chosen, Load, StepFacts, depths_of, keep, within_room
+from foresay.budget.load import Chosen, Load, StepFacts, depths_of, keep, within_max_tokens
 from foresay.draft import DraftBatch
 from foresay.drafter import MAX_BUDGET
 from foresay.errors import InputError
@@ -44,7 +44,7 @@ class Policy(Protocol):
     name: str
 
     def budgets(self, load: Load) -> list[int]:
-        """Nodes each request may draft; 0 where the answer has room for 1 token only.
+        """Nodes each request may draft; 0 where only 1 token is left.
 
         Mutates: what the policy remembers of this step. Valid until: for ever. Raises: nothing.
         GIL: held.
@@ -60,7 +60,7 @@ class Policy(Protocol):
         ...
 
     def observe(self, step: StepFacts) -> None:
-        """Learn what came of the step: once per step, also of one without drafts.
+        """Learn the outcome of the step: once per step, also of one without drafts.
 
         Mutates: the policy. Valid until: outweighed by later steps. Raises: nothing. GIL: held.
         """
@@ -79,16 +79,16 @@ class Fixed:
         self.k = _whole("k", k, 0, MAX_BUDGET)
 
     def budgets(self, load: Load) -> list[int]:
-        """`k` nodes where the answer has room for them."""
-        return [self.k if room > 1 else 0 for room in load.room.tolist()]
+        """`k` nodes where more than 1 token is left."""
+        return [self.k if left > 1 else 0 for left in load.tokens_left.tolist()]
 
     def choose(self, drafts: DraftBatch, load: Load) -> Chosen:
-        """All nodes that the answers have room for.
+        """All nodes within max_tokens.
 
         Raises: InputError for a number of drafts that does not fit the load.
         """
         drafts = DraftBatch.of(drafts)
-        return keep(drafts, within_room(drafts, load))
+        return keep(drafts, within_max_tokens(drafts, load))
 
     def observe(self, step: StepFacts) -> None:
         """Nothing is learned."""
@@ -121,7 +121,7 @@ class Threshold(Fixed):
 
 
 class DynamicK(Fixed):
-    """A `k` for each request that follows how much of its last draft came true.
+    """A `k` for each request that follows how much of its last draft was accepted.
 
     Accepted / drafted of `up` or more: k + 1, at most `most`; of `down` or less: k - 1, at least
     `least`. Of a tree, the longest path counts as what was drafted. A step without a draft changes
@@ -147,7 +147,7 @@ class DynamicK(Fixed):
         self.least = _whole("least", least, 1, k)
         self.most = _whole("most", most, k, MAX_BUDGET)
         if not 0 <= down < up <= 1:
-            raise InputError(f"down is {down!r} and up {up!r}; 0 <= down < up <= 1 is needed")
+            raise InputError(f"down is {down!r} and up {up!r}; expected 0 <= down < up <= 1")
         self.up, self.down = up, down
         self._remembered = _whole("remembered", remembered, 1, 2**31)
         self._of: dict[int, int] = {}  # the k of each request, least recently changed first
@@ -156,8 +156,8 @@ class DynamicK(Fixed):
         """Each request's own k."""
         if load.ids is None:
             return super().budgets(load)
-        pairs = zip(load.ids.tolist(), load.room.tolist(), strict=True)
-        return [self._of.get(request, self.k) if room > 1 else 0 for request, room in pairs]
+        pairs = zip(load.ids.tolist(), load.tokens_left.tolist(), strict=True)
+        return [self._of.get(request, self.k) if left > 1 else 0 for request, left in pairs]
 
     def observe(self, step: StepFacts) -> None:
         """Let each k follow its last draft.
@@ -198,28 +198,28 @@ def make_policy(
 ) -> Policy:
     """The policy of that name with these settings, or the given policy itself.
 
-    `cost` is for `adaptive`, which without one begins with a guess and learns.
+    `cost` is for `adaptive`, which without one begins with a prior and learns.
 
     Raises: InputError for a name or a setting that does not exist, a value out of range, or
     settings for a policy that is made already.
     """
     if not isinstance(policy, str):
         if not isinstance(policy, Policy):
-            raise InputError(f"policy is {policy!r}; it is a name or has the methods of a Policy")
+            raise InputError(f"policy is {policy!r}; expected a name or a Policy")
         if settings:
             raise InputError(
-                f"the settings {', '.join(settings)} came with a policy that is made already; give "
-                "them with a name"
+                f"the settings {', '.join(settings)} came with a policy that is made already; "
+                "expected the name of a policy"
             )
         return policy
     kind = POLICIES.get(policy)
     if kind is None:
-        raise InputError(f"policy is {policy!r}; it is one of {', '.join(POLICIES)}")
+        raise InputError(f"policy is {policy!r}; expected one of {', '.join(POLICIES)}")
     valid = [name for name in inspect.signature(kind).parameters if name != "cost"]
     for name in settings:
         if name not in valid:
             raise InputError(
-                f"the policy {policy!r} has no setting {name!r}; it has "
+                f"the policy {policy!r} has no setting {name!r}; expected "
                 f"{', '.join(valid) if valid else 'none'}"
             )
     if kind is Adaptive:
@@ -229,5 +229,5 @@ def make_policy(
 
 def _whole(name: str, value: object, least: int, most: int) -> int:
     if type(value) is not int or not least <= value <= most:
-        raise InputError(f"{name} is {value!r}; it is a whole number from {least} to {most}")
+        raise InputError(f"{name} is {value!r}; expected a whole number from {least} to {most}")
     return value

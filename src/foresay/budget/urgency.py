@@ -1,4 +1,4 @@
-"""Who is waited for: the weights of requests that all have to end."""
+"""Which requests are likely to end last: weights where the caller waits for all answers."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _STEEP = 4
 _LEAST = 0.2
 
 
-def urgency(room: ArrayLike, tokens: ArrayLike, steps: ArrayLike) -> NDArray[np.float64]:
-    """What a token more is worth to each request, 0 to 1, where they are waited for together and
-    nothing counts but when the last one ends: about the chance to be that one.
+def urgency(tokens_left: ArrayLike, tokens: ArrayLike, steps: ArrayLike) -> NDArray[np.float64]:
+    """What a token more is worth to each request, 0 to 1, where only the end of the last one
+    counts: about the chance to be that one.
 
-    room    tokens that each answer may still get, at least 1
-    tokens  that it has
-    steps   in which it got them
+    tokens_left  tokens that each answer may still get, at least 1
+    tokens       tokens that it has
+    steps        steps in which it got them
 
-    It falls with the passes that a request may still need, as fast as it has been so far. It falls
-    steeply, but not at once, because an answer may end long before its room does. Who would get
-    almost nothing gets 0, and need not be asked for.
+    The weight falls with the steps that a request may still need at its speed so far. It falls
+    steeply, but not at once, because an answer may end long before max_tokens. A weight near 0
+    becomes 0, so that nothing is drafted for that request.
     """
     rates = (np.asarray(tokens) + _EARLY) / (np.asarray(steps) + _EARLY)
-    passes = np.asarray(room, np.float64) / rates
+    passes = np.asarray(tokens_left, np.float64) / rates
     worth: NDArray[np.float64] = (passes / passes.max(initial=1e-9)) ** _STEEP
     worth[worth < _LEAST] = 0.0
     return worth

@@ -1,11 +1,11 @@
-"""Many answers at once, each exactly as if it were written alone.
+"""Many requests at once; each answer is exactly what it would be alone.
 
 llm        texts in, texts out: `foresay.LLM`
 engine     the step: schedule, draft, forward, verify, commit
-request    one answer being written; text: its text, and what ends it; logprobs
-scheduler  who takes part in a step; prefixes: what texts share of their beginnings
+request    one request and its answer so far; text: stop strings; logprobs
+scheduler  which requests a step computes; pages: its memory; prefixes: the prefix cache
 groups     samples of one prompt
-guesser    the drafter at arm's length
+drafting   asks the drafter and checks its answers; proposal: the drafts of a step
 load       what a step has to do, as the policy sees it (foresay.budget)
 measure    how long steps take: the first timed ones
 plain      the plain loop, the oracle of all this

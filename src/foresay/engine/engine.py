@@ -1,9 +1,9 @@
-"""The engine: many answers at once, each exactly as if it were written alone.
+"""The engine: many requests at once; each answer is exactly what it would be alone.
 
     step:  schedule, draft, forward, verify, commit
 
 The engine knows no text and no tokenizer: tokens go in, tokens come out (`AnswerText` is given to
-it where texts end answers). It has no threads: whoever calls `step` drives it.
+it where there are stop strings). It has no threads: the caller of `step` drives it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from foresay.arrays import IntsLike, as_tokens
 from foresay.budget.load import Chosen, StepFacts
 from foresay.budget.policy import Policy, make_policy
 from foresay.drafter import Drafter
+from foresay.engine.drafting import CheckedDrafter
 from foresay.engine.groups import Groups
-from foresay.engine.guesser import Guesser
 from foresay.engine.load import load_of
 from foresay.engine.logprobs import logprobs_for, note_logprobs, note_prompt_logprobs
 from foresay.engine.measure import measured_cost
@@ -55,14 +55,15 @@ class Engine:
     """Requests in, tokens out.
 
     target        the model
-    drafter       who guesses; None: nobody
-    policy        how many guesses are verified: a name of `budget.policy.POLICIES`, or a Policy
+    drafter       the drafter; None: no drafts
+    policy        how many drafted tokens are verified: a name of `budget.policy.POLICIES`, or a
+                  Policy
     memory        bytes that the keys and values of stored tokens may take; texts that grow own up
                   to twice what they store
     max_running   requests in one step
-    max_rows      tokens of prompts in one step
-    with_sources  note where each token was drafted from, for those who want to look
-    progress      told while steps are timed, which takes seconds
+    max_rows      prompt tokens in one step
+    with_sources  note where each token was drafted from
+    progress      called while steps are timed, which takes seconds
 
     Raises: InputError when constructed.
     """
@@ -82,16 +83,16 @@ class Engine:
         given = {"max_running": max_running, "max_rows": max_rows, "memory": memory}
         for name, value in given.items():
             if type(value) is not int or value < 1:
-                raise InputError(f"{name} is {value!r}; it is a whole number from 1")
+                raise InputError(f"{name} is {value!r}; expected a whole number from 1")
         tokens = memory // target.bytes_per_token
         if tokens < PAGE:
             raise InputError(
-                f"memory is {memory} bytes; the model needs {PAGE * target.bytes_per_token} for "
-                f"its smallest text of {PAGE} tokens"
+                f"memory is {memory} bytes; expected at least {PAGE * target.bytes_per_token}, for "
+                f"the smallest text of {PAGE} tokens"
             )
         self.target = target
-        self._guesser = Guesser(drafter, target.vocabulary, with_sources=with_sources)
-        make_policy(policy)  # what is none is refused before the long work
+        self._drafter = CheckedDrafter(drafter, target.vocabulary, with_sources=with_sources)
+        make_policy(policy)  # an invalid one is refused before the long work
         used = "none" if drafter is None else policy
         cost = measured_cost(target, progress) if used == "adaptive" else None
         self.policy = make_policy(used, cost)
@@ -99,7 +100,7 @@ class Engine:
         self.scheduler = Scheduler(target.open, pages, max_running=max_running, max_rows=max_rows)
         self.groups = Groups(self.add, self.cancel, self.drop_group)
         self._added = 0
-        self._computed_with = target.version  # what is stored
+        self._computed_with = target.version  # of the stored keys and values
 
     @property
     def busy(self) -> bool:
@@ -119,43 +120,41 @@ class Engine:
         prompt_logprobs: int | None = None,
         together: bool = False,
     ) -> Request:
-        """A new request, which waits for its turn. `params.n` is not looked at: one request is one
-        answer.
+        """A new request, which waits to be admitted. It is one answer: `params.n` is ignored.
 
         seed    of its noise: by default that of the parameters, or a new one
         stops   token ids that end the answer: the model's own, unless they are to be ignored
         group   requests of one group draft from each other's answers
-        tenant  requests share nothing with those of other tenants
-        text    where texts among `params.stop` are to be found; it is told of the prompt
+        tenant  requests share nothing with requests of other tenants
+        text    finds the stop strings of `params.stop`; it is told of the prompt
         prompt_logprobs  note the log probabilities of the prompt's own tokens, and of this many
-                likeliest beside each; such a prompt is read from its beginning, whoever else has
-                computed it
-        together  nobody looks at the answer before all of its kind have ended: where only such are
-                under way, guesses go first to those that will end last
+                likeliest beside each; for such a prompt the prefix cache is not used
+        together  the caller needs this answer only when all such answers have ended: where only
+                such requests run, drafts go first to the ones that will end last
 
         Raises: InputError for what cannot be answered; nothing has changed then.
         """
         params = SamplingParams() if params is None else params
         if not isinstance(params, SamplingParams):
-            raise InputError(f"params are {params!r}; SamplingParams are needed")
+            raise InputError(f"params are {params!r}; expected SamplingParams")
         check_name("group", group)
         check_name("tenant", tenant)
         check_prompt_logprobs(prompt_logprobs)
         if text is not None and not isinstance(text, AnswerText):
-            raise InputError(f"text is {text!r}; an AnswerText is needed")
+            raise InputError(f"text is {text!r}; expected an AnswerText")
         ends = tuple(as_tokens(stops, "stops").tolist())
         tokens = as_tokens(prompt, "prompt")
         context, memory = self.target.context, self.scheduler.pages.total * PAGE - 1
         check_prompt(tokens, context, memory, self.target.vocabulary)
         params = fitted(params, len(tokens), context, memory, self.target.vocabulary)
         if params.stop_texts and text is None:
-            raise InputError("stop has texts, and nobody to read the answer was given")
+            raise InputError("stop has stop strings and text is None; expected an AnswerText")
         if seed is None:
             seed = new_seed() if params.seed is None else params.seed
         whose = (group, tenant, text, prompt_logprobs, together)
         request = Request(self._added, tokens, params, seed, ends, *whose)
         if text is not None:
-            with suppress(Exception):  # of whoever decodes: the request will fail, in its turn
+            with suppress(Exception):  # of `decode`: the request fails when it is decoded
                 text.follow(tokens.tolist())
         self._added += 1
         self.groups.join(request)
@@ -165,8 +164,8 @@ class Engine:
     def cancel(self, *requests: Request) -> None:
         """End requests now; nothing happens to one that has ended.
 
-        Mutates: the requests; their memory is free. Raises: nothing but an interrupt, which is
-        heard when none of them is left under way.
+        Mutates: the requests; their memory is free. Raises: nothing but an interrupt, after all
+        of them have ended.
         """
         try:
             self._cancel(requests)
@@ -177,24 +176,23 @@ class Engine:
     def _cancel(self, requests: Sequence[Request]) -> None:
         for request in requests:
             if request.finished:
-                self.scheduler.mend()  # who ended it may have been interrupted
+                self.scheduler.mend()  # ending it may have been interrupted
             else:
                 self._finish(request, "cancelled")
 
     def drop_group(self, group: str, tenant: str | None = None) -> None:
-        """Let the drafter forget a group that nobody will join any more; those of `groups` end by
+        """Let the drafter forget a group that gets no more members; the groups of `groups` end by
         themselves.
         """
-        self._guesser.drop_group(group, tenant)
+        self._drafter.drop_group(group, tenant)
 
     def replace_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Go on with other weights, by the names that the model gives them; those that are not
+        """Go on with other weights, by the names that the model gives them; weights that are not
         named stay. `version` counts up. What was computed with the old ones is gone: prefixes for
-        good, and the texts of running requests are computed again. What they have written stays.
+        good, and the texts of running requests are computed again. Their tokens stay.
 
         Mutates: the target, for all engines that share it; each notices by itself. Raises:
-        InputError for a name that the model has not or a shape that differs; nothing has changed
-        then.
+        InputError for an unknown name or a shape that differs; nothing has changed then.
         """
         self.target.replace_weights(weights)
 
@@ -207,7 +205,7 @@ class Engine:
         """One pass of the model: the requests that got tokens or ended in it.
 
         Raises: what the model raises, before anything was committed. A request that fails ends with
-        its error, and harms no other. After an interrupt, cancel what is under way to free its
+        its error; the others go on. After an interrupt, cancel the running requests to free their
         memory.
         """
         laps = Laps()
@@ -221,7 +219,7 @@ class Engine:
         step = self._draft(turns)
         laps.end("draft")
         step.parts = self._parts(step)
-        wants = self._guesser.wants
+        wants = self._drafter.wants
         outputs = self.target.forward(step.parts, hidden=wants.hidden)
         logits, step.hidden = outputs.logits, outputs.hidden
         laps.end("forward")
@@ -236,10 +234,10 @@ class Engine:
         verdicts = self._commit(step, verified, logprobs)
         laps.end("commit")
         self._account(step, verdicts, laps)
-        return failed + step.writing
+        return failed + step.decoding
 
     def run(self) -> None:
-        """Step until nothing is left to do.
+        """Step until all requests have ended.
 
         Raises: as `step`.
         """
@@ -247,9 +245,9 @@ class Engine:
             self.step()
 
     def check_integrity(self) -> None:
-        """Check that memory is held by those who use it, and by nobody else.
+        """Check that memory is held by running requests and the prefix cache only.
 
-        Valid until: the next call. Raises: RuntimeError that names the first broken promise.
+        Valid until: the next call. Raises: RuntimeError that names the first violation.
         """
         self.scheduler.check_integrity()
         for request in self.scheduler.running:
@@ -258,33 +256,33 @@ class Engine:
             request.kv.check_integrity()
 
     def _begun(self, turns: list[Turn]) -> tuple[list[Turn], list[Request]]:
-        """The turns of those whom the drafter has accepted, and those whom it has refused."""
+        """The turns of requests that the drafter has begun, and the requests that it refused."""
         refused = []
         for turn in turns:
-            error = self._guesser.begin(turn.request) if turn.whole else None
+            error = self._drafter.begin(turn.request) if turn.whole else None
             if error is not None:
                 self._finish(turn.request, "error", error)
                 refused.append(turn.request)
         return [turn for turn in turns if not turn.request.finished], refused
 
     def _draft(self, turns: list[Turn]) -> Step:
-        """Who guesses what, and what of it is verified."""
-        writing = [turn.request for turn in turns if turn.whole]
-        load = load_of(turns, somebody_waits=bool(self.scheduler.waiting))
-        budgets = self.policy.budgets(load) if self._guesser.guesses else [0] * len(writing)
-        # Where tokens may be drawn, it is decided before that whether there is memory for them: the
-        # size of a draft can hang on what was drawn (see `with_all_drawn`).
+        """Ask for drafts, and choose the nodes that are verified."""
+        decoding = [turn.request for turn in turns if turn.whole]
+        load = load_of(turns, requests_wait=bool(self.scheduler.waiting))
+        budgets = self.policy.budgets(load) if self._drafter.active else [0] * len(decoding)
+        # For drafts that may be sampled, memory is reserved before they are sampled: the size of a
+        # draft can depend on its tokens (see `with_all_drawn`).
         budgets = [
-            0 if r.params.rule == "rejection" and n and not self.scheduler.room_for(r, n) else n
-            for r, n in zip(writing, budgets, strict=True)
+            0 if r.params.rule == "rejection" and n and not self.scheduler.reserve(r, n) else n
+            for r, n in zip(decoding, budgets, strict=True)
         ]
-        proposal = self._guesser.propose(writing, budgets)
+        proposal = self._drafter.propose(decoding, budgets)
         chosen = self.policy.choose(proposal.drafts, load)
-        chosen = self._that_fits(writing, with_all_drawn(chosen, proposal, load))
-        return Step(turns, writing, load, chosen, proposal.laws_of(chosen))
+        chosen = self._that_fits(decoding, with_all_drawn(chosen, proposal, load))
+        return Step(turns, decoding, load, chosen, proposal.probs_of(chosen))
 
     def _parts(self, step: Step) -> list[Part]:
-        """Everybody's share of the pass."""
+        """Each request's part of the forward pass."""
         drafts = iter(step.chosen.drafts)
         return [
             Part.of(
@@ -293,46 +291,48 @@ class Engine:
                 r.pending[: turn.tokens],
                 next(drafts) if turn.whole else None,
                 needs_logits=turn.whole,
-                prefill=(prefill := min(turn.tokens, r.unread)),
-                prefill_logits=min(prefill, max(r.stored + prefill + 1 - r.noted, 0)),
+                prefill=(prefill := min(turn.tokens, r.prefill_left)),
+                prefill_logits=min(
+                    prefill, max(r.stored + prefill + 1 - r.prompt_logprobs_done, 0)
+                ),
             )
             for turn in step.turns
             if (r := turn.request).kv is not None
         ]
 
-    def _that_fits(self, writing: list[Request], chosen: Chosen) -> Chosen:
-        """The guesses of those for whom there is memory."""
+    def _that_fits(self, decoding: list[Request], chosen: Chosen) -> Chosen:
+        """The drafts for which there is memory."""
         sizes = np.diff(chosen.drafts.offsets)
         fits = [
-            not size or self.scheduler.room_for(request, int(size))
-            for request, size in zip(writing, sizes, strict=True)
+            not size or self.scheduler.reserve(request, int(size))
+            for request, size in zip(decoding, sizes, strict=True)
         ]
         return chosen if all(fits) else chosen.only(np.array(fits))
 
     def _verify(self, step: Step, logits: Tensor) -> tuple[Verified, Logprobs | None]:
-        """What is committed of the guesses, and the target's own tokens."""
-        if not step.writing:
+        """Which drafted tokens are accepted, and the target's own tokens."""
+        if not step.decoding:
             return _NOTHING, None
-        asks = AskBatch.of([request.ask() for request in step.writing])
-        verified = verify(step.chosen.drafts, logits, asks, step.laws)
-        return verified, logprobs_for(step.writing, verified, step.chosen.drafts, logits, asks)
+        asks = AskBatch.of([request.ask() for request in step.decoding])
+        verified = verify(step.chosen.drafts, logits, asks, step.draft_probs)
+        return verified, logprobs_for(step.decoding, verified, step.chosen.drafts, logits, asks)
 
     def _commit(self, step: Step, verified: Verified, logprobs: Logprobs | None) -> VerdictBatch:
-        """Find the ends, store, tell the drafter, and end what has ended."""
+        """Find stops, store keys and values, tell the drafter, and finish what has ended."""
         sizes, failures = until_texts_end(step, verified)
-        note_logprobs(step.writing, verified, logprobs, sizes)
+        note_logprobs(step.decoding, verified, logprobs, sizes)
         verified = cut(verified, sizes)
         verdicts = verified.verdicts
-        told = self._guesser.original_paths(step.chosen, seen_by_drafter(step, verified))
-        sources = [self._guesser.sources(*of) for of in zip(step.writing, told, strict=True)]
+        told = self._drafter.original_paths(step.chosen, seen_by_drafter(step, verified))
+        sources = [self._drafter.sources(*of) for of in zip(step.decoding, told, strict=True)]
         each = iter(verdicts)
         for turn, part in zip(step.turns, step.parts, strict=True):
             part.keep(next(each).path if turn.whole else ())
-        for request, verdict, names in zip(step.writing, verdicts, sources, strict=True):
+        for request, verdict, names in zip(step.decoding, verdicts, sources, strict=True):
             request.append(verdict.tokens)
             request.sources += names
-        self._guesser.observe(step.writing, told)
-        for at, request in enumerate(step.writing):
+        self._drafter.observe(step.decoding, told)
+        for at, request in enumerate(step.decoding):
             reason = "error" if at in failures else request.ending
             if reason is not None:
                 self._finish(request, reason, failures.get(at))
@@ -348,7 +348,7 @@ class Engine:
             for phase, lap in laps.seconds.items():
                 spent[phase] += lap / len(step.turns)
         drafted, accepted = np.diff(step.chosen.drafts.offsets), np.diff(verdicts.path_offsets)
-        for at, request in enumerate(step.writing):
+        for at, request in enumerate(step.decoding):
             request.stats.steps += 1
             request.stats.drafted += int(drafted[at])
             request.stats.accepted += int(accepted[at])
@@ -357,13 +357,13 @@ class Engine:
         self, request: Request, reason: FinishReason, error: ForesayError | None = None
     ) -> None:
         if request.answer is not None:
-            with suppress(Exception):  # then what could be read is the text
+            with suppress(Exception):  # then the text is what could be decoded
                 request.answer.finish()
             if request.answer.stopped is not None and reason == "length":
                 reason = "stop"
-        # Last of all it has finished: who was interrupted before that can do it again.
+        # The finish reason is set last: after an interrupt before that, this can be repeated.
         self.scheduler.release(request, keep=reason in ("stop", "length"))
-        self._guesser.finish(request)
+        self._drafter.finish(request)
         self.groups.leave(request)
         request.error, request.finish_reason = error, reason
 

@@ -1,4 +1,4 @@
-"""Samples of one prompt: asked together, drafted from each other, forgotten with the last."""
+"""Samples of one prompt: added together, drafted from each other, dropped with the last one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["Groups"]
 
 
 class Groups:
-    """The groups of an engine that it made itself; each ends with its last member, however that one
-    ends. (A group that somebody else named, in `Engine.add`, is kept until `Engine.drop_group`.)
-    It is given these three methods of the engine.
+    """The groups that an engine made itself; each ends with its last member, however that one ends.
+    (A group that the caller named in `Engine.add` is kept until `Engine.drop_group`.)
+    `add`, `cancel` and `drop` are methods of the engine.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class Groups:
         together: bool = False,
     ) -> list[Request]:
         """A new request for each of the seeds, all of them or none: with several, they are a group.
-        `text` makes what each of them is read with; the rest is as in `Engine.add`.
+        `text` makes the AnswerText of each; the rest is as in `Engine.add`.
 
         Raises: InputError without seeds, and as `Engine.add`; nothing has changed then.
         """
         if not len(seeds):
-            raise InputError("there are no seeds; each sample needs one, expected 1 or more")
-        # No user's name, and no other engine's: drafters may be shared.
+            raise InputError("there are no seeds; expected one for each sample, 1 or more")
+        # Unlike any name of a user or of another engine: drafters may be shared.
         name = f"samples {uuid4()}" if len(seeds) > 1 else None
         asked: list[Request] = []
         try:
@@ -78,7 +78,7 @@ class Groups:
         return asked
 
     def join(self, request: Request) -> None:
-        """A request is about to wait for its turn.
+        """A request is about to be added to the scheduler.
 
         Mutates: its group, if that is one of these.
         """
@@ -87,7 +87,7 @@ class Groups:
             members.add(request)
 
     def leave(self, request: Request) -> None:
-        """A request is about to have ended. If that is interrupted, it may be told again.
+        """A request is about to end. After an interrupt this may be called again.
 
         Mutates: its group, if that is one of these; the drafter forgets it with the last member.
         """

@@ -1,4 +1,4 @@
-"""A model to talk to: texts in, texts out."""
+"""The offline API: prompts in, answers out."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from foresay.errors import ForesayError, InputError
 from foresay.models import weights
 from foresay.models.load import Dtype, load
 from foresay.models.progress import Progress, silent
-from foresay.models.tokenizer import Message, Tokenizer
+from foresay.models.tokenizer import ChatMessage, Tokenizer
 from foresay.sampling.logprobs import TokenLogprob
 from foresay.sampling.noise import new_seed, seed_of_sample
 from foresay.sampling.params import SamplingParams
 
 __all__ = ["LLM", "Chunk", "Prompt", "Result", "drafter_of"]
 
-Prompt: TypeAlias = "str | Sequence[int] | Int32s | Sequence[Message]"
+Prompt: TypeAlias = "str | Sequence[int] | Int32s | Sequence[ChatMessage]"
 Params: TypeAlias = "SamplingParams | Sequence[SamplingParams] | None"
 
 
@@ -39,13 +39,13 @@ class Result:
 
     prompt         as it was given
     sample         which of the prompt's `n` answers it is
-    text           without the text that ended it
+    text           without the stop string that ended it
     token_ids      all of the answer's tokens, the one that ended it included
     finish_reason  "stop", "length", "cancelled" or "error"
     error          why it failed, if it did
     logprobs       one for each token, if they were asked for
     sources        where each token was drafted from, `Source.MODEL` where it is the target's own;
-                   if asked for
+                   if they were asked for
     stats          what it took
     """
 
@@ -80,7 +80,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of an answer while it is written; the last one has the result."""
+    """A piece of a streamed answer; the last one has the result."""
 
     prompt_index: int
     sample: int
@@ -91,7 +91,7 @@ class Chunk:
 
 @dataclass(slots=True)
 class _Answer:
-    """A request, and who asked it."""
+    """A request, and the prompt that it belongs to."""
 
     prompt: Any
     prompt_index: int
@@ -101,15 +101,16 @@ class _Answer:
 
 
 class LLM:
-    """A language model that answers faster and says the same.
+    """A language model with exact speculative decoding.
 
     model          "smollm2-135m" (the default), a folder, a .gguf file, or a name on the hub
-    drafter        who guesses: "suffix", "ngram", "none", or any Drafter
-    policy         how much: "adaptive", "fixed", "threshold", "dynamic-k", "none", or a Policy
+    drafter        "suffix", "ngram", "none", or any Drafter
+    policy         how much is verified: "adaptive", "fixed", "threshold", "dynamic-k", "none", or
+                   a Policy
     dtype          "auto", "bfloat16" or "float32"
-    deterministic  the same text whatever else is asked at the same time, to the last bit
+    deterministic  batch-invariant: the same answer whatever other requests run
     memory         bytes for keys and values; None: a quarter of what is free
-    progress       told of every stage that takes time: progress(stage, done, total), see
+    progress       called in every stage that takes time: progress(stage, done, total), see
                    `foresay.models.progress`; what it raises ends the work
 
     Mutates: through `generate` and `stream`: the drafter learns. Raises: ModelError,
@@ -133,7 +134,7 @@ class LLM:
         check_flag(deterministic, "deterministic")
         check_flag(with_sources, "with_sources")
         check_callable(progress, "progress")
-        guesser = drafter_of(drafter)  # before the long work, not after it
+        made = drafter_of(drafter)  # before the long work, not after it
         make_policy(policy)
         report = progress or silent
         folder = weights.find(model, progress=report)
@@ -147,7 +148,7 @@ class LLM:
         }
         self.engine = Engine(
             self.target,
-            guesser,
+            made,
             policy=policy,
             with_sources=with_sources,
             progress=report,
@@ -192,9 +193,9 @@ class LLM:
         prompts   a prompt, or a list of them: a text, token ids, or a list of messages
         params    for all prompts, or one for each
         chat      take texts as a user's message
-        progress  told of every token: progress(how many more)
+        progress  called for new tokens: progress(how many)
 
-        A request that fails has its error in its result; the others are not harmed.
+        A request that fails has its error in its result; the others go on.
 
         Raises: InputError for a prompt that cannot be answered; nothing was answered then.
         """
@@ -208,12 +209,12 @@ class LLM:
     def stream(
         self, prompts: Prompt | Sequence[Prompt], params: Params = None, *, chat: bool = False
     ) -> Iterator[Chunk]:
-        """The answers piece by piece, as they are written. Whoever stops listening ends them.
+        """The answers piece by piece, streaming. Closing the iterator cancels them.
 
         Raises: InputError for a prompt that cannot be answered.
         """
         stream = self._streamed(self._asked(prompts, params, chat))
-        next(stream)  # so that it has begun, and ends the answers also if nobody listens at all
+        next(stream)  # begun, so that closing it cancels the answers also if nothing was taken
         return stream
 
     def _streamed(self, answers: list[_Answer]) -> Iterator[Chunk]:
@@ -282,7 +283,7 @@ class LLM:
         if _are_messages(prompt):
             return self.tokenizer.chat(prompt)  # type: ignore[arg-type]
         if not isinstance(prompt, (Sequence, np.ndarray)) or isinstance(prompt, (bytes, bytearray)):
-            raise InputError(f"a prompt is {prompt!r}; a text, token ids or messages are needed")
+            raise InputError(f"a prompt is {prompt!r}; expected a text, token ids or messages")
         return as_tokens(prompt, "prompt")  # type: ignore[arg-type]
 
     def _end(self, answers: Sequence[_Answer]) -> None:
@@ -314,7 +315,7 @@ class LLM:
 
 
 def drafter_of(drafter: str | Drafter[Any] | None) -> Drafter[Any] | None:
-    """The drafter of that name, which learns from all answers, or the given one; None: nobody.
+    """The drafter of that name, which learns from all answers, or the given one, or None.
 
     Raises: InputError for a name that does not exist.
     """
@@ -337,7 +338,7 @@ def _as_list(prompts: Any) -> list[Any]:
         return [prompts]
     if not isinstance(prompts, Sequence) or isinstance(prompts, (bytes, bytearray)):
         raise InputError(
-            f"prompts are {prompts!r}; a text, token ids, messages, or a list of them is needed"
+            f"prompts are {prompts!r}; expected a text, token ids, messages, or a list of them"
         )
     if prompts and isinstance(prompts[0], (int, np.integer)):
         return [prompts]
@@ -348,15 +349,17 @@ def _one_each(params: Params, prompts: int) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [SamplingParams() if params is None else params] * prompts
     if not isinstance(params, Sequence) or not all(isinstance(p, SamplingParams) for p in params):
-        raise InputError(f"params are {params!r}; SamplingParams, or one for each prompt is needed")
+        raise InputError(f"params are {params!r}; expected SamplingParams, or one for each prompt")
     each = list(params)
     if len(each) != prompts:
-        raise InputError(f"there are {prompts} prompts and {len(each)} params; one each is needed")
+        raise InputError(
+            f"there are {prompts} prompts and {len(each)} params; expected one for each prompt"
+        )
     return each
 
 
 def _free_memory() -> int:
-    """Bytes that the machine can give; what it keeps of files for later counts as free."""
+    """Bytes of memory that are available; the page cache counts as free."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) << 10

@@ -40,7 +40,7 @@ def logprobs_for(
 def note_logprobs(
     requests: Sequence[Request], verified: Verified, found: Logprobs | None, sizes: Longs
 ) -> None:
-    """Append the log probabilities of each request's first `sizes` tokens to it, if it wants them."""
+    """Append the log probabilities of each request's first `sizes` tokens, if it wants them."""
     if found is None:
         return
     tokens, bounds = verified.verdicts.tokens.tolist(), verified.verdicts.offsets.tolist()

@@ -15,9 +15,9 @@ from foresay.models.target import Part, Target, TextKv
 __all__ = ["measured_cost"]
 
 _ROUNDS = 4
-_ENOUGH = 2.0  # seconds: a large model is measured with fewer steps, and learns while it writes
+_ENOUGH = 2.0  # seconds: a large model is timed with fewer steps; the rest is learned later
 _LEAST = 8  # steps that are timed even if they take longer
-_NOTICED = 0.1  # seconds: of a shorter step, what it does for the first time is a large part
+_NOTICED = 0.1  # seconds: of a shorter step, warming up is a large part
 
 
 class _Kind(NamedTuple):
@@ -34,8 +34,8 @@ class _Kind(NamedTuple):
         return Sample(rows, reads, seconds, self.requests * self.context, self.requests)
 
 
-# Around the edges of tiles, alone and together; longer texts show what reading takes. Those that
-# say most come first, since the others may find no time.
+# Around the edges of tiles, alone and together; longer texts show what attention takes. The most
+# informative come first, since there may be no time for the others.
 _KINDS = (
     *(_Kind(context, 1, rows) for context in (64, 512) for rows in (1, 8)),
     *(_Kind(64, 1, 32), _Kind(64, 8, 1), _Kind(64, 8, 4)),
@@ -68,15 +68,15 @@ def measured_cost(target: Target, progress: Progress = silent) -> StepCost:
 
 
 def _timed(target: Target, kind: _Kind, kvs: list[TextKv]) -> float:
-    last, guesses = np.zeros(1, np.int32), Draft.chain(np.zeros(kind.rows - 1, np.int32))
+    last, draft = np.zeros(1, np.int32), Draft.chain(np.zeros(kind.rows - 1, np.int32))
     start = perf_counter()
-    target.forward([Part.of(target, kv, last, guesses) for kv in kvs[: kind.requests]])
+    target.forward([Part.of(target, kv, last, draft) for kv in kvs[: kind.requests]])
     return perf_counter() - start
 
 
 def _texts(target: Target, size: int) -> list[TextKv]:
     """A text of so many stored tokens, as often as one step may need it. What is stored is made up:
-    it takes as long to read, and a model would take longer to write it than all that is timed.
+    attention takes as long, and a real prefill would take longer than all that is timed.
     """
     first = target.open_filled(size)
     others = [target.open() for _ in range(max(kind.requests for kind in _KINDS) - 1)]

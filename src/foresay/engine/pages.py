@@ -1,8 +1,7 @@
 """How much memory texts may hold: counted in pages of tokens.
 
 On the CPU a text's keys and values lie in one piece, and pages only count; on a GPU they are the
-memory's layout as well. Whoever holds pages is named by any hashable key, so that a check can say
-who holds what.
+memory's layout as well. A holder of pages is any hashable key, so that a check can name it.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ PAGE = 64
 
 
 class Pages:
-    """A number of pages, and who holds how many of them.
+    """A number of pages, and how many each holder has.
 
     Raises: InputError when constructed.
     """
 
     def __init__(self, total: int) -> None:
         if not isinstance(total, int) or total < 1:
-            raise InputError(f"the number of pages is {total!r}; it is a whole number from 1")
+            raise InputError(f"the number of pages is {total!r}; expected a whole number from 1")
         self.total = total
         self._held: dict[Hashable, int] = {}
         # None while `_held` changes: an interrupt may come between any two operations.
@@ -42,8 +41,8 @@ class Pages:
         return self.total - self.in_use
 
     def hold(self, holder: Hashable, tokens: int) -> bool:
-        """Let `holder` hold what `tokens` tokens need, no more and no less; False if there is not
-        enough, and nothing has changed.
+        """Let `holder` hold exactly what `tokens` tokens need; False if there is not enough, and
+        nothing has changed.
         """
         pages, held = pages_of(tokens), self._held.get(holder, 0)
         in_use = self.in_use + pages - held
@@ -55,19 +54,19 @@ class Pages:
         return True
 
     def release(self, holder: Hashable) -> None:
-        """Take back all that `holder` holds; nothing, if it holds none."""
+        """Take back all pages of `holder`, if it has any."""
         in_use = self.in_use - self._held.get(holder, 0)
         self._counted = None
         self._held.pop(holder, None)
         self._counted = in_use
 
     def release_all_but(self, holders: Collection[Hashable]) -> None:
-        """Take back what is held by anybody else."""
+        """Take back the pages of all other holders."""
         for holder in self._held.keys() - holders:
             self.release(holder)
 
     def holds(self, holder: Hashable) -> bool:
-        """Whether `holder` is among those who hold pages.
+        """Whether `holder` holds pages.
 
         Valid until: the next call.
         """
@@ -76,12 +75,12 @@ class Pages:
     def check_integrity(self, lengths: Mapping[Hashable, int]) -> None:
         """Check that exactly these holders hold pages, each enough for its length.
 
-        Valid until: the next call. Raises: RuntimeError that names the first broken promise.
+        Valid until: the next call. Raises: RuntimeError that names the first violation.
         """
         if self.in_use != sum(self._held.values()) or not 0 <= self.in_use <= self.total:
             raise RuntimeError(f"{self.in_use} pages are counted, {self._held} are held")
         for holder in self._held.keys() ^ lengths.keys():
-            verb = "holds pages and is not there" if holder in self._held else "holds no pages"
+            verb = "holds pages and is not known" if holder in self._held else "holds no pages"
             raise RuntimeError(f"{holder!r} {verb}")
         for holder, length in lengths.items():
             if self._held[holder] < pages_of(length):

@@ -1,7 +1,7 @@
-"""The plain loop: one text, one token at a time. What the engine writes must be what this writes.
+"""The plain loop: one text, one token at a time. The engine must give the same tokens.
 
-It is slow and obvious: the model reads the whole text again for every token. It stands beside the
-engine as its documentation and as the oracle of its tests.
+It is slow and obvious: the model computes the whole text again for every token. It is the
+documentation of the engine and the oracle of its tests.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def plain(
 def logits_of(target: Target) -> NextLogits:
     """The target's logits after a text, computed afresh.
 
-    Raises: InputError for a text that the model cannot read.
+    Raises: InputError for tokens outside the vocabulary or a text beyond the context.
     """
 
     def next_logits(text: Int32s, prompt: int) -> Tensor:

@@ -1,12 +1,11 @@
-"""Prompts that begin alike share what was computed of their beginning.
+"""The prefix cache: prompts with the same prefix share its keys and values.
 
-A request that is being written offers its stored tokens to later ones; when it has finished, its
-keys and values stay as long as nobody needs the memory. Only texts of one tenant share, so that no
-tenant can learn from the speed what another has asked. On the CPU sharing is copying.
+A running request offers its stored tokens to later ones. When it has finished, its keys and values
+stay until the memory is needed. Only texts of one tenant share, so that no tenant can learn from
+the speed what another has asked. On the CPU sharing is copying.
 
-Only what was read as a prompt is shared, and taken over as a prompt: what was written may differ
-in the last bits from the same text when it is read, and an answer must not depend on who came
-before.
+Only prefilled tokens of prompts are shared, as prefilled tokens of prompts: decoding the same text
+may give other last bits, and an answer must not depend on earlier requests.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ class Kept:
 
 
 class Prefixes:
-    """Who has stored which beginning.
+    """The running and the kept texts by their prefix.
 
-    open   makes room for a new text
-    pages  the memory that all texts share; a kept text holds its pages under its own name
+    open   makes the keys and values of a new text, empty
+    pages  the memory that all texts share; a kept text is a holder of its own
     most   pages that kept texts may hold; the least recently used goes first
     """
 
@@ -73,9 +72,9 @@ class Prefixes:
             self._running.pop(key, None)
 
     def longest(self, request: Request) -> tuple[int, TextKv | None, int]:
-        """The most tokens of the request's text that can be had, from whom, and how many there
-        will be when those that are being computed now are done. The last token is never shared:
-        its logits are needed.
+        """The longest shared prefix: its tokens, the keys and values that have it, and how long it
+        will be when running prefills are done. The last token is never shared: its logits are
+        needed.
         """
         key = _key(request)
         best: tuple[int, TextKv | None] = (0, None)
@@ -95,7 +94,7 @@ class Prefixes:
         return best[0], best[1], max(soon, best[0])
 
     def keep(self, request: Request) -> None:
-        """Take over the keys and values of a request that has finished, if there is room. The
+        """Keep the keys and values of a request that has finished, if there is memory. The
         request's pages must have been released.
         """
         length = min(request.stored, len(request.prompt) - 1)

@@ -1,4 +1,4 @@
-"""What a drafter proposed in a step, and what of it is verified where tokens were drawn."""
+"""The drafts of a step, and which nodes are verified where draft tokens were sampled."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from foresay.arrays import Floats, Int32s
-from foresay.budget.load import Chosen, Load, keep, within_room
+from foresay.budget.load import Chosen, Load, keep, within_max_tokens
 from foresay.draft import DraftBatch
 from foresay.errors import InputError
 
-__all__ = ["Proposal", "check_laws", "with_all_drawn"]
+__all__ = ["Proposal", "check_probs", "with_all_drawn"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,59 +20,59 @@ class Proposal:
     """The drafts of a step's requests.
 
     drafts  without their probs: policies look at tokens, parents and scores
-    laws    by the number of the draft, what its tokens were drawn from, float32[n, vocabulary]:
-            of requests under rule rejection whose drafter drew them. All others were chosen
+    probs   by the number of the draft, the distributions that its tokens were sampled from,
+            float32[n, vocabulary]: only under rule rejection. Other drafts were not sampled
     """
 
     drafts: DraftBatch
-    laws: Mapping[int, Floats] = field(default_factory=dict)
+    probs: Mapping[int, Floats] = field(default_factory=dict)
 
-    def laws_of(self, chosen: Chosen) -> dict[int, Floats]:
-        """The laws of the nodes that are verified."""
+    def probs_of(self, chosen: Chosen) -> dict[int, Floats]:
+        """The distributions of the nodes that are verified."""
         bounds = chosen.drafts.offsets
         return {
-            at: law if len(nodes) == len(law) else law[nodes]
-            for at, law in self.laws.items()
+            at: probs if len(nodes) == len(probs) else probs[nodes]
+            for at, probs in self.probs.items()
             for nodes in [chosen.kept[bounds[at] : bounds[at + 1]]]
         }
 
 
 def with_all_drawn(chosen: Chosen, proposal: Proposal, load: Load) -> Chosen:
-    """What a policy chose, but of drafts that were drawn every node that the answer has room for.
+    """The nodes that a policy chose; of sampled drafts, every node within max_tokens.
 
-    A law in `Draft.probs` is that of a token given its parent and its earlier siblings, and nothing
-    else. To leave a drawn token out because of what it is (its score) makes what is left another
-    draw: one of tokens that are likely, or that have likely company. So does leaving it out because
-    of the shape of the tree, since whether a drafter goes on may hang on what it drew. The only
-    cuts that are sound are those that were fixed before anything was drawn: the budget, which the
-    drafter was told, and the depth from which on an answer has no room. Chosen tokens may be left
-    out for any reason: each is tried against what is left of the target's own law.
+    A row of `Draft.probs` is the distribution of a token given its parent and earlier siblings, and
+    nothing else. If sampled tokens are dropped because of what they are (their score), the others
+    do not follow that distribution any more. The same holds for the shape of the tree, since a
+    drafter may go on or stop because of what it sampled. Only cuts that were fixed before sampling
+    are exact: the budget, which the drafter was told, and the depth that max_tokens allows. Tokens
+    that were not sampled may be dropped for any reason: each is tried against what is left of the
+    target's own distribution.
     """
-    if not proposal.laws:
+    if not proposal.probs:
         return chosen
     drafts = proposal.drafts
     taken = np.zeros(len(drafts.tokens), bool)
     taken[chosen.kept + np.repeat(drafts.offsets[:-1], np.diff(chosen.drafts.offsets))] = True
-    room = within_room(drafts, load)
-    fits = np.ones(len(taken), bool) if room is None else np.zeros(len(taken), bool)
-    if room is not None:
-        fits[room] = True
-    for at in proposal.laws:
+    fitting = within_max_tokens(drafts, load)
+    fits = np.ones(len(taken), bool) if fitting is None else np.zeros(len(taken), bool)
+    if fitting is not None:
+        fits[fitting] = True
+    for at in proposal.probs:
         own = slice(drafts.offsets[at], drafts.offsets[at + 1])
         taken[own] = fits[own]
     return keep(drafts, np.flatnonzero(taken))
 
 
-def check_laws(laws: Floats, tokens: Int32s, width: int) -> None:
-    """Refuse what tokens cannot have been drawn from: `laws` float32[n, width], a row for each.
+def check_probs(probs: Floats, tokens: Int32s, width: int) -> None:
+    """Refuse distributions that cannot have given the tokens: `probs` float32[n, width].
 
     Raises: InputError.
     """
-    if laws.shape != (len(tokens), width):
-        raise InputError(f"probs have shape {laws.shape}; {(len(tokens), width)} is needed")
+    if probs.shape != (len(tokens), width):
+        raise InputError(f"probs have shape {probs.shape}; expected {(len(tokens), width)}")
     if tokens.max(initial=0) >= width:
-        raise InputError(f"token {tokens.max()} was drawn; the model has {width}")
-    sums = laws.sum(axis=1, dtype=np.float64)
-    own = laws[np.arange(len(tokens)), tokens]
-    if not ((laws >= 0).all() and np.isfinite(sums).all() and (own > 0).all()):
-        raise InputError("probs have a row that is no law, or that cannot draw its token")
+        raise InputError(f"token {tokens.max()} was sampled; expected 0 to {width - 1}")
+    sums = probs.sum(axis=1, dtype=np.float64)
+    own = probs[np.arange(len(tokens)), tokens]
+    if not ((probs >= 0).all() and np.isfinite(sums).all() and (own > 0).all()):
+        raise InputError("probs have an invalid row; expected chances from 0, its token's above 0")

@@ -1,4 +1,4 @@
-"""One answer being written: what was asked, the text so far, and what is held for it."""
+"""One request: its sampling parameters, its text so far, its keys and values."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ PHASES = ("schedule", "draft", "forward", "verify", "commit")
 
 @dataclass(slots=True)
 class RequestStats:
-    """What an answer took. Seconds are the request's share of steps that it had with others."""
+    """What a request took. Seconds are its share of the steps that it was in."""
 
     steps: int = 0
-    """Passes of the model in which a token of the answer was chosen."""
+    """Forward passes in which a token of the answer was chosen."""
     drafted: int = 0
     accepted: int = 0
     tokens: int = 0
     prompt_tokens: int = 0
     shared_tokens: int = 0
-    """Of the prompt, taken over from another request instead of computed."""
+    """Prompt tokens that came from the prefix cache."""
     preemptions: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
@@ -70,12 +70,12 @@ class RequestStats:
 
 
 def check_name(what: str, name: object) -> None:
-    """Refuse a group or a tenant that is no text, or none that can be written down.
+    """Refuse a group or a tenant that is not a str that UTF-8 can encode.
 
     Raises: InputError.
     """
     if name is not None and not (isinstance(name, str) and _is_utf8(name)):
-        raise InputError(f"{what} is {name!r}; it is a str of valid characters, or None")
+        raise InputError(f"{what} is {name!r}; expected a str of valid characters, or None")
 
 
 def _is_utf8(text: str) -> bool:
@@ -87,13 +87,13 @@ def _is_utf8(text: str) -> bool:
 
 
 def check_prompt(tokens: Int32s, context: int, memory: int, vocabulary: int) -> None:
-    """Refuse a prompt that cannot be answered: `context` tokens is what the model takes, `memory`
-    what there is room for.
+    """Refuse a prompt that cannot be answered: `context` is the most tokens that the model
+    takes, `memory` the most that memory holds.
 
     Raises: InputError.
     """
     if not len(tokens):
-        raise InputError("the prompt is empty; at least 1 token is needed to answer to")
+        raise InputError("the prompt is empty; expected at least 1 token")
     if len(tokens) >= min(context, memory):
         limit = (
             f"the model takes {context}" if context <= memory else f"there is memory for {memory}"
@@ -102,34 +102,34 @@ def check_prompt(tokens: Int32s, context: int, memory: int, vocabulary: int) -> 
             f"the prompt has {len(tokens)} tokens; with one more for an answer {limit} in all"
         )
     if tokens.max() >= vocabulary:
-        raise InputError(f"the prompt has token {tokens.max()}; valid are 0 to {vocabulary - 1}")
+        raise InputError(f"the prompt has token {tokens.max()}; expected 0 to {vocabulary - 1}")
 
 
 def check_prompt_logprobs(most: object) -> None:
-    """Refuse a number of likeliest tokens that is none.
+    """Refuse an invalid `prompt_logprobs`.
 
     Raises: InputError.
     """
     if most is not None and (type(most) is not int or not 0 <= most <= MAX_TOKEN):
         raise InputError(
-            f"prompt_logprobs is {most!r}; valid are whole numbers from 0 to {MAX_TOKEN}, and None"
+            f"prompt_logprobs is {most!r}; expected a whole number from 0 to {MAX_TOKEN}, or None"
         )
 
 
 def fitted(
     params: SamplingParams, prompt: int, context: int, memory: int, vocabulary: int
 ) -> SamplingParams:
-    """The parameters with no more tokens than the context has room for.
+    """The parameters with max_tokens bounded by the context.
 
-    Raises: InputError for a bias outside the vocabulary, or if there is not memory enough: an
+    Raises: InputError for a bias outside the vocabulary, or if there is not enough memory: an
     answer must not end earlier because a machine is small.
     """
     for token in params.logit_bias:
         if token >= vocabulary:
-            raise InputError(f"logit_bias names token {token}; valid are 0 to {vocabulary - 1}")
-    room = context - prompt
-    if params.max_tokens > room:
-        params = replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
+            raise InputError(f"logit_bias names token {token}; expected 0 to {vocabulary - 1}")
+    left = context - prompt
+    if params.max_tokens > left:
+        params = replace(params, max_tokens=left, min_tokens=min(params.min_tokens, left))
     if prompt + params.max_tokens > memory:
         raise InputError(
             f"the prompt has {prompt} tokens and max_tokens is {params.max_tokens}; there is "
@@ -139,14 +139,14 @@ def fitted(
 
 
 class Request:
-    """An answer, from the question to its end. `Engine.add` makes one.
+    """A request and its answer. `Engine.add` makes one.
 
     number           counts up in order of arrival
     token_ids        the answer so far
     sources          where each of its tokens was drafted from, if that is noted
-    prompt_logprobs  one for each token of the prompt that was read, if they were asked for; None
-                     for the first, before which there is nothing
-    finish_reason    None while it is being written
+    prompt_logprobs  one for each prefilled token of the prompt, if they were asked for; None for
+                     the first, which has no token before it
+    finish_reason    None while it waits or runs
     error            why it failed, if it did
     """
 
@@ -174,15 +174,15 @@ class Request:
         self.error: ForesayError | None = None
         self.logprobs: list[TokenLogprob] = []
         self.prompt_logprobs: list[TokenLogprob | None] | None = None
-        self.prompt_top = 0  # how many of the likeliest are noted beside each
+        self.prompt_top = 0  # likeliest tokens beside each
         if prompt_logprobs is not None:
             self.prompt_logprobs, self.prompt_top = [None], prompt_logprobs
         self.sources: list[Source] = []
         self.stats = RequestStats(prompt_tokens=len(prompt))
         self.kv: TextKv | None = None
-        self.state: Any = None  # the drafter's,
-        self.begun = False  # if it knows of the request
-        # Checked once, here; each step's ask is made of it without looking at the text again.
+        self.state: Any = None  # the drafter's
+        self.begun = False  # whether the drafter has begun the request
+        # Checked once, here; each step's ask is made from it without checking the text again.
         self._ask = Ask(params, seed, prompt, (), stops)
         self._tokens = np.empty(len(prompt) + 64, np.int32)
         self._tokens[: len(prompt)] = prompt
@@ -234,17 +234,17 @@ class Request:
         return 0 if self.kv is None else self.kv.length
 
     @property
-    def unread(self) -> int:
-        """How many of the pending tokens are to be read as a prompt's: all but its last one."""
+    def prefill_left(self) -> int:
+        """Pending tokens to prefill: the prompt's, but for its last one, which is decoded."""
         return max(self._prompt - 1 - self.stored, 0)
 
     @property
-    def noted(self) -> int:
-        """Tokens of the prompt whose log probabilities are not wanted any more."""
+    def prompt_logprobs_done(self) -> int:
+        """Tokens of the prompt whose log probabilities are known, or not wanted."""
         return self._prompt if self.prompt_logprobs is None else len(self.prompt_logprobs)
 
     @property
-    def room(self) -> int:
+    def tokens_left(self) -> int:
         """How many tokens the answer may still get."""
         return self.params.max_tokens - (self._length - self._prompt)
 
@@ -255,10 +255,10 @@ class Request:
             return "stop"
         if int(self._tokens[self._length - 1]) in self.stops:
             return "stop"
-        return "length" if self.room == 0 else None
+        return "length" if self.tokens_left == 0 else None
 
     def ask(self) -> Ask:
-        """What it asks of its next verification; good until the text grows.
+        """The sampling parameters and text for the next verification.
 
         Valid until: the next step.
         """

@@ -1,8 +1,8 @@
-"""Who takes part in a step, with how many tokens; who has to wait, and who has to give way.
+"""Which requests a step computes, with how many tokens; which wait, and which are preempted.
 
-Every text has tokens whose keys and values are not stored yet: the last one while it is being
-written, the whole prompt at first, all of it after it had to give way. So there is one queue and
-one rule, and a prompt is only a text that is far behind.
+Every request has pending tokens, whose keys and values are not stored yet: the whole prompt at
+first, the last token while it decodes, the whole text after a preemption. So there is one queue
+and one rule: a prompt is only a text with many pending tokens.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from foresay.models.target import TextKv
 
 __all__ = ["Scheduler", "Turn"]
 
-_OVERTAKEN = 32  # at most so many wait for a beginning while others overtake them
+_OVERTAKEN = 32  # requests that wait for a prefix while others are admitted before them
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A request's share of a step: the next `tokens` tokens of its text. `whole`: then all of the
-    text is stored, so that the next token can be chosen.
+    """A request's share of a step: its next `tokens` pending tokens. `whole`: these are all of
+    them, so the next token can be chosen.
     """
 
     request: Request
@@ -34,18 +34,18 @@ class Turn:
 
     @classmethod
     def of(cls, request: Request, most: int) -> Turn:
-        """The turn of a request that may take in at most so many tokens."""
+        """The turn of a request with at most `most` tokens."""
         pending = len(request.pending)
         return cls(request, min(pending, most), pending <= most)
 
 
 class Scheduler:
-    """The waiting, the running, and the memory between them.
+    """The waiting and the running requests, and the memory that they share.
 
-    open         makes room for a new text
+    open         makes the keys and values of a new text, empty
     pages        the memory that texts may hold
     max_running  requests that may be in one step
-    max_rows     tokens of prompts that one step takes in, so that nobody waits long
+    max_rows     prompt tokens in one step: a bound on how long decoding requests wait
     """
 
     def __init__(
@@ -58,21 +58,21 @@ class Scheduler:
         self.max_rows = max_rows
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
-        self._whole = True  # False while the pages and those who hold them change
+        self._whole = True  # False while pages and their holders change
 
     def add(self, request: Request) -> None:
-        """Let a request wait for its turn."""
+        """Let a request wait to be admitted."""
         self.waiting.append(request)
 
     def schedule(self) -> list[Turn]:
-        """The turns of the next step: first those that write, then prompts in order of arrival.
+        """The turns of the next step: first decoding requests, then prompts in order of arrival.
 
-        Mutates: admits what fits, preempts the newest where memory is short.
+        Mutates: admits requests that fit, preempts the newest where memory is short.
         """
         self.mend()
         self._whole = False
         for request in list(self.running):
-            # Those that gave way for another are not running any more.
+            # Requests preempted for another are not running any more.
             if request in self.running:
                 self._hold(request, len(request) + 1)
         turns = [Turn(r, 1, True) for r in self.running if len(r.pending) == 1]
@@ -90,16 +90,16 @@ class Scheduler:
         self._whole = True
         return turns
 
-    def room_for(self, request: Request, nodes: int) -> bool:
-        """Whether there is memory for so many guesses behind the request's text.
+    def reserve(self, request: Request, nodes: int) -> bool:
+        """Hold memory for so many drafted tokens after the request's text; False if there is none.
 
         Mutates: the pages, which the request holds until its next step.
         """
         return self.pages.hold(request, len(request) + nodes)
 
     def mend(self) -> None:
-        """After a method that was interrupted, at whatever place: what nobody uses is free again.
-        Of a request that was about to come or go nothing is stored any more.
+        """After an interrupted method: unused memory is free again. A request that was about to be
+        admitted or to leave has nothing stored any more.
         """
         if self._whole:
             return
@@ -112,8 +112,8 @@ class Scheduler:
         self._whole = True
 
     def recompute(self) -> None:
-        """Give up everything that is stored: kept prefixes for good, running requests until they
-        are admitted again, in order of arrival.
+        """Drop all keys and values: the prefix cache for good, running requests until they are
+        admitted again, in order of arrival.
         """
         self.mend()
         self._whole = False
@@ -124,9 +124,9 @@ class Scheduler:
         self._whole = True
 
     def release(self, request: Request, *, keep: bool) -> None:
-        """Take a request out, wherever it is; `keep` what was computed of it for later ones.
+        """Take a request out, waiting or running; `keep`: its prompt goes to the prefix cache.
 
-        Mutates: the request, which holds nothing any more.
+        Mutates: the request, which has no keys and values any more.
         """
         self.mend()
         self._whole = False
@@ -134,7 +134,7 @@ class Scheduler:
         self._whole = True
 
     def check_integrity(self) -> None:
-        """Check that pages are held by the running and the kept texts, and by nobody else.
+        """Check that pages are held by running requests and kept texts only.
 
         Valid until: the next call. Raises: RuntimeError.
         """
@@ -153,15 +153,18 @@ class Scheduler:
         request.kv = None
 
     def _admit(self) -> Request | None:
-        """The first of the waiting that can begin now."""
+        """Admit the first waiting request that can begin now."""
         for request in islice(self.waiting, _OVERTAKEN):
             length, source, soon = self.prefixes.longest(request)
-            # What is taken over gives no logits, so nothing is that has still to be noted.
-            length, soon = min(length, request.noted - 1), min(soon, request.noted - 1)
+            # Shared tokens give no logits: tokens that need log probabilities are not shared.
+            length, soon = (
+                min(length, request.prompt_logprobs_done - 1),
+                min(soon, request.prompt_logprobs_done - 1),
+            )
             if soon - length >= PAGE // 4:
-                continue  # somebody computes its beginning just now: take it over when that is done
-            if not self._room_beside_kept(request, 1):
-                return None  # nobody overtakes for memory, or long texts would wait for ever
+                continue  # a running request computes its prefix: share it when that is done
+            if not self._hold_dropping_kept(request, 1):
+                return None  # no overtaking for memory, or long texts would wait for ever
             try:
                 kv = self._open()
                 if source is not None and length:
@@ -177,8 +180,8 @@ class Scheduler:
             return request
         return None
 
-    def _room_beside_kept(self, request: Request, more: int) -> bool:
-        """Whether there is memory for the request, for which kept texts go if that is enough."""
+    def _hold_dropping_kept(self, request: Request, more: int) -> bool:
+        """Hold memory for a request, dropping kept texts if that is enough; False if it is not."""
         needed = pages_of(len(request) + more)
         if needed > self.pages.free + self.prefixes.held:
             return False
@@ -187,7 +190,7 @@ class Scheduler:
         return True
 
     def _hold(self, request: Request, tokens: int) -> None:
-        """Hold memory for a running request; the newest give way, at last the request itself."""
+        """Hold memory for a running request; preempt the newest, at last the request itself."""
         while not self.pages.hold(request, tokens):
             if not self.prefixes.drop_oldest():
                 newest = max(self.running, key=lambda r: r.number)
@@ -196,7 +199,7 @@ class Scheduler:
                     return
 
     def _preempt(self, request: Request) -> None:
-        """Give up what is stored of a request; it is computed again when there is room."""
+        """Drop the keys and values of a request; they are computed again when it is admitted."""
         self.waiting.appendleft(request)
         self._release(request, keep=False)
         request.stats.preemptions += 1

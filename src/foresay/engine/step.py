@@ -1,4 +1,4 @@
-"""What one step of the engine is about, and the small parts of it that need no engine."""
+"""The state of one step of the engine, and the parts of a step that need no engine."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ __all__ = ["Laps", "Step", "seen_by_drafter", "until_texts_end"]
 
 @dataclass(slots=True)
 class Step:
-    """What one step is about, filled in as it goes."""
+    """One step, filled in as it goes."""
 
     turns: list[Turn]
-    writing: list[Request]
-    """Those at the end of whose text a token is chosen, in the order of the turns."""
+    decoding: list[Request]
+    """Requests whose next token is chosen in this step, in the order of the turns."""
     load: Load
     chosen: Chosen
-    """The guesses that are verified, one draft for each of those."""
-    laws: dict[int, Floats]
-    """What their tokens were drawn from, where that matters, by the place of the request."""
+    """The drafted nodes that are verified, one draft for each request in `decoding`."""
+    draft_probs: dict[int, Floats]
+    """What drafted tokens were sampled from under rule rejection, by index in `decoding`."""
     parts: list[Part] = field(default_factory=list)
-    """What the model is given, one for each turn."""
+    """The inputs of the model, one for each turn."""
     topk: TopK | None = None
-    """The likeliest tokens after each row of `writing`, if the drafter wants them."""
+    """The likeliest tokens after each row of `decoding`, if the drafter wants them."""
     hidden: Tensor | None = None
-    """The last hidden states of all rows, likewise."""
+    """The last hidden states of all rows, if the drafter wants them."""
 
 
 class Laps:
-    """A watch: how long each phase took."""
+    """How long each phase took."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -58,19 +58,19 @@ class Laps:
 def until_texts_end(
     step: Step, verified: Verified
 ) -> tuple[NDArray[np.int64], dict[int, ForesayError]]:
-    """How many of each request's tokens there are up to a text that ends it, and which requests
-    fail, also because their text cannot be read. The texts grow.
+    """How many of each request's tokens there are up to a stop string, and which requests fail,
+    also because their tokens cannot be decoded. The texts grow.
     """
     failures = dict(verified.failures)
     sizes = np.diff(verified.verdicts.offsets).astype(np.int64)
-    for at, request in enumerate(step.writing):
+    for at, request in enumerate(step.decoding):
         if request.answer is None:
             continue
         for count, token in enumerate(verified.verdicts[at].tokens.tolist(), 1):
             try:
                 ends = token not in request.stops and request.answer.add(token)
-            except Exception as error:  # of whoever decodes
-                failures[at] = InputError(f"the answer's tokens cannot be read: {error!r}")
+            except Exception as error:  # of `decode`
+                failures[at] = InputError(f"the answer's tokens cannot be decoded: {error!r}")
                 sizes[at] = 0
                 break
             if ends:
@@ -80,10 +80,10 @@ def until_texts_end(
 
 
 def seen_by_drafter(step: Step, verified: Verified) -> VerdictBatch:
-    """The verdicts with what the drafter wants to see, in the numbers of the nodes verified."""
+    """The verdicts with what the drafter wants to see, in the numbering of the verified nodes."""
     found, hidden = verified.verdicts, None
     rows: Int32s | None = None
-    if step.topk is not None:  # each draft has one more than it has nodes
+    if step.topk is not None:  # each draft has one row more than it has nodes
         rows = step.chosen.drafts.offsets + np.arange(len(found) + 1).astype(np.int32)
     if step.hidden is not None:
         at = torch.as_tensor(verified.rows, device=step.hidden.device)

@@ -1,4 +1,4 @@
-"""Tokens to text while they come, and the texts that end an answer.
+"""Tokens to text while they come, and the stop strings that end an answer.
 
 A character may need several tokens, and how a token reads may depend on the one before it. So each
 new token is decoded together with a few before it, and what is still incomplete waits.
@@ -16,11 +16,11 @@ _LONGEST_CHARACTER = 4  # tokens, if each is a byte: what is incomplete after th
 
 
 class AnswerText:
-    """The text of one answer, token by token, up to the first text that ends it.
+    """The text of one answer, token by token, up to the first stop string.
 
     decode  token ids to text
-    stops   texts that end the answer; the first to be complete counts, and is not part of the text
-    least   a text that is complete within the first so many tokens ends nothing
+    stops   stop strings; the first to be complete ends the answer, and is not part of the text
+    least   a stop string that is complete within the first so many tokens ends nothing
 
     Raises: what `decode` raises.
     """
@@ -33,26 +33,26 @@ class AnswerText:
         self._from = 0  # tokens before this one are not decoded any more
         self._read = 0  # tokens before this one are in the text
         self._least = least  # tokens that are still to come before a stop counts
-        self._free = 0  # characters that those tokens gave: what is complete in them is no stop
+        self._free = 0  # characters of those tokens: a stop string within them ends nothing
         self._taken = 0  # characters that `take` has given out
         self.text = ""
         self.stopped: str | None = None
 
     def follow(self, prompt: Sequence[int]) -> None:
-        """Read the first token as one behind the prompt: many tokenizers leave out the space before
-        a text's first word. To be called before any token is added, or not at all.
+        """Decode the first token as one after the prompt: many tokenizers leave out the space
+        before a text's first word. To be called before any token is added, or not at all.
 
         Raises: what `decode` raises.
         """
         tail = list(prompt[-_LONGEST_CHARACTER:])
-        if not self._decode(tail).endswith(_INCOMPLETE):  # then the answer begins in a character
+        if not self._decode(tail).endswith(_INCOMPLETE):  # else it begins inside a character
             self._tokens, self._read = tail, len(tail)
 
     def add(self, token: int) -> bool:
-        """Append a token; whether the text now ends, because one of the stops is complete.
+        """Append a token; whether the text now ends, because a stop string is complete.
 
-        Mutates: the text, which loses the stop and all behind it. Valid until: the next call.
-        Raises: what `decode` raises.
+        Mutates: the text, which loses the stop string and all after it. Valid until: the next
+        call. Raises: what `decode` raises.
         """
         self._tokens.append(token)
         before = self._decode(self._tokens[self._from : self._read])
@@ -76,14 +76,14 @@ class AnswerText:
             self._extend(self._decode(self._tokens[self._from :])[len(before) :])
 
     def take(self, *, ended: bool = False) -> str:
-        """The text since the last call that no stop can take back any more; all, once it `ended`."""
+        """The text since the last call that no stop string can take back; all, once it `ended`."""
         end = len(self.text) if ended or self.stopped is not None else self._certain()
         new = self.text[self._taken : end]
         self._taken = max(self._taken, end)
         return new
 
     def _hits(self, new: str) -> list[tuple[int, int, str]]:
-        """The stops that `new` completes: where each ends and begins, and which it is."""
+        """The stop strings that `new` completes: end, begin and the string of each."""
         known, skipped = max(len(self.text), self._free), max(len(self.text) - self._longest + 1, 0)
         tail, found = self.text[skipped:] + new, []
         for stop in self._stops:
@@ -97,13 +97,13 @@ class AnswerText:
         self._from, self._read = self._read, len(self._tokens)
         if not found:
             return False
-        # The one that was complete first; of those that end together the longest.
+        # The one that was complete first; of several that end together, the longest.
         _, at, self.stopped = min(found)
         self.text = self.text[:at]
         return True
 
     def _certain(self) -> int:
-        """Where the longest end of the text begins that may become a stop."""
+        """Where the longest end of the text begins that may become a stop string."""
         for begin in range(max(len(self.text) - self._longest + 1, 0), len(self.text)):
             if any(stop.startswith(self.text[begin:]) for stop in self._stops):
                 return begin

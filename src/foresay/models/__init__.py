@@ -1,1 +1,1 @@
-"""Models: getting weights, the pages of keys and values, the target that runs over them."""
+"""Models: getting weights, the KV cache of each text, and the target that computes logits."""

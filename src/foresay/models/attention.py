@@ -1,7 +1,7 @@
 """The attention function that transformers models call, and the step it works for.
 
-It is registered under a name for which transformers builds no masks: what a row sees follows from
-its text, its draft tree, and the layer's window or chunk.
+It is registered under a name for which transformers builds no attention masks: visibility follows
+from the text, its draft tree, and the layer's window or chunk.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class StepAttention(Protocol):
         sinks: Any = None,
         threads: int = 1,
     ) -> None:
-        """Write into `out` [1, T, Hq, Dv]; the other shapes stand at `attend` below."""
+        """Write into `out` [1, T, Hq, Dv]; for the other shapes see `attend` below."""
         ...
 
 
@@ -61,14 +61,14 @@ class LayerCall:
 
 @dataclass(slots=True)
 class AttentionPass:
-    """The attention of one forward pass: the step, what each layer sees, and who listens."""
+    """The attention of one forward pass: the step, the visibility of each layer, recorded calls."""
 
     step: Any
     """A StepAttention; None: a trial pass, whose attention gives zeros."""
     layers: Sequence[Visible]
     threads: int
     calls: list[LayerCall] | None = field(default=None)
-    """None: nobody wants to know."""
+    """None: calls are not recorded."""
 
 
 _PASS: ContextVar[AttentionPass] = ContextVar("foresay_pass")
@@ -92,7 +92,7 @@ def current() -> AttentionPass:
     run = _PASS.get(None)
     if run is None:
         raise UnsupportedModel(
-            "the model was called by itself while it belongs to a target; call Target.forward"
+            "the model was called directly while it belongs to a target; call Target.forward"
         )
     return run
 
@@ -108,7 +108,7 @@ def attend(
     s_aux: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Write a layer's new keys and values, and attend to what each row sees.
+    """Write a layer's new keys and values, and attend to the visible tokens of each row.
 
     query [1, Hq, T, Dk], key [1, Hkv, T, Dk], value [1, Hkv, T, Dv] -> [1, T, Hq, Dv]
 

@@ -1,10 +1,10 @@
-"""Whether a model of transformers can be run exactly; what cannot is refused, before the first
+"""Whether a model of transformers can be run exactly; other models are refused before the first
 answer.
 
-Several architectures ignore the attention function without a word, keep state beside keys and
-values, or compute positions by themselves. What they write is plausible and wrong, so nothing is
-believed: the configuration is read, the calls of one small pass are counted, and a ragged step with
-a tree is compared with the model's own plain passes.
+Several architectures silently ignore the attention function, keep state beside keys and values, or
+compute positions by themselves. Their answers would be plausible and wrong. So the configuration is
+read, the calls of one small pass are counted, and a ragged step with a draft tree is compared with
+the model's own plain passes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ALIKE = 0.03  # where one activation is rounded in another way
 
 
 class TransformersTarget(Target, Protocol):
-    """A target that runs a model of transformers. `layers`: what each layer sees."""
+    """A target that runs a model of transformers. `layers`: the visibility of each layer."""
 
     model: PreTrainedModel
     dtype: torch.dtype
@@ -44,26 +44,26 @@ class TransformersTarget(Target, Protocol):
 
 
 def check_config(config: PreTrainedConfig) -> None:
-    """Refuse what the configuration alone gives away.
+    """Refuse a model that its configuration shows to be unsupported.
 
     Raises: UnsupportedModel.
     """
     name, text = config.model_type, config.get_text_config()
     if config.is_encoder_decoder:
-        raise UnsupportedModel(f"{name} has an encoder; decoder-only models can be run")
+        raise UnsupportedModel(f"{name} has an encoder; expected a decoder-only model")
     if not getattr(text, "is_causal", True):
-        raise UnsupportedModel(f"{name} is not causal; causal models can be run")
+        raise UnsupportedModel(f"{name} is not causal; expected a causal model")
     other = set(getattr(text, "layer_types", None) or ()) - _LAYER_TYPES
     if other:
         raise UnsupportedModel(
             f"{name} has layers of type {', '.join(sorted(map(str, other)))}, whose state is not "
-            "keys and values; models of attention layers can be run"
+            "keys and values; expected attention layers only"
         )
     batch_rope = _BATCH_ROPE & set(_rope_types(getattr(text, "rope_parameters", None)))
     if batch_rope:
         raise UnsupportedModel(
             f"{name} uses RoPE of type {batch_rope.pop()}, which lets a long text change the "
-            "positions of a short one beside it; default, linear, llama3 and yarn can be run"
+            "positions of a short one beside it; expected default, linear, llama3 or yarn"
         )
 
 
@@ -77,7 +77,7 @@ def _rope_types(rope: object) -> Iterator[str]:
 
 def layer_shapes(model: PreTrainedModel) -> list[tuple[int, int, int]]:
     """Heads of keys and values, width of a key, width of a value, for each layer: as one small
-    pass shows them. The model's attention is ours afterwards.
+    pass shows them. The model uses our attention function afterwards.
 
     Raises: UnsupportedModel if a layer does not call it just once, with a key for every row,
     without masks.
@@ -92,13 +92,13 @@ def layer_shapes(model: PreTrainedModel) -> list[tuple[int, int, int]]:
     layers = [call.layer for call in calls]
     if not calls:
         raise UnsupportedModel(
-            f"{name} does not use the attention function it is given; what it wrote would be wrong"
+            f"{name} does not use the attention function it is given; its answers would be wrong"
         )
     depth = model.config.get_text_config().num_hidden_layers
     if layers != list(range(depth)):
         raise UnsupportedModel(
-            f"{name} called attention for the layers {layers}; each of its {depth} layers must "
-            "call it just once, in order"
+            f"{name} called attention for the layers {layers}; expected one call by each of its "
+            f"{depth} layers, in order"
         )
     for call in calls:
         _check_call(name, call, rows)
@@ -109,7 +109,7 @@ def _check_call(name: str, call: LayerCall, rows: int) -> None:
     if call.rows != rows or call.keys != rows:
         raise UnsupportedModel(
             f"layer {call.layer} of {name} has {call.keys} keys and {call.rows} queries for {rows} "
-            "tokens; one of each per token is needed"
+            "tokens; expected one of each per token"
         )
     if call.masked or call.unknown:
         what = "a mask of its own" if call.masked else " and ".join(call.unknown)
@@ -121,8 +121,8 @@ def check_logits(target: TransformersTarget) -> float:
     model's own attention; the mean difference as a share of the logits' spread. Windows and chunks
     are made narrow for it, so that the texts reach beyond them.
 
-    Raises: UnsupportedModel if it is more than rounding explains, or if a layer sees other tokens
-    than the target thinks.
+    Raises: UnsupportedModel if it is more than rounding explains, or if a layer's visibility is
+    not what was found.
     """
     texts, trees = _texts_and_trees(target)
     with narrowed(target.model, target.layers) as layers, _seeing(target, layers):
@@ -144,8 +144,8 @@ def check_logits(target: TransformersTarget) -> float:
 
 
 def trial(target: TransformersTarget) -> Tensor:
-    """The logits of a small ragged step with trees and narrow windows, to be compared with others
-    of the same.
+    """The logits of a small ragged step with trees and narrow windows, to be compared with those of
+    another implementation.
     """
     with _seeing(target, narrow(target.layers)):
         return _in_one_step(target, *_texts_and_trees(target))
@@ -201,8 +201,8 @@ def _in_one_step(
 
 
 def _plainly(target: TransformersTarget, text: Any, tree: Draft) -> Tensor:
-    """The model's own logits after the text and after each node's path: of one pass for each leaf,
-    which has the rows of all nodes on the way to it.
+    """The model's own logits after the text and after each node's path: one pass for each leaf
+    gives the rows of all nodes on its path.
     """
     rows: dict[int, Tensor] = {}
     for leaf in reversed(range(-1, len(tree))):
@@ -226,6 +226,6 @@ def _use(model: PreTrainedModel, name: str) -> None:
     model.set_attn_implementation(name)
     if model.config._attn_implementation != name:
         raise UnsupportedModel(
-            f"{model.config.model_type} does not let its attention function be set; what it wrote "
-            "would be wrong"
+            f"{model.config.model_type} does not let its attention function be set; its "
+            "answers would be wrong"
         )

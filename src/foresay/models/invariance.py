@@ -1,5 +1,5 @@
-"""Whether a target is batch-invariant on this machine: the bits of a row's logits depend on its
-text alone, whatever else is in the step. Tried out on the loaded model.
+"""Whether a target is batch-invariant on this machine: a row's logits have the same bits whatever
+else is in the step. Tested on the loaded model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["is_batch_invariant"]
 
 def is_batch_invariant(target: Target, size: int = 44, last: int = 6) -> bool:
     """Whether the last tokens of a text have the same logits, to the bit, when they are computed
-    one by one, as a chain of guesses, in a tree with wrong guesses, and beside another prompt.
+    one by one, as a drafted chain, in a draft tree with wrong nodes, and beside another prompt.
     """
     random, size = np.random.default_rng(3), min(size, target.context)
     text = random.integers(0, target.vocabulary, size).astype(np.int32)
@@ -29,7 +29,7 @@ def is_batch_invariant(target: Target, size: int = 44, last: int = 6) -> bool:
 
 
 def _in_pieces(target: Target, text: Int32s) -> bool:
-    """Whether a longer prompt gives the same logits when prefill is done at once and in three."""
+    """Whether a longer prompt gives the same logits with prefill in one piece and in three."""
     text, rows = text[: target.context], []
     for cuts in ([], [len(text) // 7, len(text) // 2]):
         kv = target.open()
@@ -72,7 +72,7 @@ def _in_tree(target: Target, text: Int32s, wrong: Int32s, last: int) -> Tensor:
 
 
 def _beside_another(target: Target, text: Int32s, wrong: Int32s, last: int) -> Tensor:
-    """Nothing of the other prompt is prefill, so that rows of both kinds stand among each other."""
+    """The other prompt is decoded, so that prefill and decode rows are mixed."""
     other = Part.of(target, target.open(), np.tile(wrong, 3)[: target.context], needs_logits=False)
     prompt, chain = text[:-last], Draft.chain(text[-last:])
     mine = Part.of(target, target.open(), prompt, chain, prefill=len(prompt) - 1)

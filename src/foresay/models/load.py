@@ -1,4 +1,4 @@
-"""Make a target of a model, and check that it is run exactly before it is used."""
+"""Make a target of a model, and check before its use that it is run exactly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Dtype = Literal["auto", "bfloat16", "float32"]
 # from_pretrained replaces functions of torch and of its own for the whole process while it runs
 # (tie_weights, those that initialise, the default dtype), and two at once put back each other's.
 _LOADING = threading.Lock()
-_TRIALS = 5  # linear layers, what each layer sees, logits, whole layers, batch invariance
+_TRIALS = 5  # linear layers, visibility, logits, whole layers, batch invariance
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -49,10 +49,10 @@ def load(
     dtype          "auto": bfloat16 where that is faster on this machine, else float32
     deterministic  make it batch-invariant: a row has the same bits whatever else is in its step
     threads        of attention; 0: as many as torch uses
-    progress       told when the model is read, and which trials of it are done
+    progress       called when the model is loaded, and for each check of it
 
     Raises: ModelError for files that cannot be read, UnsupportedModel for a model that cannot be
-    run exactly, InputError for another dtype or a FORESAY_CPU that this machine has not.
+    run exactly, InputError for another dtype or a FORESAY_CPU that this machine lacks.
     """
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -74,7 +74,7 @@ def target_of(
     """A target on this processor for a model, which belongs to it from now on.
 
     Mutates: the model: its attention function, layers and norms. Raises: UnsupportedModel,
-    InputError for a FORESAY_CPU that this machine has not, and what `progress` raises.
+    InputError for a FORESAY_CPU that this machine lacks, and what `progress` raises.
     """
     cpu_level()
     context, names = _prepared(model)
@@ -122,7 +122,7 @@ def plain_target_of(model: PreTrainedModel) -> PlainTarget:
 
 
 def _prepared(model: PreTrainedModel) -> tuple[int, dict[str, Sequence[str]]]:
-    """What both kinds of target begin with: how long a text may be, and the names of weights."""
+    """What both kinds of target need: the context, and the names of weights."""
     checks.check_config(model.config)
     model.train(False).requires_grad_(False)
     context, names = _context_of(model.config.get_text_config()), names_of(model)
@@ -153,9 +153,9 @@ def _torch_multiplies_bfloat16() -> bool:
 
 
 def _dtype(name: str) -> torch.dtype:
-    """Where torch has no fast product of bfloat16 the core's takes its place. With NEON it is
-    faster than float32 where few tokens are written, by what is not read from memory, and about as
-    fast where a prompt is read; on other levels that was not measured.
+    """Where torch has no fast product of bfloat16, the core's is used. With NEON it is faster than
+    float32 in decode, since it reads less memory, and about as fast in prefill; on other levels
+    that was not measured.
     """
     if not isinstance(name, str):
         raise InputError(f"dtype is {name!r}; expected auto, {', '.join(_DTYPES)}")

@@ -1,4 +1,4 @@
-"""A forward pass of a transformers model over the rows of a step, however its attention is done."""
+"""A forward pass of a transformers model over the rows of a step, with any attention."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class StepRows:
                     f"a part was made when {part.stored} tokens were stored, and now there are "
                     f"{part.kv.length}; make a new one for each step"
                 )
-            size, guesses = len(part.tokens), len(part.draft)
-            start, end = int(offsets[at]), int(offsets[at]) + size + guesses
+            size, drafted = len(part.tokens), len(part.draft)
+            start, end = int(offsets[at]), int(offsets[at]) + size + drafted
             tokens += [part.tokens, part.draft.tokens]
             hanging = part.draft.parents + np.int32(size)
-            if guesses:
+            if drafted:
                 hanging[part.draft.parents < 0] = size - 1
             parents += [np.arange(-1, size - 1, dtype=np.int32), hanging]
             offsets[at + 1] = end
@@ -95,9 +95,9 @@ def forward_pass(
     """
     device = positions.device
     ids = torch.from_numpy(rows.tokens.astype(np.int64)).to(device)
-    # The head is slow, so it gets the needed rows only, and some models cannot do without a row.
-    # It must not get as many rows as the step has, if some of these are prefill: a linear layer
-    # would take its rows for the step's.
+    # The head is slow, so it gets the needed rows only; some models need at least one row. It
+    # must not get as many rows as the step has if some of these are prefill: a linear layer would
+    # mistake its rows for the step's.
     needed = rows.needed
     spare = not len(needed) or (len(needed) == len(rows.tokens) and rows.prefill.any())
     picked = torch.from_numpy(np.append(needed, 0) if spare else needed).to(device)
@@ -140,5 +140,5 @@ class _HeadInput:
 
 @cache
 def _picks_rows(kind: Any) -> bool:
-    """Whether such a model computes logits of chosen rows only, if asked."""
+    """Whether such a model can compute logits of chosen rows only."""
     return "logits_to_keep" in signature(kind.forward).parameters

@@ -1,6 +1,6 @@
 """The readable twin of `cpu/`: the same steps in pure torch, on any device, with no claim to speed.
 
-It is the proof that the protocol is all that an engine needs, the reference that faster targets are
+It shows that the protocol is all that an engine needs. It is the reference that faster targets are
 compared with, and the fallback where there is none.
 """
 
@@ -80,7 +80,7 @@ class PlainKv:
 
 
 class PlainStep:
-    """The attention of a step (`StepAttention`), text by text, with a mask for each."""
+    """The attention of a step (`StepAttention`), text by text, with an attention mask for each."""
 
     def __init__(self, kvs: Sequence[PlainKv], rows: StepRows) -> None:
         if len({id(kv) for kv in kvs}) != len(kvs):
@@ -113,19 +113,19 @@ class PlainStep:
         sinks: Any = None,
         threads: int = 1,
     ) -> None:
-        seen = Visible(window, chunk)
+        visibility = Visible(window, chunk)
         groups = query.shape[1] // key.shape[1]  # queries that share a head of keys and values
         for at, (kv, mask) in enumerate(zip(self.kvs, self.masks, strict=True)):
             begin, end = self.offsets[at], self.offsets[at + 1]
             keys, values = kv.add(layer, key[0, :, begin:end], value[0, :, begin:end])
             places = [*range(kv.length), *self.positions[begin:end]]
-            firsts = torch.tensor([seen.first(place) for place in self.positions[begin:end]])
+            firsts = torch.tensor([visibility.first(place) for place in self.positions[begin:end]])
             visible = (mask & (torch.tensor(places) >= firsts[:, None])).to(query.device)
             scores = query[0, :, begin:end] @ keys.repeat_interleave(groups, 0).mT * scaling
             if softcap:
                 scores = softcap * torch.tanh(scores / softcap)
             scores = scores.float().masked_fill(~visible, -torch.inf)
-            if sinks is not None:  # a key per head that is seen by all, and has no value
+            if sinks is not None:  # a key per head that is visible to all rows and has no value
                 sink = torch.as_tensor(sinks, device=query.device)[:, None, None]
                 scores = torch.cat([scores, sink.expand(-1, end - begin, 1)], -1)
             weights = scores.softmax(-1)[..., : keys.shape[1]].to(query.dtype)
@@ -136,7 +136,7 @@ class PlainTarget:
     """A `Target`; `load.plain_target_of` makes and checks one.
 
     model   the model, its attention replaced; call it through the target only
-    layers  what each layer sees
+    layers  the visibility of each layer
     shapes  heads of keys and values, width of a key, width of a value, for each layer
 
     Mutates: only the texts given to `forward`, and the model by `replace_weights`.

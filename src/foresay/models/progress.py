@@ -1,4 +1,4 @@
-"""How far something has come: the one signature with which all long work reports."""
+"""Progress of long work: one signature for all of it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TypeAlias
 __all__ = ["STAGES", "Progress", "silent"]
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
-"""Called with the stage, how much of it is done, and all of it where that is known. A stage reports
-0 when it begins, so that somebody can say what is waited for. What a call raises ends the work.
+"""Called with the stage, how much of it is done, and the total where it is known. A stage reports 0
+when it begins, so that the caller can show it. An error that a call raises ends the work.
 """
 
 STAGES = {
@@ -26,8 +26,8 @@ STAGES = {
     "warm": "warming up",
     "answer": "answering",  # tokens
 }
-"""What each stage is called."""
+"""The stages and their descriptions."""
 
 
 def silent(stage: str, done: int, total: int | None) -> None:
-    """Progress that nobody asked for."""
+    """Progress that is not reported."""

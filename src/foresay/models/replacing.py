@@ -35,8 +35,8 @@ def to_replace(
 ) -> dict[str, Tensor]:
     """`weights` with each tensor under all of its names.
 
-    Raises: InputError for what is no floating-point tensor, a name that the model has not, a shape
-    that differs, a bias without its weight, or two values for one tensor.
+    Raises: InputError for what is no floating-point tensor, an unknown name, a shape that differs,
+    a bias without its weight, or two values for one tensor.
     """
     found: dict[str, Tensor] = {}
     for name, tensor in weights.items():
@@ -53,7 +53,9 @@ def to_replace(
                     f"{name} has shape {list(tensor.shape)}; expected {list(shapes[alias])}"
                 )
             if alias in found and not _same(found[alias], tensor):
-                raise InputError(f"{name} and {alias} are one tensor, and two values are given")
+                raise InputError(
+                    f"{name} and {alias} are one tensor, and two values are given; expected one"
+                )
             found[alias] = tensor
     for name in found:
         if name.endswith(".bias") and f"{name[:-5]}.weight" not in found:

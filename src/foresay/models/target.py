@@ -1,8 +1,8 @@
-"""What the engine knows of a model: the protocol behind which machines differ.
+"""What the engine knows of a model: one protocol for all devices.
 
 A step is one forward pass over the rows of many texts at once: pieces of prompts (prefill), last
-tokens (decode), and draft trees. Each text has a `TextKv`, its keys and values. What a row sees
-follows from its text and its tree; its position is its place in the text, never in memory.
+tokens (decode), and draft trees. Each text has a `TextKv`, its keys and values. The attention mask
+of a row follows from its text and its tree; its position is its place in the text, never in memory.
 
 `cpu/target.py` is the target on processors, `plain.py` the readable twin in pure torch, for any
 device. `load.py` makes and checks both.
@@ -28,7 +28,7 @@ class TextKv(Protocol):
     """The keys and values of one text. One thread at a time may use it.
 
     Mutates: itself, by its methods and by `Target.forward`. Valid until: for ever. Raises:
-    InputError for lengths and rows that it has not. GIL: released during long work.
+    InputError for lengths and rows that do not exist. GIL: released during long work.
     """
 
     @property
@@ -46,26 +46,26 @@ class TextKv(Protocol):
         ...
 
     def cut(self, length: int, /) -> None:
-        """Store the first tokens only."""
+        """Keep the first tokens only."""
         ...
 
     def copy_from(self, other: Any, length: int, /) -> None:
-        """Begin, while nothing is stored, with the first tokens of another text of this target. A
-        target with pages may share them."""
+        """Copy the first tokens of another text of this target, while nothing is stored. A target
+        with pages may share them."""
         ...
 
     def check_integrity(self) -> None:
-        """Raise RuntimeError that names the first broken promise, if there is one."""
+        """Raise RuntimeError that names the first violation, if there is one."""
         ...
 
 
 class Target(Protocol):
-    """A model, ready to be asked for logits. Threads may share one if each has its own texts.
+    """A loaded model. Threads may share one if each has its own texts.
 
     vocabulary  columns of the logits
     context     tokens that a text may have
-    exact       whether it was found batch-invariant on this machine: the bits of a row's logits
-                depend on its text alone, whatever else is in the step; None: nobody asked
+    exact       whether it was found batch-invariant on this machine: a row's logits have the same
+                bits whatever else is in the step; None: not tested
     version     how often the weights were replaced; a text's keys and values belong to one version
 
     Mutates: only the texts given to `forward`, and the weights by `replace_weights`. Valid until:
@@ -79,7 +79,7 @@ class Target(Protocol):
 
     @property
     def bytes_per_token(self) -> int:
-        """What one token's keys and values take."""
+        """Bytes of one token's keys and values."""
         ...
 
     def open(self) -> TextKv:
@@ -100,13 +100,13 @@ class Target(Protocol):
         ...
 
     def replace_weights(self, weights: Mapping[str, Tensor], *, copy: bool = True) -> None:
-        """Put other numbers in place of the named parameters and buffers, and count the version
-        up. A tied weight may be given by any of its names. Without `copy` the tensors are used as
-        they are where they need not be laid out anew: do not write into them then.
+        """Replace the named parameters and buffers, and count the version up. A tied weight
+        may be given by any of its names. Without `copy` tensors that need no packing are used as
+        they are: do not write into them then.
 
         Mutates: the weights. Valid until: replaced again; texts of the old version must not be
-        used any more. Raises: InputError for a name that the model has not or a shape that
-        differs; nothing has changed then. GIL: released during long work.
+        used any more. Raises: InputError for an unknown name or a shape that differs; nothing has
+        changed then. GIL: released during long work.
         """
         ...
 
@@ -130,11 +130,11 @@ class Part:
 
     kv              what is stored of the text
     tokens          int32[m], m >= 1: the text that follows, not stored yet
-    draft           guesses after that
-    needs_logits    whether logits are needed, after the last token and after each guess
+    draft           the draft after these tokens
+    needs_logits    whether logits are needed, after the last token and after each drafted node
     prefill         how many of the tokens, the first ones, are prefill: computed many at once,
-                    which takes less time. A prompt's last token is decoded, as everything after it;
-                    for a text to be batch-invariant, what is prefill depends on the text alone
+                    which takes less time. A prompt's last token is decoded, as everything after it:
+                    to be batch-invariant, what is prefill must not depend on other texts
     prefill_logits  how many of the prefill tokens, the last ones, need logits after them too
     stored          tokens of the text that were stored when the part was made
 
@@ -164,7 +164,7 @@ class Part:
         """A text's share of a step of `target`.
 
         Valid until: the kv's next step. Raises: InputError for no tokens, tokens outside the
-        vocabulary, a text or guesses beyond the context, or more prefill than tokens.
+        vocabulary, a text or draft beyond the context, or more prefill than tokens.
         """
         draft, tokens = Draft.empty() if draft is None else draft, as_tokens(tokens)
         if not len(tokens):
@@ -178,10 +178,10 @@ class Part:
                 )
         text, context = kv.length + len(tokens), target.context
         if text > context:
-            raise InputError(f"the text has {text} tokens; the model takes {context}")
+            raise InputError(f"the text has {text} tokens; expected at most {context}, the context")
         if text + len(draft) > context and text + _depth(draft) > context:
             raise InputError(
-                f"the draft reaches {text + _depth(draft)} tokens; the model takes {context}"
+                f"the draft reaches {text + _depth(draft)} tokens; expected at most {context}"
             )
         if type(prefill) is not int or not 0 <= prefill <= len(tokens):
             raise InputError(f"prefill is {prefill!r}; expected 0 to the part's {len(tokens)}")
@@ -192,9 +192,9 @@ class Part:
         return cls(kv, tokens, draft, needs_logits, prefill, prefill_logits, kv.length)
 
     def keep(self, path: Int32s | Sequence[int] = ()) -> None:
-        """Store the tokens and the accepted nodes, after `forward`; other guesses are forgotten.
+        """Store the tokens and the accepted nodes, after `forward`; rejected nodes are dropped.
 
-        Raises: InputError for nodes that the draft has not, or out of order.
+        Raises: InputError for nodes that are not in the draft, or out of order.
         """
         tokens = len(self.tokens)
         rows = np.empty(tokens + len(path), np.int32)

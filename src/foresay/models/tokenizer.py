@@ -14,9 +14,9 @@ from transformers import AutoTokenizer, GenerationConfig
 from foresay.arrays import Int32s
 from foresay.errors import InputError, ModelError
 
-__all__ = ["Message", "Tokenizer"]
+__all__ = ["ChatMessage", "Tokenizer"]
 
-Message = Mapping[str, Any]
+ChatMessage = Mapping[str, Any]
 _FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
@@ -33,7 +33,7 @@ class Tokenizer:
             )
         except (OSError, ValueError, KeyError, json.JSONDecodeError, ImportError) as error:
             if not any((Path(folder) / name).is_file() for name in _FILES):
-                raise ModelError(f"'{folder}' has no tokenizer; {_FILES[0]} is needed") from error
+                raise ModelError(f"'{folder}' has no tokenizer; expected {_FILES[0]}") from error
             said = str(error).strip().splitlines()
             raise ModelError(
                 f"the tokenizer in '{folder}' is damaged or foreign and cannot be loaded "
@@ -44,20 +44,20 @@ class Tokenizer:
 
     @property
     def chats(self) -> bool:
-        """Whether it knows how messages are written."""
+        """Whether it has a chat template."""
         return bool(self._inner.chat_template)
 
     def encode(self, text: str, *, special: bool = True) -> Int32s:
-        """The tokens of a text, with what the model wants around it unless `special` is false.
+        """The tokens of a text, with the model's special tokens unless `special` is false.
 
         Raises: InputError for what is no text.
         """
         if not isinstance(text, str):
-            raise InputError(f"a prompt is {text!r}; a text, token ids or messages are needed")
+            raise InputError(f"a prompt is {text!r}; expected a text, token ids or messages")
         ids = self._inner(_encodable(text), add_special_tokens=special)["input_ids"]
         return np.array(ids, np.int32)
 
-    def chat(self, messages: Sequence[Message]) -> Int32s:
+    def chat(self, messages: Sequence[ChatMessage]) -> Int32s:
         """The tokens of messages, up to where the model's answer begins.
 
         messages  [{"role": "user", "content": "…"}, …]
@@ -69,7 +69,7 @@ class Tokenizer:
         for message in messages:
             if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
                 raise InputError(
-                    f"a message is {message!r}; it needs a role and a content, both texts"
+                    f"a message is {message!r}; expected a role and a content, both texts"
                 )
         readable = [{**m, "content": _encodable(m["content"])} for m in messages]
         try:
@@ -91,14 +91,12 @@ class Tokenizer:
         )
 
     def piece(self, token: int) -> str | None:
-        """How the tokenizer itself writes a token, which is not its text; None if it is none."""
-        written = self._inner.convert_ids_to_tokens(token)
-        return written if isinstance(written, str) else None
+        """The tokenizer's own piece for a token, which is not its text; None for an unknown id."""
+        piece = self._inner.convert_ids_to_tokens(token)
+        return piece if isinstance(piece, str) else None
 
     def facts(self) -> dict[str, str | None]:
-        """What it is and has: its class, its special tokens and its chat template as texts, None
-        where there is none.
-        """
+        """Its class, special tokens and chat template as texts, None where there is none."""
         names = ("bos_token", "eos_token", "pad_token", "unk_token")
         values = {name: getattr(self._inner, name, None) for name in names}
         template = self._inner.chat_template
@@ -111,7 +109,7 @@ class Tokenizer:
 
 
 def _encodable(text: str) -> str:
-    """The text, if it can be written as UTF-8: half a surrogate pair cannot."""
+    """The text, if UTF-8 can encode it: half a surrogate pair cannot be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -1,7 +1,7 @@
-"""Which earlier tokens a layer sees: all, a window, or a chunk; asked of the model itself.
+"""Which earlier tokens a layer attends to: all, a window, or a chunk.
 
-What a configuration or a module says about windows is not always what the layer does, so the rule
-is taken from the mask that the model would build, once, when it is loaded.
+What a configuration or a module says about windows is not always what the layer does. So the rule
+is taken from the attention mask that the model would build, once, when it is loaded.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _WINDOW, _CHUNK = "sliding_window", "attention_chunk_size"
 _NARROW = {_WINDOW: 5, _CHUNK: 6}
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 Rules: TypeAlias = "dict[int, Rule | None]"
-# Where the rules go that layers are given: names are registered for the whole process, and models
-# may be tried in several threads at once.
+# The rules that layers were given: names are registered for the whole process, and models may be
+# tested in several threads at once.
 _RULES: ContextVar[Rules] = ContextVar("foresay_rules")
 
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """What a layer sees: keys less than `window` behind, or of the same `chunk`; 0: all."""
+    """The visibility of a layer: keys less than `window` behind, or of the same `chunk`; 0: all."""
 
     window: int = 0
     chunk: int = 0
 
     def first(self, position: int) -> int:
-        """The first position that the query at `position` sees."""
+        """The first position that is visible to the query at `position`."""
         if self.chunk:
             return position // self.chunk * self.chunk
         return max(position - self.window + 1, 0) if self.window else 0
@@ -52,9 +52,9 @@ class Visible:
 
 @contextmanager
 def asking(model: PreTrainedModel) -> Iterator[None]:
-    """Whatever a model raises while the body tries it out is a reason to refuse the model.
+    """Any error that a model raises in the body means that it is not supported.
 
-    Raises: UnsupportedModel in place of any other error but a lack of memory.
+    Raises: UnsupportedModel in place of any other error but MemoryError.
     """
     try:
         yield
@@ -69,7 +69,7 @@ def asking(model: PreTrainedModel) -> Iterator[None]:
 
 
 def visible_by_layer(model: PreTrainedModel, context: int) -> list[Visible]:
-    """What each layer sees, in the order of the layers.
+    """The visibility of each layer, in the order of the layers.
 
     Mutates: nothing that lasts: the model's attention is set back. Raises: UnsupportedModel for a
     rule that is none of the three.
@@ -93,8 +93,8 @@ def visible_by_layer(model: PreTrainedModel, context: int) -> list[Visible]:
 
 
 def narrow(layers: Sequence[Visible]) -> list[Visible]:
-    """What the layers see when windows and chunks are a few tokens wide, so that short texts reach
-    beyond them.
+    """The visibility of the layers when windows and chunks are a few tokens wide, so that short
+    texts reach beyond them.
     """
     return [
         Visible(min(layer.window, _NARROW[_WINDOW]), min(layer.chunk, _NARROW[_CHUNK]))
@@ -104,11 +104,11 @@ def narrow(layers: Sequence[Visible]) -> list[Visible]:
 
 @contextmanager
 def narrowed(model: PreTrainedModel, layers: Sequence[Visible]) -> Iterator[list[Visible]]:
-    """While the body runs, the model's own windows and chunks are narrow too. Gives what the layers
-    see then, after asking the model whether it is so.
+    """While the body runs, the model's own windows and chunks are narrow too. Gives the visibility
+    of the layers then, checked against the model.
 
     Mutates: the model's configuration, which is set back. Raises: UnsupportedModel if `layers` is
-    not what the model's layers see.
+    not the visibility of the model's layers.
     """
     given = {id(config): config for config in map(_config_of, model.modules()) if config}
     text = model.config.get_text_config()
@@ -118,8 +118,8 @@ def narrowed(model: PreTrainedModel, layers: Sequence[Visible]) -> Iterator[list
         for size, name in ((layer.window, _WINDOW), (layer.chunk, _CHUNK)):
             if size and size != sizes.get(name):
                 raise UnsupportedModel(
-                    f"layer {at} of {model.config.model_type} was taken to see {size} tokens; its "
-                    f"{name} is {sizes.get(name)}"
+                    f"layer {at} of {model.config.model_type} was found to see {size} tokens; "
+                    f"expected its {name}, {sizes.get(name)}"
                 )
     try:
         for config in given.values():
@@ -131,8 +131,8 @@ def narrowed(model: PreTrainedModel, layers: Sequence[Visible]) -> Iterator[list
         wrong = [at for at, seen in enumerate(found) if wanted[at : at + 1] != [seen]]
         if wrong or len(found) != len(wanted):
             raise UnsupportedModel(
-                f"the layers {wrong} of {model.config.model_type} see other tokens than was found "
-                "before; its answers would be wrong"
+                f"the layers {wrong} of {model.config.model_type} have another attention mask than "
+                "was found before; its answers would be wrong"
             )
         yield wanted
     finally:
@@ -155,13 +155,13 @@ def _sizes(model: PreTrainedModel) -> dict[str, int]:
 def _keep_rule(
     module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **_: Any
 ) -> tuple[Tensor, None]:
-    """In place of attention: write down what the layer was given."""
+    """In place of attention: record the mask rule that the layer was given."""
     _RULES.get()[int(module.layer_idx)] = getattr(mask, "rule", None)
     return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
 
 
 class _Mask:
-    """What the model hands to its layers in place of a mask: the rule that would make it."""
+    """What the model passes to its layers in place of an attention mask: the rule that makes it."""
 
     def __init__(self, *, mask_function: Rule, **_: Any) -> None:
         self.rule = mask_function
@@ -170,8 +170,8 @@ class _Mask:
 def _classified(layer: str, rule: Rule | None, context: int, hints: list[int]) -> Visible:
     if rule is None:
         raise UnsupportedModel(
-            f"{layer} builds its attention mask by itself; only masks that transformers "
-            "builds (full, sliding window, chunked) can be run exactly"
+            f"{layer} builds its attention mask by itself; expected a mask that transformers "
+            "builds (full, sliding window, chunked)"
         )
     longest = max([context, *(4 * hint for hint in hints)]) if hints else context
     longest = min(longest, 1 << 20)
@@ -186,8 +186,8 @@ def _classified(layer: str, rule: Rule | None, context: int, hints: list[int]) -
         ):
             return visible
     raise UnsupportedModel(
-        f"{layer} sees earlier tokens by a rule that is neither full nor a sliding window "
-        f"nor chunks of {hints or 'a configured size'}; only those can be run exactly"
+        f"{layer} has an unknown attention mask; expected full, a sliding window or "
+        f"chunks of {hints or 'a configured size'}"
     )
 
 

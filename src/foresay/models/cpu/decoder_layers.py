@@ -1,7 +1,7 @@
-"""Whole layers of the decoder in one call of the core, for the models that are built as most are.
+"""Whole decoder layers in one call of the core, for models of the usual architecture.
 
 Between two products of a layer there are a dozen small operations, each of which waits for Python;
-where few tokens are written they take as long as the products. What is computed stays the same.
+in decode they take as long as the products. The results stay the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from foresay.models.cpu.norms import CoreNorm
 
 __all__ = ["CoreDecoderLayer", "fuse_layers", "fusible", "restore"]
 
-# Names, since what is inside looks alike in models that scale, clip or place differently.
+# By name, since layers that scale, clip or place norms differently have the same parts.
 _KNOWN = frozenset(
     f"{name}DecoderLayer" for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Ministral", "Arcee")
 )
@@ -30,7 +30,7 @@ _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 
 
 class CoreDecoderLayer(nn.Module):
-    """A decoder layer that the core computes; it has the parts of the one that it stands for.
+    """A decoder layer that the core computes; it has the parts of the layer that it replaces.
 
     Mutates: the step's texts, as attention does. Raises: UnsupportedModel outside a pass;
     InputError for rows of another width or dtype.
@@ -98,8 +98,8 @@ def fusible(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def fuse_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Replace the decoder layers that the core can compute; those that were there, by path, so that
-    `restore` can put them back.
+    """Replace the decoder layers that the core can compute; returns the old ones, by path, for
+    `restore`.
     """
     found = fusible(model)
     for path, module in found.items():

@@ -1,5 +1,5 @@
-"""What makes a model batch-invariant beside the core's attention and the row counts in `linears`:
-its activations and experts. `models/invariance.py` tries out whether it is.
+"""Make a model's activations and experts batch-invariant; attention and linear layers are so by
+the core and `linears`. `models/invariance.py` tests the whole model.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _ELEMENTWISE = (nn.SiLU, nn.GELU, nn.Sigmoid, nn.Softplus, nn.Mish)
 
 
 def make_batch_invariant(model: PreTrainedModel) -> None:
-    """Change what makes a row's bits depend on its place. An activation's last numbers, which fill
-    no whole vector, are computed in another way than the others. Experts and their routers are
-    chosen and multiplied in ways that depend on how many rows there are.
+    """Replace operations whose results depend on a row's place. An activation's last numbers, which
+    fill no whole vector, are computed in another way than the others. Experts and their routers
+    are chosen and multiplied in ways that depend on how many rows there are.
     """
-    # In bfloat16 rounding hid how experts are multiplied in every trial; parts would cost time.
+    # In bfloat16 rounding hid the difference in every test; parts would cost time.
     in_parts = model.dtype == torch.float32
     if in_parts and model._can_set_experts_implementation():
-        model.set_experts_implementation("batched_mm")  # the others look at who shares an expert
+        model.set_experts_implementation("batched_mm")  # others depend on the experts of other rows
     for module in model.modules():
         if type(module).__module__ == activations.__name__ or isinstance(module, _ELEMENTWISE):
             module.forward = _in_whole_vectors(module.forward)
@@ -43,7 +43,7 @@ def _in_whole_vectors(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor]
     def forward(x: Tensor) -> Tensor:
         size = x.numel()
         if x.shape[-1] % _VECTOR == 0 and _is_whole(size):
-            return function(x.contiguous())  # others are not computed as they are, and one row is
+            return function(x.contiguous())  # strided ones are computed in another way
         whole = next(n for n in count(-(-size // _VECTOR) * _VECTOR, _VECTOR) if _is_whole(n))
         return function(nn.functional.pad(x.reshape(-1), (0, whole - size)))[:size].view(x.shape)
 

@@ -1,13 +1,13 @@
-"""The linear layers on the CPU: laid out once for the machine, and with bits one can rely on.
+"""The linear layers on the CPU: weights packed once for the machine, and batch-invariant.
 
-The core multiplies bfloat16, on every machine, and the bits of a row depend on nothing but the row.
-With float32 oneDNN does it, which for an ordinary Linear lays the weights out anew at every call;
-that takes longer than the multiplication where the rows are few. And the order in which it adds
-products may depend on how many rows there are: so the classes of row counts with equal bits are
-found by trying, and calls are kept within one of them. It may also depend on where a row stands
-among the others: what is left over by a block of rows is done by another loop (with AVX2, blocks of
-6). Then only whole blocks are asked for. Prefill rows come many at once, in another class than
-decode rows; which of the two a token is depends on the text alone.
+The core multiplies bfloat16 on every machine, batch-invariant. oneDNN multiplies float32. For an
+ordinary Linear it packs the weights again at every call, which takes longer than the multiplication
+where the rows are few. And the order in which it adds products may depend on how many rows there
+are: so the classes of row counts with equal bits are found by tests, and calls are kept within one
+of them. It may also depend on the place of a row among the others: another loop computes the rows
+after the last whole block (with AVX2, blocks of 6). Then only whole blocks are computed. Prefill
+rows come many at once, in another class than decode rows; which of the two a token is does not
+depend on other texts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 _log = logging.getLogger("foresay.models")
 _TRIED = (*range(1, 18), 23, 24, 31, 32, 33, 40, 47, 48, 56, 64, 80, 96, 112, 128, 144, 160, 192)
 _DECODE, _PREFILL = 8, 128  # rows that others are compared with: of a draft, of a prompt
-_BLOCKS = (1, 6, 12, 24, 48)  # rows of the blocks that are tried, the first that serves is taken
+_BLOCKS = (1, 6, 12, 24, 48)  # rows of the blocks that are tried; the first that works is taken
 _COMPARED = 64
 _ENOUGH_WORK = 6 << 30  # multiplications: more rows of a very wide layer are not tried
 
@@ -63,15 +63,14 @@ class RowRange:
 
 ANY_ROWS = RowRange(1, 1 << 62)
 _PACKED = (nn.Linear, Conv1D)
-_SAID: list[bool] = []  # whether the process has been told that a model is slow
-# By kind of layer: it is the machine's, not the model's.
+_SAID: list[bool] = []  # whether the process has warned that a model is slow
+# By kind of layer: it depends on the machine, not on the model.
 _FOUND: dict[tuple[object, ...], tuple[RowRange, RowRange]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class _Prefilling:
-    """Of how many rows how many are prefill: the first, or the first after putting them in
-    `order`."""
+    """How many of the rows are prefill: the first ones, or the first ones in `order`."""
 
     rows: int
     prefill: int
@@ -99,9 +98,9 @@ def prefilling(prefill: Tensor) -> Iterator[None]:
 
 
 class PackedLinear(nn.Module):
-    """A Linear whose weight is laid out for the machine. `decode` says how many rows it takes at
-    once, and `prefill` how many prefill rows: more are done in parts, fewer are filled up with
-    zeros. `transposed`: the layer that it stands for has its weight as [ins, outs].
+    """A Linear whose weight is packed for the machine. `decode` says how many rows it takes at
+    once, and `prefill` how many prefill rows: more are computed in parts, fewer are padded with
+    zeros. `transposed`: the layer that it replaces has its weight as [ins, outs].
 
     Raises: as torch.
     """
@@ -126,7 +125,7 @@ class PackedLinear(nn.Module):
         first = now.prefill if now.rows == rows and self.prefill is not self.decode else 0
         if not first and rows in self.decode:
             return self._multiply(x)
-        if not rows:  # of an expert that nobody uses
+        if not rows:  # of an expert without tokens
             return x.new_empty(*x.shape[:-1], self.out_features)
         flat = x.reshape(-1, self.in_features)
         if first and now.order is not None:
@@ -170,7 +169,7 @@ def pack(model: nn.Module, *, deterministic: bool) -> None:
             if kind not in _FOUND:
                 _FOUND[kind] = row_ranges(packed)
             packed.decode, packed.prefill = _FOUND[kind]
-            if "experts" in path:  # which see some of the step's rows, and cannot tell which
+            if "experts" in path:  # which get some of the step's rows, and do not know which
                 packed.prefill = packed.decode
         setattr(parent, name, packed)
 

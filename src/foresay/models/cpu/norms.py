@@ -1,5 +1,5 @@
-"""Root-mean-square norms in one pass: transformers' own take eight small operations each, and a
-model has two of them for every attention.
+"""RMS norms in one pass: transformers' own take eight small operations each, and a model has two
+in every layer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["CoreNorm", "fuse_norms"]
 
 
 class CoreNorm(nn.Module):
-    """A norm that the core computes; a row's bits depend on that row alone.
+    """A norm that the core computes, batch-invariant.
 
     Raises: InputError for rows of another width or dtype.
     """

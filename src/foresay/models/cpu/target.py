@@ -26,9 +26,9 @@ class CpuTarget:
     """A `Target`; `load.target_of` makes and checks one.
 
     model          the model, its layers replaced by the core's; call it through the target only
-    layers         what each layer sees
+    layers         the visibility of each layer
     shapes         heads of keys and values, width of a key, width of a value, for each layer
-    deterministic  whether it was made batch-invariant as far as we can
+    deterministic  whether it was made batch-invariant; `exact` says whether that is so
 
     Mutates: only the texts given to `forward`, and the model by `replace_weights`.
     """
@@ -58,7 +58,7 @@ class CpuTarget:
 
     @property
     def bytes_per_token(self) -> int:
-        """Filled up to whole vectors."""
+        """With padding to whole vectors."""
         kv = self.open()
         kv.reserve(1)
         return kv.bytes // kv.capacity
@@ -69,7 +69,7 @@ class CpuTarget:
     def open_filled(self, tokens: int) -> Kv:
         kv, rows = self.open(), np.arange(tokens, dtype=np.int32)
         step = AttentionStep([kv], np.array([0, tokens], np.int32), rows - 1)
-        chance = torch.Generator().manual_seed(1)  # its own: torch's belongs to the user
+        chance = torch.Generator().manual_seed(1)  # torch's own generator belongs to the user
 
         def ordinary(*shape: int) -> Tensor:  # tiny numbers would take longer
             return torch.rand(shape, generator=chance, dtype=torch.float32).to(self.dtype)

@@ -1,7 +1,7 @@
-"""Getting weights: a name in, a local folder that transformers can read out.
+"""Getting weights: from a name to a local folder that transformers can read.
 
 A name is a folder, a .gguf file, an alias, or a model of the hub. What is fetched is kept; what is
-in the cache is whole.
+in the cache is complete.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ def find(
     name        a folder, a .gguf file, an alias ("smollm2-135m"), or a hub model "org/name"
     revision    of a hub model: a branch, tag or commit
     cache       where models are kept; None: $FORESAY_CACHE, or the user's cache folder
-    progress    told how far it is; see `foresay.models.progress`
+    progress    see `foresay.models.progress`
 
     Mutates: adds to the cache what is not there yet. Raises: ModelError naming what is missing,
-    damaged or cannot be fetched or kept, and what would be valid; UnsupportedModel for a file that
+    damaged or cannot be fetched or kept, and what was expected; UnsupportedModel for a file that
     cannot be converted exactly; InputError for a revision of what has none.
     """
     text, report = as_path(name, "the model"), progress or silent
@@ -79,7 +79,7 @@ def find(
     local = path.exists() or not (hub or text in ALIASES)
     if revision is not None and (local or text in ALIASES):
         raise InputError(
-            f"revision is '{revision}', but '{text}' is no hub model; only 'org/name' has revisions"
+            f"revision is '{revision}', but '{text}' is no hub model; expected 'org/name'"
         )
     if path.is_dir():
         return check(path)
@@ -99,7 +99,7 @@ def find(
     if text.startswith(("/", ".", "~")):
         hint = ": there is no such file or folder"
     raise ModelError(
-        f"'{text}' is no model{hint}; valid are a folder, a .gguf file, "
+        f"'{text}' is no model{hint}; expected a folder, a .gguf file, "
         f"an alias ({', '.join(ALIASES)}) or a hub model 'org/name'"
     )
 
@@ -108,7 +108,7 @@ def _converted(path: Path, cache: Path, progress: Progress) -> Path:
     if path.suffix != ".gguf":
         raise ModelError(f"'{path}' is a file, but no .gguf; give the folder that it is in")
     gguf = _converter()
-    header = gguf.read_header(path)  # a file that is none is found before it is hashed
+    header = gguf.read_header(path)  # an invalid file is found before it is hashed
     try:
         digest = sha256_of(path, progress)
     except OSError as error:
@@ -125,7 +125,7 @@ def _converted(path: Path, cache: Path, progress: Progress) -> Path:
 
 
 def _converter() -> ModuleType:
-    """The one module that needs more than is installed with every use of models."""
+    """The one module that needs packages that may not be installed."""
     try:
         from foresay.models.weights import gguf
     except ImportError as error:
@@ -178,7 +178,9 @@ def _alias(name: str, cache: Path, progress: Progress) -> Path:
         try:
             snapshot = fetch_snapshot(alias.hub, progress=progress)
         except ModelError as other:
-            raise ModelError(f"the model '{name}' could not be had: {error}; {other}") from error
+            raise ModelError(
+                f"the model '{name}' could not be fetched: {error}; {other}"
+            ) from error
 
     def from_hub(folder: Path) -> None:
         source = f"{alias.hub}@{snapshot.name}"

@@ -1,7 +1,7 @@
 """The folder where fetched and converted models are kept, and how something gets into it.
 
-What is in place is whole: it was built in a temporary folder beside its place, written through to
-the disk, and renamed. One process builds at a time; the others wait and find it done.
+What is in place is complete: it was built in a temporary folder beside it, synced to the disk, and
+renamed. One process builds at a time; the others wait.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["FORMAT", "cache_folder", "place", "writing"]
 FORMAT = 1
 """Changes when the same file would be converted to other bits; part of the names in the cache."""
 
-_LOOK = 0.05  # seconds between looks whether another process is done
+_LOOK = 0.05  # seconds between checks whether another process is done
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -44,7 +44,7 @@ def place(
     """`final`, built by `build` in a temporary folder if it is not there yet.
 
     needed    bytes that `build` will write; too little free space is found before it starts
-    progress  told if another process builds it, which is waited for
+    progress  called while another process builds it
 
     Mutates: makes `final`, all of it or none of it, and a lock file beside it; removes what a
     killed process left. Raises: ModelError when it cannot be written, and what `build` raises.
@@ -78,7 +78,7 @@ def place(
 
 @contextmanager
 def writing(folder: Path, needed: int) -> Iterator[None]:
-    """Turns a failure to write in `folder` into a sentence.
+    """Turns a failure to write in `folder` into a ModelError.
 
     Raises: ModelError for an OSError.
     """
@@ -92,7 +92,7 @@ def writing(folder: Path, needed: int) -> Iterator[None]:
             ) from error
         raise ModelError(
             f"'{folder}' cannot be written: {error.strerror or error}; set FORESAY_CACHE to a "
-            "folder that can"
+            "writable folder"
         ) from error
 
 
@@ -103,7 +103,7 @@ def _locked(path: Path, progress: Progress) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         while not _lock(descriptor):
-            progress("wait", 0, None)  # which may end it; a lock that is waited for could not be
+            progress("wait", 0, None)  # which may end the wait; a blocking lock could not be ended
             time.sleep(_LOOK)
         yield
     finally:

@@ -1,4 +1,4 @@
-"""A folder of weights, checked before anything is loaded: what is there, and that it is whole."""
+"""A folder of weights, checked before loading: its files exist and are complete."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _BITS = {
 
 
 def check(folder: Path) -> Path:
-    """The folder itself, if it has a config and whole weights in safetensors.
+    """The folder itself, if it has a config and complete weights in safetensors.
 
-    The header of every file is read and compared with the file's size, so a download that stopped
-    is found here. The values are not looked at.
+    The header of every file is compared with the file's size, so a partial download is found here.
+    The values are not checked.
 
     Raises: ModelError naming the file and what is wrong, or what is missing.
     """
@@ -51,9 +51,9 @@ def check(folder: Path) -> Path:
         if pickles:
             raise ModelError(
                 f"'{folder}' has its weights only in '{pickles[0]}', a pickle, which can run any "
-                "code when it is opened; weights in *.safetensors are needed"
+                "code when it is opened; expected *.safetensors"
             )
-        raise ModelError(f"'{folder}' has no weights; files *.safetensors are needed")
+        raise ModelError(f"'{folder}' has no weights; expected *.safetensors")
     for path in files:
         _check_safetensors(path)
     return folder

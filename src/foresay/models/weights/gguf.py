@@ -37,11 +37,11 @@ def convert(
     """Write a GGUF file as safetensors, config and tokenizer into a new folder.
 
     Mutates: makes `folder`, all of it or none of it. Raises: ModelError for a damaged file or a
-    full disk, UnsupportedModel for what is not understood, InputError if the folder exists.
+    full disk, UnsupportedModel for an unknown format, InputError if the folder exists.
     """
     final = Path(folder)
     if final.exists():
-        raise InputError(f"'{final}' exists already; give the name of a new folder")
+        raise InputError(f"'{final}' exists already; expected a new folder")
     header = read_header(file)
     place(final, lambda made: write_model(file, made, progress), needed=size_of(header))
 
@@ -61,7 +61,7 @@ def write_model(
     *,
     note: Mapping[str, Any] | None = None,
 ) -> None:
-    """As `convert`, into a folder that exists and is not yet in its place.
+    """As `convert`, into a temporary folder that exists.
 
     note    goes into foresay.json, beside the sha256 of the weights
 
@@ -92,7 +92,7 @@ def write_model(
 
 
 def _untied(made: Plan, reader: _Reader) -> dict[str, Source]:
-    """The sources without an output that is the embedding once more."""
+    """The sources without an output that equals the embedding."""
     sources = dict(made.sources)
     output, embedding = sources.get("lm_head.weight"), sources["model.embed_tokens.weight"]
     if output is not None and reader.same(output.tensor, embedding.tensor):
@@ -127,12 +127,12 @@ class _Reader:
         self._done = self._total = 0
 
     def begin(self, total: int) -> None:
-        """From now on what is decoded counts, up to so many bytes."""
+        """Start the progress, of so many bytes."""
         self._done, self._total = 0, total
         self._progress("convert", 0, total)
 
     def parts(self, tensor: Tensor, unit: int = 1) -> Iterator[NDArray[np.float32]]:
-        """Rows as float32, as many at a time as is comfortable, always whole units of rows."""
+        """Rows as float32, in parts of bounded size, always whole units of rows."""
         rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
         width = tensor.size // rows
         values = int(np.prod(tensor.shape, dtype=object)) // rows
@@ -141,7 +141,7 @@ class _Reader:
             count = min(step, rows - row)
             raw = self._read(tensor, row * width, count * width)
             try:
-                with np.errstate(all="ignore"):  # what overflows is found by whoever uses it
+                with np.errstate(all="ignore"):  # the caller checks for overflow
                     decoded = dequantize(raw.reshape(count, width), tensor.kind)
             except NotImplementedError as error:
                 raise UnsupportedModel(
@@ -151,7 +151,7 @@ class _Reader:
             yield decoded.reshape(count, values)
 
     def bits(self, source: Source) -> Iterator[NDArray[np.uint16]]:
-        """The tensor as the target wants it."""
+        """The tensor in the layout of the target."""
         tensor = source.tensor
         unit = tensor.shape[0] // source.heads if source.heads else 1
         for part in self.parts(tensor, unit):

@@ -1,7 +1,7 @@
-"""What a GGUF file's metadata means in a transformers config, and which tensor goes where.
+"""From a GGUF file's metadata to a transformers config, and from its tensors to the target's.
 
-The conventions are those of llama.cpp, which writes these files and runs them. A key or a tensor
-that is not understood here is refused by its name: it could change every answer.
+The conventions are those of llama.cpp, which writes these files and runs them. An unknown key or
+tensor is refused by its name: it could change every answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KEYS = {
     *("rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.finetuned"),
     *("attn_logit_softcapping", "final_logit_softcapping"),
 }
-# Keys that say nothing when they have this value.
+# Keys that have no effect when they have this value.
 _IDLE = {
     "expert_count": 0,
     "expert_used_count": 0,
@@ -44,7 +44,7 @@ _IDLE = {
 
 @dataclass(frozen=True)
 class Source:
-    """Where a tensor of the target comes from, and what was done to it on the way in.
+    """Where a tensor of the target comes from, and how llama.cpp changed it.
 
     heads    llama.cpp interleaved the two halves of every head's rows; 0: it did not
     plus     what was added to every value
@@ -57,7 +57,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Plan:
-    """The config, the target's tensors by name, and the file's table of RoPE factors if it has one."""
+    """The config, the target's tensors by name, and the file's table of RoPE factors, if any."""
 
     config: dict[str, Any]
     sources: dict[str, Source]
@@ -67,8 +67,8 @@ class Plan:
 def plan(header: Header, path: str) -> Plan:
     """What to write for a file. `lm_head.weight` is among the sources if the file has an output.
 
-    Raises: UnsupportedModel naming what is not understood, ModelError for a key that is missing or
-    no sound value.
+    Raises: UnsupportedModel naming what is unknown, ModelError for a key that is missing or has an
+    invalid value.
     """
     parts = header.metadata.get("split.count", 1)
     if np.ndim(parts) or parts not in (0, 1):
@@ -90,7 +90,7 @@ def plan(header: Header, path: str) -> Plan:
 
 
 class _Keys:
-    """The keys of one architecture, each with the sentence for what is wrong with it."""
+    """The keys of one architecture, checked when they are read."""
 
     def __init__(self, header: Header, path: str) -> None:
         self._metadata, self.path = header.metadata, path
@@ -98,7 +98,7 @@ class _Keys:
         if self.architecture not in ARCHITECTURES:
             raise UnsupportedModel(
                 f"'{path}' is of architecture '{self.architecture}'; "
-                f"{', '.join(ARCHITECTURES)} can be converted"
+                f"expected {', '.join(ARCHITECTURES)}"
             )
         for key, value in header.metadata.items():
             own, _, rest = key.partition(".")
@@ -106,7 +106,7 @@ class _Keys:
                 continue
             if rest not in _IDLE or np.ndim(value) or value != _IDLE[rest]:
                 shown = value if np.ndim(value) == 0 else "a list"
-                raise UnsupportedModel(f"'{path}' sets {key} to {shown}, which is not understood")
+                raise UnsupportedModel(f"'{path}' sets {key} to {shown}, which is not supported")
 
     def has(self, key: str) -> bool:
         return f"{self.architecture}.{key}" in self._metadata
@@ -116,7 +116,9 @@ class _Keys:
         if isinstance(value, np.ndarray) and value.size and bool((value == value[0]).all()):
             value = value[0].item()  # one number per layer, all the same
         if isinstance(value, np.ndarray):
-            raise UnsupportedModel(f"'{self.path}' has another {key} in every layer")
+            raise UnsupportedModel(
+                f"'{self.path}' has other values of {key}; expected one for every layer"
+            )
         if type(value) is not int or not 1 <= value < 1 << 31:
             raise self._wrong(key, value, "a whole number from 1")
         return value
@@ -141,7 +143,7 @@ class _Keys:
 
     def _wrong(self, key: str, value: object, valid: str) -> ModelError:
         shown = f"{value!r:.60}"
-        return ModelError(f"'{self.path}': {self.architecture}.{key} is {shown}; it is {valid}")
+        return ModelError(f"'{self.path}': {self.architecture}.{key} is {shown}; expected {valid}")
 
 
 def _config(keys: _Keys) -> dict[str, Any]:
@@ -155,8 +157,8 @@ def _config(keys: _Keys) -> dict[str, Any]:
     for key in ("attention.value_length", "rope.dimension_count"):
         if keys.whole(key, head) != head:
             raise UnsupportedModel(
-                f"'{keys.path}': {key} is {keys.whole(key)} and a key has {head} dimensions; only "
-                "equal numbers are understood"
+                f"'{keys.path}': {key} is {keys.whole(key)}; expected {head}, the "
+                "dimensions of a key"
             )
     config: dict[str, Any] = {
         "architectures": [model_class],
@@ -187,7 +189,7 @@ def _config(keys: _Keys) -> dict[str, Any]:
     elif keys.has("attention.sliding_window") and keys.whole("attention.sliding_window") < context:
         raise UnsupportedModel(
             f"'{keys.path}' has a sliding window of {keys.whole('attention.sliding_window')}, "
-            f"which is not understood for architecture '{architecture}'"
+            f"which is not supported for architecture '{architecture}'"
         )
     if architecture != "qwen2":  # where the biases of queries, keys and values are no choice
         config["attention_bias"] = False
@@ -242,7 +244,7 @@ def _rope_scaling(keys: _Keys) -> dict[str, Any] | None:
             "factor": factor,
             "original_max_position_embeddings": original,
         }
-    raise UnsupportedModel(f"'{keys.path}' scales RoPE by '{kind}'; linear and yarn are understood")
+    raise UnsupportedModel(f"'{keys.path}' scales RoPE by '{kind}'; expected linear or yarn")
 
 
 def check_rope_factors(factors: NDArray[np.float32], config: dict[str, Any], path: str) -> None:
@@ -287,8 +289,8 @@ def _sources(header: Header, config: dict[str, Any], keys: _Keys) -> dict[str, S
         tensor = header.tensors[name]
         if tensor.shape != shape:
             raise ModelError(
-                f"'{path}': the tensor '{name}' is {list(tensor.shape)}; the keys of the file ask "
-                f"for {list(shape)}"
+                f"'{path}': the tensor '{name}' is {list(tensor.shape)}; expected {list(shape)} by "
+                "the keys of the file"
             )
         norm = name.endswith("norm.weight")
         sources[target] = Source(tensor, turned, 1.0 if gemma and norm else 0.0)

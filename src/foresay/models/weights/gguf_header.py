@@ -1,8 +1,8 @@
-"""The header of a GGUF file: metadata and the table of tensors. Every number in it is distrusted.
+"""The header of a GGUF file: metadata and the table of tensors. Every number in it is checked.
 
 A count, length or offset is compared with the size of the file before anything is allocated for
-it, so a damaged file costs a sentence and no memory. Nothing is mapped: a file that shrinks while
-it is read is an error and not a signal.
+it, so a damaged file gives an error and takes no memory. Nothing is mapped: a file that shrinks
+while it is read gives an error and not a signal.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _Reader:
             raise self._damaged("it does not begin with 'GGUF'")
         version = self._number("I", "the version")
         if version not in (2, 3):
-            raise self._damaged(f"its version is {version}; 2 and 3 can be read (little-endian)")
+            raise self._damaged(f"its version is {version}; expected 2 or 3 (little-endian)")
         tensors = self._count("the number of tensors", 8 + 4 + 8 + 4 + 8)
         keys = self._count("the number of keys", 8 + 4 + 1)
         metadata: dict[str, Any] = {}
@@ -90,7 +90,7 @@ class _Reader:
         infos = [self._info() for _ in range(tensors)]
         alignment = metadata.get("general.alignment", 32)
         if type(alignment) is not int or alignment not in [1 << n for n in range(3, 24)]:
-            raise self._damaged(f"general.alignment is {alignment}; a power of 2 from 8 is valid")
+            raise self._damaged(f"general.alignment is {alignment}; expected a power of 2 from 8")
         begin = -(-self._at // alignment) * alignment
         table = {}
         for name, shape, kind, offset in infos:
@@ -109,13 +109,13 @@ class _Reader:
             named = GGMLQuantizationType(kind)
             block, width = GGML_QUANT_SIZES[named]
         except (ValueError, KeyError) as error:
-            raise self._damaged(f"the tensor '{name}' is of type {kind}, which is none") from error
+            raise self._damaged(f"the tensor '{name}' is of unknown type {kind}") from error
         elements = 1
         for dim in dims:
             elements *= dim
         if dims[0] % block or not elements:
             raise self._damaged(
-                f"the tensor '{name}' is {dims}; rows of type {named.name} are of {block}s"
+                f"the tensor '{name}' is {dims}; expected rows of {block}s for {named.name}"
             )
         size = elements // block * width
         if offset % alignment or begin + offset + size > self._size:
@@ -129,7 +129,7 @@ class _Reader:
         name = self._string("the name of a tensor")
         count = self._number("I", name)
         if not 1 <= count <= 4:
-            raise self._damaged(f"the tensor '{name}' has {count} dimensions; 1 to 4 are valid")
+            raise self._damaged(f"the tensor '{name}' has {count} dimensions; expected 1 to 4")
         dims = [self._number("Q", name) for _ in range(count)]
         return name, dims, self._number("I", name), self._number("Q", name)
 
@@ -148,7 +148,7 @@ class _Reader:
         if kind == _BOOL:
             return np.frombuffer(self._take(count, key), np.uint8) != 0
         if kind not in _SCALARS:
-            raise self._damaged(f"the key '{key}' holds values of type {kind}, which is none")
+            raise self._damaged(f"the key '{key}' holds values of unknown type {kind}")
         dtype = np.dtype(_SCALARS[kind])
         return np.frombuffer(self._take(count * dtype.itemsize, key), dtype)
 
@@ -160,7 +160,7 @@ class _Reader:
             raise self._damaged(f"{what} is no text in UTF-8: {raw[:40]!r}") from error
 
     def _count(self, what: str, least: int) -> int:
-        """A count of things of at least `least` bytes each, which the file has room for."""
+        """A count of things of at least `least` bytes each, checked against the file's size."""
         count = self._number("Q", what)
         if count * least > self._size - self._at:
             raise self._damaged(f"{what} says {count}, but {self._size - self._at} bytes are left")

@@ -2,7 +2,7 @@
 
 Two kinds: byte-level BPE ("gpt2", with merges and the name of a pre-tokenizer) and sentencepiece
 ("llama", with scores, from which the merges follow). A pre-tokenizer that is not known by name is
-refused: text cut elsewhere gives other ids, and other ids give other answers.
+refused: text split elsewhere gives other ids, and other ids give other answers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PLAIN = ("gpt-2", "gpt2")
 
 @dataclass(frozen=True)
 class Words:
-    """A tokenizer: its file, what tokenizer_config.json says, special ids, ids that end an answer."""
+    """A tokenizer: its file, its tokenizer_config.json, special ids, ids that end an answer."""
 
     tokenizer: str
     config: dict[str, Any]
@@ -56,7 +56,7 @@ def words_of(header: Header, vocabulary: int, path: str) -> Words:
     """The tokenizer of a file whose embedding has `vocabulary` rows.
 
     Raises: UnsupportedModel naming a kind or a pre-tokenizer that is not known, ModelError for a
-    vocabulary that is not sound.
+    vocabulary that is not valid.
     """
     found = _Vocabulary(header.metadata, vocabulary, path)
     kind = found.text("model", "")
@@ -67,9 +67,7 @@ def words_of(header: Header, vocabulary: int, path: str) -> Words:
             found, gemma="gemma" in str(header.metadata.get("general.architecture"))
         )
     else:
-        raise UnsupportedModel(
-            f"'{path}' has a tokenizer of kind '{kind}'; gpt2 and llama can be converted"
-        )
+        raise UnsupportedModel(f"'{path}' has a tokenizer of kind '{kind}'; expected gpt2 or llama")
     _add_ends(tokenizer, found, kind)
     config: dict[str, Any] = {f"{name}_token": found.tokens[i] for name, i in found.ids.items()}
     template = header.metadata.get("tokenizer.chat_template")
@@ -86,12 +84,14 @@ class _Vocabulary:
         tokens = self._get("tokens")
         count = len(tokens) if isinstance(tokens, list) else 0
         if not 0 < count <= vocabulary:
-            raise self.wrong(f"tokens are {count}; 1 to {vocabulary} fit the embedding")
+            raise self.wrong(
+                f"there are {count} tokens; expected 1 to {vocabulary}, the rows of the embedding"
+            )
         self.tokens: list[str] = [
             token or f"[EMPTY_{number}]" for number, token in enumerate(tokens)
         ]
         self.kinds = self._numbers("token_type", "iu", default=1)
-        # A place in the embedding that no token has: the model's own tokenizer lacks it too.
+        # A row of the embedding without a token: the model's own tokenizer lacks it too.
         absent = {
             number
             for number, token in enumerate(self.tokens)
@@ -113,13 +113,13 @@ class _Vocabulary:
         if value is None:
             return None
         if type(value) is not int or not 0 <= value < len(self.tokens):
-            raise self.wrong(f"{key} is {value!r:.40}; it is below {len(self.tokens)}")
+            raise self.wrong(f"{key} is {value!r:.40}; expected 0 to {len(self.tokens) - 1}")
         return value if self.tokens[value] in self.vocab else None
 
     def flag(self, key: str, default: bool) -> bool:
         value = self._get(key)
         if value is not None and type(value) is not bool:
-            raise self.wrong(f"{key} is {value!r:.40}; it is true or false")
+            raise self.wrong(f"{key} is {value!r:.40}; expected true or false")
         return default if value is None else value
 
     def text(self, key: str, default: str) -> str:
@@ -132,7 +132,7 @@ class _Vocabulary:
             raise self.wrong("there are no merges")
         pairs = []
         for merge in merges:
-            # One that makes no token could never apply; the library would refuse all of them.
+            # A merge that makes no token could never apply; the library would refuse all merges.
             left, _, right = str(merge).partition(" ")
             if left not in self.vocab or right not in self.vocab or left + right not in self.vocab:
                 raise self.wrong(f"the merge {merge!r:.60} is not of tokens")
@@ -180,7 +180,7 @@ class _Vocabulary:
             or len(value) != len(self.tokens)
             or not bool(np.isfinite(value).all())
         ):
-            raise self.wrong(f"{key} is not one number per token")
+            raise self.wrong(f"{key} is invalid; expected one number per token")
         return value
 
     def _get(self, key: str) -> Any:
@@ -205,7 +205,7 @@ def _byte_level(found: _Vocabulary) -> Tokenizer:
     else:
         known = ", ".join((*_PLAIN, *_SINGLE_DIGITS, *_LLAMA3, *_QWEN))
         raise UnsupportedModel(
-            f"'{found.path}' cuts text by '{name}' (tokenizer.ggml.pre); known are {known}"
+            f"'{found.path}' splits text by '{name}' (tokenizer.ggml.pre); expected {known}"
         )
     tokenizer.pre_tokenizer = cut
     if name in _QWEN:
@@ -237,7 +237,7 @@ def _sentencepiece(found: _Vocabulary, *, gemma: bool) -> Tokenizer:
 
 
 def _add_tokens(tokenizer: Tokenizer, found: _Vocabulary) -> None:
-    """Tokens that are found in the text whole, before it is cut: control tokens and the user's."""
+    """Tokens that are found in the text before it is split: control tokens and the user's."""
     added = [
         AddedToken(token, normalized=False, special=bool(kind == _CONTROL))
         for token, kind in zip(found.tokens, found.kinds, strict=True)
@@ -247,7 +247,7 @@ def _add_tokens(tokenizer: Tokenizer, found: _Vocabulary) -> None:
 
 
 def _add_ends(tokenizer: Tokenizer, found: _Vocabulary, kind: str) -> None:
-    """What is put before and after every text; where the file is silent, as llama.cpp does."""
+    """The tokens before and after every text; where the file has no key, as in llama.cpp."""
     llama = kind == "llama" or found.text("pre", "") in _LLAMA3
     before, after = [], []
     if found.flag("add_bos_token", llama) and "bos" in found.ids:

@@ -29,7 +29,7 @@ def fetch_snapshot(
     """The folder of a hub model `org/name`; the cached one where the hub does not answer.
 
     cache     a folder; None: where the hub's own library keeps models
-    progress  told of bytes, in place of bars of that library
+    progress  called with bytes, in place of that library's bars
 
     Raises: ModelError naming the model, what was tried and what the hub said.
     """
@@ -51,7 +51,7 @@ def fetch_snapshot(
     except Exception as error:  # each transport has its own kinds, and all of them end here
         said = " ".join(str(error).split()).split(". ")[0][:200]
         raise ModelError(
-            f"the model '{name}'{at} could not be had: the hub said '{type(error).__name__}: "
+            f"the model '{name}'{at} could not be fetched: the hub said '{type(error).__name__}: "
             f"{said}', and no copy is in its cache; check the name, the network and "
             "HF_HUB_OFFLINE, or give a local folder or a .gguf file"
         ) from error
@@ -59,7 +59,7 @@ def fetch_snapshot(
 
 
 def _bars(progress: Progress) -> Any:
-    """Bars as that library makes them, which show nothing and report bytes instead."""
+    """A bar class for that library that shows nothing and reports bytes."""
     from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
     class Bar(tqdm):  # type: ignore[misc,type-arg,unused-ignore]

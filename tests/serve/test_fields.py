@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from foresay.serve.ask import Said
-from foresay.serve.question import messages_of
+from foresay.serve.parse import ChatMessage
+from foresay.serve.validate import messages_of
 from serve.running import Running, running, tiny_llm
 from tiny import CONTEXT, one_thread, save_model
 
@@ -142,5 +142,5 @@ def test_the_developers_messages(server: Running, knowing: Running, folder: Path
         asked = {"messages": messages, "max_tokens": 1, "return_token_ids": True}
         found = one.good(CHAT, **asked)["prompt_token_ids"]
         assert one.good("/detokenize", tokens=found)["prompt"] == wanted + "\nmodel: "
-    assert messages_of([Said("developer", "x")])[0]["role"] == "system"
-    assert messages_of([Said("tool", "x")])[0]["role"] == "tool"
+    assert messages_of([ChatMessage("developer", "x")])[0]["role"] == "system"
+    assert messages_of([ChatMessage("tool", "x")])[0]["role"] == "tool"

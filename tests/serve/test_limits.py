@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from foresay.errors import InputError
+from foresay.serve.admission import OPEN
 from foresay.serve.answer import Shape
-from foresay.serve.gate import OPEN
 from foresay.serve.limits import Limits
 from foresay.serve.words import Words
 from serve.running import Running, running, tiny_llm, wait_for

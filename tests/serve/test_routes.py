@@ -15,7 +15,7 @@ from starlette.routing import Mount, Route
 
 from foresay import __version__
 from foresay.errors import InputError
-from foresay.serve.gate import OPEN
+from foresay.serve.admission import OPEN
 from foresay.serve.keys import OPERATOR, Keys, read_keys
 from foresay.serve.metrics import Metrics, measured
 from serve.running import Running, running, tiny_llm, wait_for

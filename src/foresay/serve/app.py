@@ -25,19 +25,19 @@ from foresay.drafter import Drafter
 from foresay.engine.engine import Engine
 from foresay.engine.llm import LLM
 from foresay.errors import InputError
+from foresay.serve.admission import refusal
 from foresay.serve.answer import Shape, encoded
-from foresay.serve.ask import Chat, Completion, Detokenize, Tokenize, read
-from foresay.serve.describe import describe
 from foresay.serve.driver import Driver
 from foresay.serve.events import Events, shaped, unless_gone
-from foresay.serve.gate import refusal
 from foresay.serve.keys import OPERATOR, Keys
 from foresay.serve.limits import Limits, Refused
 from foresay.serve.metrics import Metrics
-from foresay.serve.question import Question, Reader, messages_of
+from foresay.serve.openapi import openapi
+from foresay.serve.parse import Chat, Completion, Detokenize, Tokenize, parse_body
 from foresay.serve.shield import Shield
 from foresay.serve.steps import Ended, StepReport, Steps
-from foresay.serve.stream import Piece, Stream
+from foresay.serve.stream import AnswerStream, Piece
+from foresay.serve.validate import GenerationRequest, Validator, messages_of
 from foresay.serve.words import Words
 
 __all__ = ["Routes"]
@@ -73,8 +73,8 @@ class Routes:
         self._drafter = drafter
         self._limits = limits
         self._shield = shield
-        self._reader = Reader(llm, limits)
-        self.metrics = Metrics(name, self._reader.context)
+        self._validator = Validator(llm, limits)
+        self.metrics = Metrics(name, self._validator.context)
         self._words = Words(llm.tokenizer, llm.target.vocabulary)
         self._created = int(time.time())
         # Tokenizing a long text takes time that the event loop does not have.
@@ -98,7 +98,7 @@ class Routes:
         }
 
     def app(self) -> ASGIApp:
-        """The application, to be put behind a Gate."""
+        """The application, to be put behind a AdmissionMiddleware."""
         routes: list[Route | Mount] = [
             Route("/v1/models", self._on_models),
             Route("/v1/models/{model:path}", self._on_model),
@@ -137,28 +137,28 @@ class Routes:
         self.metrics.note(step, ended)
 
     async def _on_completions(self, request: Request) -> Response:
-        return await self._answered(request, Completion, self._reader.completion)
+        return await self._answered(request, Completion, self._validator.completion)
 
     async def _on_chat(self, request: Request) -> Response:
-        return await self._answered(request, Chat, self._reader.chat)
+        return await self._answered(request, Chat, self._validator.chat)
 
     async def _answered(
-        self, request: Request, kind: type[A], understand: Callable[[A], Question]
+        self, request: Request, kind: type[A], validate: Callable[[A], GenerationRequest]
     ) -> Response:
         tenant = request.state.tenant
         self.driver.admit(1, tenant)  # or the body would be read and tokenized in vain
-        question = await self._read(request, kind, understand)
-        if question.prompt_logprobs is not None:
-            tokens = sum(map(len, question.prompts)) * question.params.n
-            self._limits.check_prompt_logprobs(tokens, question.prompt_logprobs)
-        if question.details and self._shield.hide:
+        generation = await self._read(request, kind, validate)
+        if generation.prompt_logprobs is not None:
+            tokens = sum(map(len, generation.prompts)) * generation.params.n
+            self._limits.check_prompt_logprobs(tokens, generation.prompt_logprobs)
+        if generation.details and self._shield.hide:
             raise Refused(
                 403, "spec_details is true; this server does not tell them", param="spec_details"
             )
-        shape = Shape(question, self._words, self.name)
-        request.state.stream = stream = await self.driver.submit(question, tenant)
-        stream.asked = sum(map(len, question.prompts))
-        if question.stream:
+        shape = Shape(generation, self._words, self.name)
+        request.state.stream = stream = await self.driver.submit(generation, tenant)
+        stream.asked = sum(map(len, generation.prompts))
+        if generation.stream:
             # It only has to be called as a response is.
             return Events(self.driver, stream, shape, self._limits, self._shield)  # type: ignore[return-value]
         try:
@@ -181,11 +181,11 @@ class Routes:
         return _sent(await self._read(request, Tokenize, self._tokenized))
 
     async def _on_detokenize(self, request: Request) -> Response:
-        text = await self._read(request, Detokenize, lambda ask: self._words.decode(ask.tokens))
+        text = await self._read(request, Detokenize, lambda sent: self._words.decode(sent.tokens))
         return _json({"prompt": text})
 
     async def _on_tokenizer_info(self, request: Request) -> Response:
-        return _json({**self._words.about(), "max_model_len": self._reader.context})
+        return _json({**self._words.about(), "max_model_len": self._validator.context})
 
     async def _on_health(self, request: Request) -> Response:
         if self.driver.draining:
@@ -209,7 +209,7 @@ class Routes:
         return _json({"version": __version__})
 
     async def _on_openapi(self, request: Request) -> Response:
-        return _json(describe())
+        return _json(openapi())
 
     async def _on_welcome(self, request: Request) -> Response:
         """The page, whose other files are at /page/; a line where there is none."""
@@ -233,7 +233,7 @@ class Routes:
         if self._shield.hide:
             raise Refused(403, "this server does not tell how many guesses were right")
         tenant = request.state.tenant
-        now = await self.driver.ask(partial(_load, tenant=tenant))
+        now = await self.driver.call(partial(_load, tenant=tenant))
         held = await self._in_thread(tenant, self._held_by, tenant)
         whose = "everybody" if tenant is None else "tenant"
         seen = self.steps.seen_by(tenant)
@@ -247,22 +247,22 @@ class Routes:
         used = int if self._drafter is None else getattr(self._drafter, "bytes_used", None)
         return None if self._several or used is None else int(used())
 
-    def _tokenized(self, ask: Tokenize) -> bytes:
-        if (ask.prompt is None) == (ask.messages is None):
+    def _tokenized(self, sent: Tokenize) -> bytes:
+        if (sent.prompt is None) == (sent.messages is None):
             raise Refused(400, "either prompt or messages is needed", param="prompt")
-        tokens = self._tokens(ask)
-        body = {"tokens": tokens, "count": len(tokens), "max_model_len": self._reader.context}
-        if ask.return_token_strs:
+        tokens = self._tokens(sent)
+        body = {"tokens": tokens, "count": len(tokens), "max_model_len": self._validator.context}
+        if sent.return_token_strs:
             body["token_strs"] = [self._words.of(token) for token in tokens]
         return encoded(body)
 
-    def _tokens(self, ask: Tokenize) -> list[int]:
-        if ask.messages is not None:
+    def _tokens(self, sent: Tokenize) -> list[int]:
+        if sent.messages is not None:
             tokens: list[int] = self._llm.tokenizer.chat(
-                messages_of(ask.messages, self._reader.developer, self._reader.roles)
+                messages_of(sent.messages, self._validator.developer, self._validator.roles)
             ).tolist()
             return tokens
-        return self._words.encode(ask.prompt or "", special=ask.add_special_tokens is not False)
+        return self._words.encode(sent.prompt or "", special=sent.add_special_tokens is not False)
 
     def _model(self) -> dict[str, Any]:
         return {
@@ -270,7 +270,7 @@ class Routes:
             "object": "model",
             "created": self._created,
             "owned_by": "foresay",
-            "max_model_len": self._reader.context,
+            "max_model_len": self._validator.context,
         }
 
     def _check_model(self, name: str | None) -> None:
@@ -282,7 +282,7 @@ class Routes:
                 code="model_not_found",
             )
 
-    async def _read(self, request: Request, kind: type[A], understand: Callable[[A], T]) -> T:
+    async def _read(self, request: Request, kind: type[A], validate: Callable[[A], T]) -> T:
         """What a function makes of the body as a value. Both are made in a thread: bodies that
         wait for it are bytes, and values take many times as many."""
         given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -293,12 +293,12 @@ class Routes:
             raise self._limits.body_refused()
         body = await self._within_time(self._body(request))
 
-        def understood() -> T:
-            ask = read(body, kind)
-            self._check_model(getattr(ask, "model", None))
-            return understand(ask)
+        def validated() -> T:
+            sent = parse_body(body, kind)
+            self._check_model(getattr(sent, "model", None))
+            return validate(sent)
 
-        return await self._in_thread(request.state.tenant, understood)
+        return await self._in_thread(request.state.tenant, validated)
 
     async def _body(self, request: Request) -> bytes:
         body = bytearray()
@@ -321,7 +321,7 @@ class Routes:
             return await asyncio.get_running_loop().run_in_executor(self._readers, work, *values)
 
 
-async def _all_of(stream: Stream) -> list[Piece]:
+async def _all_of(stream: AnswerStream) -> list[Piece]:
     pieces: list[Piece] = []
     while not stream.ended or stream.waiting:
         pieces += await stream.take()

@@ -24,13 +24,13 @@ from foresay.engine.request import PHASES, FinishReason, Request
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.sampling.noise import new_seed, seed_of_sample
-from foresay.serve.job import Job
 from foresay.serve.limits import Limits, Refused
 from foresay.serve.metrics import measured
-from foresay.serve.news import Bundle, News
-from foresay.serve.question import Question
+from foresay.serve.request_state import RequestState
 from foresay.serve.steps import Ended, Share, StepReport
-from foresay.serve.stream import Piece, Stream
+from foresay.serve.stream import AnswerStream, Piece
+from foresay.serve.updates import StepUpdate, UpdateBuffer
+from foresay.serve.validate import GenerationRequest
 
 __all__ = ["Driver"]
 
@@ -44,7 +44,7 @@ class Driver:
 
     llm      its engine belongs to the driver from `start` on
     drafter  the engine's, for what it holds
-    limits   how much may be under way; others hold from the next question on
+    limits   how much may be under way; others hold from the next generation on
     seen     told in the event loop of every step, and of answers that have ended
 
     Raises: nothing when constructed.
@@ -57,15 +57,15 @@ class Driver:
         self.limits = limits
         self._seen = seen
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._jobs: dict[Request, Job] = {}
-        self._bundle = Bundle()
+        self._states: dict[Request, RequestState] = {}
+        self._buffer = UpdateBuffer()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="foresay-engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._under_way: dict[str | None, int] = {}
         self._idle = asyncio.Event()
         self._idle.set()
-        self._streams: set[Stream] = set()
+        self._streams: set[AnswerStream] = set()
         self.draining = False
         self.started = self._moved = perf_counter()
         self._gauges = measured(self._engine, drafter)
@@ -101,18 +101,18 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
-    async def submit(self, question: Question, tenant: str | None) -> Stream:
+    async def submit(self, generation: GenerationRequest, tenant: str | None) -> AnswerStream:
         """Ask; the stream on which the answers will come.
 
         Raises: Refused if there is no room, or for what the engine does not take.
         """
-        self.admit(question.answers, tenant)
-        most = self.limits.stream_pieces * question.answers if question.stream else None
-        stream = Stream(question.answers, tenant, most)
-        self._count(tenant, question.answers)
+        self.admit(generation.answers, tenant)
+        most = self.limits.stream_pieces * generation.answers if generation.stream else None
+        stream = AnswerStream(generation.answers, tenant, most)
+        self._count(tenant, generation.answers)
         self._streams.add(stream)
         try:
-            await self.ask(lambda engine: self._add(engine, question, stream))
+            await self.call(lambda engine: self._add(engine, generation, stream))
         except asyncio.CancelledError:
             self.cancel(stream)
             raise
@@ -123,7 +123,7 @@ class Driver:
                 self._forget(stream)
         return stream
 
-    def cancel(self, stream: Stream) -> None:
+    def cancel(self, stream: AnswerStream) -> None:
         """End a stream's answers; nothing happens if they have ended."""
         if not stream.ended and not stream.cancelled:
             stream.cancelled = True
@@ -134,7 +134,7 @@ class Driver:
         for stream in list(self._streams):
             self.cancel(stream)
 
-    async def ask(self, question: Callable[[Engine], T]) -> T:
+    async def call(self, function: Callable[[Engine], T]) -> T:
         """What a function of the engine says, between two steps.
 
         Valid until: the next step. Raises: what the function raises; Refused if the engine has
@@ -149,7 +149,7 @@ class Driver:
             try:
                 if self._stopped:
                     raise Refused(503, "the server has stopped", code="stopped")
-                value = question(self._engine)
+                value = function(self._engine)
             except Exception as error:
                 failure = error
             self._post(_resolve, answer, value, failure)
@@ -196,14 +196,14 @@ class Driver:
         else:
             self._idle.set()
 
-    def _forget(self, stream: Stream) -> None:
+    def _forget(self, stream: AnswerStream) -> None:
         """A stream that was never begun does not count."""
         if stream in self._streams:
             self._streams.discard(stream)
             self._count(stream.tenant, -stream.answers)
 
-    def _deliver(self, bundle: list[News]) -> None:
-        for told, step, ended, gauges in bundle:
+    def _deliver(self, updates: list[StepUpdate]) -> None:
+        for told, step, ended, gauges in updates:
             self._gauges, self._moved = gauges, perf_counter()
             for stream, piece in told:
                 stream.put(piece)
@@ -234,7 +234,7 @@ class Driver:
             _log.exception("the engine's thread could not do what it was told")
 
     def _halt(self) -> None:
-        self._end(list(self._jobs.values()), "cancelled")
+        self._end(list(self._states.values()), "cancelled")
         self._stopped = True
 
     def _post(self, call: Callable[..., None], *values: Any) -> None:
@@ -242,13 +242,13 @@ class Driver:
             with suppress(RuntimeError):  # the loop has closed: nobody listens any more
                 self._loop.call_soon_threadsafe(call, *values)
 
-    def _add(self, engine: Engine, question: Question, stream: Stream) -> None:
-        """All of a question's requests, or none."""
-        params, tokenizer = question.params, self._llm.tokenizer
+    def _add(self, engine: Engine, generation: GenerationRequest, stream: AnswerStream) -> None:
+        """All of a generation's requests, or none."""
+        params, tokenizer = generation.params, self._llm.tokenizer
         seed = new_seed() if params.seed is None else params.seed
         requests: list[Request] = []
         try:
-            for prompt in question.prompts:
+            for prompt in generation.prompts:
                 requests += engine.groups.add(
                     prompt,
                     params,
@@ -258,21 +258,23 @@ class Driver:
                     text=partial(
                         AnswerText, tokenizer.decode, params.stop_texts, params.min_tokens
                     ),
-                    prompt_logprobs=question.prompt_logprobs,
+                    prompt_logprobs=generation.prompt_logprobs,
                 )
             for index, request in enumerate(requests):
-                self._jobs[request] = Job(stream, index, question, request, tokenizer.decode)
+                self._states[request] = RequestState(
+                    stream, index, generation, request, tokenizer.decode
+                )
         except Exception:
             engine.cancel(*requests)
             for request in requests:
-                self._jobs.pop(request, None)
+                self._states.pop(request, None)
             # Posted here, because whoever asked may have gone meanwhile.
             self._post(self._forget, stream)
             raise
 
-    def _cancel(self, stream: Stream) -> None:
-        jobs = [job for job in self._jobs.values() if job.stream is stream]
-        self._end(jobs, "cancelled")
+    def _cancel(self, stream: AnswerStream) -> None:
+        states = [state for state in self._states.values() if state.stream is stream]
+        self._end(states, "cancelled")
 
     def _step(self) -> None:
         start = perf_counter()
@@ -286,78 +288,80 @@ class Driver:
             return
         seconds = perf_counter() - start
         step = self._accounted(changed, start)
-        told: list[tuple[Stream, Piece]] = []
+        told: list[tuple[AnswerStream, Piece]] = []
         ended: list[Ended] = []
         first = any(request.stats.steps == 1 for request in changed)
         for request in changed:
-            job = self._jobs.get(request)
-            if job is None:
+            state = self._states.get(request)
+            if state is None:
                 continue
-            if request.finished or job.question.stream:
-                told.append((job.stream, self._told(job, seconds)))
+            if request.finished or state.generation.stream:
+                told.append((state.stream, self._told(state, seconds)))
             if request.finished:
-                ended.append(self._left(job))
+                ended.append(self._left(state))
         self._tell(told, step, ended, first=first)
 
     def _tell(
         self,
-        told: list[tuple[Stream, Piece]],
+        told: list[tuple[AnswerStream, Piece]],
         step: StepReport | None,
         ended: list[Ended],
         *,
         first: bool = False,
     ) -> None:
-        news = News(told, step, ended, measured(self._engine, self._drafter))
-        if due := self._bundle.add(news, first=first):
+        update = StepUpdate(told, step, ended, measured(self._engine, self._drafter))
+        if due := self._buffer.add(update, first=first):
             self._post(self._deliver, due)
 
-    def _told(self, job: Job, seconds: float) -> Piece:
+    def _told(self, state: RequestState, seconds: float) -> Piece:
         """What there is to tell; an answer of which nothing can be told has failed."""
         try:
-            return job.piece(seconds)
+            return state.piece(seconds)
         except Exception:
             _log.exception("an answer cannot be told, and ends")
-            self._engine.cancel(job.request)
+            self._engine.cancel(state.request)
             failure = ForesayError("the answer cannot be told; the server's log says why")
-            return Piece(job.index, "", [], finish_reason="error", error=failure)
+            return Piece(state.index, "", [], finish_reason="error", error=failure)
 
-    def _victims(self) -> list[Job]:
+    def _victims(self) -> list[RequestState]:
         """Whose step it was; if nobody's, whoever would have been next: not for ever the same."""
         scheduler = self._engine.scheduler
         requests = list(scheduler.running) or list(scheduler.waiting)[:1]
-        return [self._jobs[request] for request in requests if request in self._jobs]
+        return [self._states[request] for request in requests if request in self._states]
 
     def _end(
-        self, jobs: list[Job], reason: FinishReason, error: ForesayError | None = None
+        self, states: list[RequestState], reason: FinishReason, error: ForesayError | None = None
     ) -> None:
         """End answers that the engine has not ended itself."""
-        told: list[tuple[Stream, Piece]] = []
+        told: list[tuple[AnswerStream, Piece]] = []
         ended: list[Ended] = []
-        for job in jobs:
-            self._engine.cancel(job.request)
-            told.append((job.stream, Piece(job.index, "", [], finish_reason=reason, error=error)))
-            ended.append(self._left(job))
+        for state in states:
+            self._engine.cancel(state.request)
+            told.append(
+                (state.stream, Piece(state.index, "", [], finish_reason=reason, error=error))
+            )
+            ended.append(self._left(state))
         if told:
             self._tell(told, None, ended)
 
-    def _left(self, job: Job) -> Ended:
+    def _left(self, state: RequestState) -> Ended:
         """Forget an answer that has ended."""
-        del self._jobs[job.request]
-        return job.ended()
+        del self._states[state.request]
+        return state.ended()
 
     def _accounted(self, changed: list[Request], start: float) -> StepReport:
         """What the step did, from what the requests have more than before."""
         preemptions, spent = 0, dict[str | None, dict[str, float]]()
         for request in {*self._engine.scheduler.running, *changed}:
-            if request in self._jobs:
+            if request in self._states:
                 own = spent.setdefault(request.tenant, dict.fromkeys(PHASES, 0.0))
-                preemptions += self._jobs[request].account(own, start)
+                preemptions += self._states[request].account(own, start)
         gaps, shares = list[float](), dict[str | None, Share]()
         for request in changed:
-            if request in self._jobs:
+            if request in self._states:
                 own = spent[request.tenant]
                 share = shares.setdefault(request.tenant, Share(steps=1, seconds=own))
-                gaps += self._jobs[request].count(share)
+                gaps += self._states[request].count(share)
         total = {phase: sum(own[phase] for own in spent.values()) for phase in PHASES}
         return StepReport(start - self.started, total, shares, gaps, preemptions)
 

@@ -14,7 +14,7 @@ from foresay.serve.answer import Shape
 from foresay.serve.driver import Driver
 from foresay.serve.limits import Limits
 from foresay.serve.shield import Shield
-from foresay.serve.stream import Piece, Stream
+from foresay.serve.stream import AnswerStream, Piece
 
 __all__ = ["Events", "shaped", "unless_gone"]
 
@@ -36,7 +36,7 @@ class Events:
     """
 
     def __init__(
-        self, driver: Driver, stream: Stream, shape: Shape, limits: Limits, shield: Shield
+        self, driver: Driver, stream: AnswerStream, shape: Shape, limits: Limits, shield: Shield
     ) -> None:
         self._driver = driver
         self._stream = stream

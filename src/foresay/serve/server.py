@@ -25,8 +25,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from foresay.errors import InputError
+from foresay.serve.admission import LOCAL
 from foresay.serve.app import Routes
-from foresay.serve.gate import LOCAL
 from foresay.serve.keys import Keys
 from foresay.serve.limits import Limits
 from foresay.serve.metrics import Metrics

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from foresay.errors import InputError
-from foresay.serve.stream import Piece, Stream, merged
+from foresay.serve.stream import AnswerStream, Piece, merged
 
 __all__ = ["Shield"]
 
@@ -60,7 +60,7 @@ class Shield:
         filler = -(len(body) + 4) % self.bucket
         return body + b": " + secrets.token_hex(filler // 2 + 1)[:filler].encode() + b"\n\n"
 
-    async def take(self, stream: Stream, seconds: float, begun: float) -> list[Piece]:
+    async def take(self, stream: AnswerStream, seconds: float, begun: float) -> list[Piece]:
         """What the next write tells; nothing if there was nothing in so many seconds, or when the
         time for it has come and nothing is known yet. `begun`: when the stream began.
         """

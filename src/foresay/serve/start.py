@@ -18,8 +18,8 @@ from foresay.drafters.lineup import Room
 from foresay.drafters.suffix import SuffixDrafter
 from foresay.engine.llm import LLM
 from foresay.errors import InputError
+from foresay.serve.admission import LOCAL, AdmissionMiddleware
 from foresay.serve.app import Routes
-from foresay.serve.gate import LOCAL, Gate
 from foresay.serve.keys import OPERATOR, Keys
 from foresay.serve.limits import Limits
 from foresay.serve.server import Address, Server, is_loopback
@@ -105,17 +105,17 @@ def make_server(
     limits = _shared(settings.limits, keys, llm)
     routes = Routes(llm, drafter, keys, limits, settings.shield, settings.name)
     local = not keys and is_loopback(settings.address.host)
-    gate = Gate(
+    admission = AdmissionMiddleware(
         routes.app(),
         keys,
         limits,
         hosts=LOCAL | {settings.address.host} if local else None,
         refused=routes.metrics.refuse,
     )
-    app: ASGIApp = gate
+    app: ASGIApp = admission
     if settings.origins:
         app = CORSMiddleware(
-            gate,
+            admission,
             allow_origins=settings.origins,
             allow_methods=("GET", "POST"),
             allow_headers=("*",),  # clients of OpenAI's have many
@@ -125,7 +125,7 @@ def make_server(
 
     def reload(reread: Callable[[], Keys]) -> Keys:
         found = reread()
-        gate.rekey(found)
+        admission.rekey(found)
         routes.rekey(found)
         routes.driver.limits = _shared(settings.limits, found, llm)
         if len(found.tenants) > max(len(keys.tenants), 1):

@@ -13,7 +13,7 @@ from foresay.engine.request import FinishReason
 from foresay.errors import ForesayError
 from foresay.sampling.logprobs import TokenLogprob
 
-__all__ = ["Piece", "Stream", "merged", "split"]
+__all__ = ["AnswerStream", "Piece", "merged", "split"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Piece:
     error: ForesayError | None = None
 
 
-class Stream:
+class AnswerStream:
     """The pieces of a client's answers, in order. It lives in the event loop.
 
     answers  how many there will be

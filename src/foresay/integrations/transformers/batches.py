@@ -17,7 +17,7 @@ from foresay.drafter import Drafter
 from foresay.engine.request import Request
 from foresay.engine.text import AnswerText
 from foresay.errors import InputError
-from foresay.integrations.transformers.asked import (
+from foresay.integrations.transformers.arguments import (
     check_call,
     check_config,
     check_processors,

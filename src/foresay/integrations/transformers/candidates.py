@@ -18,7 +18,7 @@ from foresay.arrays import Int32s
 from foresay.drafter import Drafter
 from foresay.drafters.suffix import SuffixDrafter
 from foresay.errors import InputError
-from foresay.integrations.transformers.asked import check_call, given_the_tokenizer
+from foresay.integrations.transformers.arguments import check_call, given_the_tokenizer
 from foresay.verdict import Verdict
 
 __all__ = ["Chain", "SuffixCandidates", "assisted"]

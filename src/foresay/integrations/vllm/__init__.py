@@ -5,7 +5,7 @@
     FORESAY_VLLM_SUFFIX=1 vllm serve MODEL --speculative-config '{"method": "suffix"}'
 
 Nothing in here imports vLLM: it calls us, with values that are described where they come in. One
-file looks at what it has imported, and mends it where sampled requests need that (`sampled`).
+file looks at what it has imported, and mends it where sampled requests need that (`sampler_patch`).
 """
 
 from foresay.integrations.vllm.arctic import SuffixDecodingCache, SuffixDecodingDraft, register

@@ -20,7 +20,7 @@ from foresay._core import Request
 from foresay.arrays import Int32s
 from foresay.drafters import SuffixDrafter
 from foresay.errors import InputError
-from foresay.integrations.vllm.host import move_in
+from foresay.integrations.vllm.host import set_up
 from foresay.integrations.vllm.meter import log
 from foresay.integrations.vllm.settings import asks_for_suffix, read_settings
 from foresay.verdict import VerdictBatch
@@ -78,7 +78,7 @@ class SuffixDecodingCache:
             corpus=settings.corpus or None,
             verify=True,
         )
-        self._may_draft = move_in("suffix", settings, 1)
+        self._may_draft = set_up("suffix", settings, 1)
         self._active: dict[Hashable, Request] = {}
         self._cached: dict[Hashable, None] = {}  # oldest first
         self._stopped: OrderedDict[Hashable, tuple[int, Int32s]] = OrderedDict()
@@ -160,7 +160,7 @@ class SuffixDecodingCache:
         least `min_token_prob`, and `max_spec_tokens` at most (max_tree_depth if that is None); the
         limits by match length, `max_spec_factor` and `max_spec_offset`, only end drafting if both
         are 0, as there is no single match. In a vLLM that would give sampled requests wrong texts
-        (`sampled`) nothing is ever guessed.
+        (`sampler_patch`) nothing is ever guessed.
 
         Raises: InputError, a ValueError, if the id is not active.
         """

@@ -15,7 +15,7 @@ from foresay.arrays import Int32s
 from foresay.budget.least_chance import LeastChance
 from foresay.drafters import SuffixDrafter
 from foresay.drafters._text import default_threads
-from foresay.integrations.vllm.host import drafts_by_rows, move_in
+from foresay.integrations.vllm.host import drafts_by_rows, set_up
 from foresay.integrations.vllm.meter import Meter, ProposerStats, clock, log
 from foresay.integrations.vllm.rows import Rows, Texts
 from foresay.integrations.vllm.settings import VllmSettings, read_settings
@@ -37,12 +37,12 @@ class SuffixProposer:
     prompt. A request that vanished for a while (preempted, left out, in another micro-batch of a
     pipeline) goes on where it was; after `grace` steps it counts as finished, and its answer may be
     drafted from. Whatever goes wrong in here costs drafts: it is logged once, and all begins anew.
-    In a vLLM that would give sampled requests wrong texts (`sampled`) nothing is ever guessed.
+    In a vLLM that would give sampled requests wrong texts (`sampler_patch`) nothing is ever guessed.
 
     All ranks of a tensor-parallel group are given the same rows and draft the same: nothing depends
     on time there. With one rank, measured times may cut drafts (`foresay.budget.least_chance`).
 
-    Mutates: only through `propose`; inside vLLM, its rejection sampler (`sampled`). Raises:
+    Mutates: only through `propose`; inside vLLM, its rejection sampler (`sampler_patch`). Raises:
     InputError when constructed with a setting (`settings`) that is not valid.
     """
 
@@ -56,7 +56,7 @@ class SuffixProposer:
         self._threads = self.settings.threads or default_threads(2 * self._ranks)
         self._meter = Meter(self.settings)
         self._begin_anew()
-        self._may_draft = move_in("custom_class", self.settings, self._threads)
+        self._may_draft = set_up("custom_class", self.settings, self._threads)
 
     def _begin_anew(self) -> None:
         s = self.settings

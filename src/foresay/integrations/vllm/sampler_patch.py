@@ -31,7 +31,7 @@ from typing import Any
 
 from foresay.integrations.vllm.meter import log
 
-__all__ = ["mend"]
+__all__ = ["patch_sampler"]
 
 _SAMPLER = "vllm.v1.sample.rejection_sampler"
 _NOTHING = -1  # vLLM's sign for no token
@@ -48,7 +48,7 @@ _GIVEN = [  # what rejection_sample is given first; under other names it means s
 ]
 
 
-def mend() -> bool:
+def patch_sampler() -> bool:
     """Make sampled requests exact, if this is a process of vLLM that computes on processors.
 
     Returns whether they are safe: whether drafts leave their law as it is. True outside vLLM.
@@ -60,9 +60,9 @@ def mend() -> bool:
     try:
         if sys.modules["vllm.platforms"].current_platform.is_cpu():
             sampler = sys.modules[_SAMPLER]
-            _mend_expansion(sampler)
-            _mend_steps_without_drafts(sampler)
-            _mend_seeds(sampler)
+            _patch_expansion(sampler)
+            _patch_steps_without_drafts(sampler)
+            _patch_seeds(sampler)
     except Exception as error:
         log.warning(
             "foresay: nothing is drafted: this vLLM's sampler is none that foresay knows, and with "
@@ -74,7 +74,7 @@ def mend() -> bool:
     return True
 
 
-def _mend_expansion(sampler: Any) -> None:
+def _patch_expansion(sampler: Any) -> None:
     if _is_expanded(sampler.expand_batch_to_tokens):
         return
     sampler.expand_batch_to_tokens = _expand
@@ -84,7 +84,7 @@ def _mend_expansion(sampler: Any) -> None:
     )
 
 
-def _mend_steps_without_drafts(sampler: Any) -> None:
+def _patch_steps_without_drafts(sampler: Any) -> None:
     import torch
 
     theirs = sampler.apply_top_k_top_p
@@ -121,7 +121,7 @@ def _expand(
     return x.repeat_interleave(counts, output_size=num_tokens)
 
 
-def _mend_seeds(sampler: Any) -> None:
+def _patch_seeds(sampler: Any) -> None:
     if hasattr(sampler.rejection_sample, "_foresay"):
         return
     for function, names in (

@@ -10,38 +10,38 @@ from time import perf_counter
 from typing import NamedTuple
 
 from foresay.serve.steps import Ended, StepReport
-from foresay.serve.stream import Piece, Stream
+from foresay.serve.stream import AnswerStream, Piece
 
-__all__ = ["Bundle", "News"]
+__all__ = ["StepUpdate", "UpdateBuffer"]
 
 _MANY = 8  # pieces
 _PAUSE = 0.04  # seconds, at which a text still flows
 
 
-class News(NamedTuple):
+class StepUpdate(NamedTuple):
     """What came of a step, or of an end without one."""
 
-    told: list[tuple[Stream, Piece]]
+    told: list[tuple[AnswerStream, Piece]]
     step: StepReport | None
     ended: list[Ended]
     gauges: dict[str, float]
 
 
-class Bundle:
-    """News that wait to be told, in their order."""
+class UpdateBuffer:
+    """StepUpdate that wait to be told, in their order."""
 
     def __init__(self) -> None:
-        self._waiting: list[News] = []
+        self._waiting: list[StepUpdate] = []
         self._told = 0.0
 
-    def add(self, news: News, *, first: bool = False) -> list[News]:
+    def add(self, update: StepUpdate, *, first: bool = False) -> list[StepUpdate]:
         """What is to be told now, this one included: nothing, if it may wait for the next. The
         `first` token of an answer does not wait, nor does its end.
         """
-        self._waiting.append(news)
+        self._waiting.append(update)
         now = perf_counter()
-        many = len(news.told) >= _MANY
-        if many and not (first or news.ended) and now - self._told < _PAUSE:
+        many = len(update.told) >= _MANY
+        if many and not (first or update.ended) and now - self._told < _PAUSE:
             return []
         due, self._waiting, self._told = self._waiting, [], now
         return due

@@ -17,14 +17,14 @@ from foresay.serve.limits import Refused
 
 __all__ = [
     "Chat",
+    "ChatMessage",
     "Completion",
     "Content",
     "Detokenize",
-    "Said",
     "Sampling",
     "StreamOptions",
     "Tokenize",
-    "read",
+    "parse_body",
 ]
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -85,7 +85,7 @@ class Content(msgspec.Struct, frozen=True):
     text: str | None = None
 
 
-class Said(msgspec.Struct, frozen=True):
+class ChatMessage(msgspec.Struct, frozen=True):
     """A message of a conversation."""
 
     role: str
@@ -96,7 +96,7 @@ class Said(msgspec.Struct, frozen=True):
 class Chat(Sampling, kw_only=True, frozen=True):
     """The body of /v1/chat/completions."""
 
-    messages: list[Said]
+    messages: list[ChatMessage]
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
@@ -105,7 +105,7 @@ class Tokenize(msgspec.Struct, frozen=True):
     """The body of /tokenize: a text, or messages."""
 
     prompt: str | None = None
-    messages: list[Said] | None = None
+    messages: list[ChatMessage] | None = None
     model: str | None = None
     add_special_tokens: bool | None = True
     return_token_strs: bool | None = False
@@ -184,7 +184,7 @@ _INSTEAD = {
 }
 
 
-def read(body: bytes, kind: type[T]) -> T:
+def parse_body(body: bytes, kind: type[T]) -> T:
     """A body as a value, with nothing in it that could not be honoured.
 
     Raises: Refused.

@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 
 from foresay import __version__
-from foresay.serve.ask import Chat, Completion, Detokenize, Tokenize
+from foresay.serve.parse import Chat, Completion, Detokenize, Tokenize
 
-__all__ = ["describe"]
+__all__ = ["openapi"]
 
 Schema = dict[str, Any]
 _REFUSALS = (400, 401, 403, 404, 408, 413, 415, 429, 503)
 
 
-def describe() -> dict[str, Any]:
+def openapi() -> dict[str, Any]:
     """The description as plain values."""
     kinds = [kind for _, kind, _, _ in _BODIES.values()]
     refs, schemas = msgspec.json.schema_components(

@@ -19,9 +19,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from foresay.serve.answer import encoded, error_body
 from foresay.serve.keys import OPERATOR, Keys
 from foresay.serve.limits import Limits, Refused
-from foresay.serve.stream import Stream
+from foresay.serve.stream import AnswerStream
 
-__all__ = ["LOCAL", "OPEN", "Gate", "refusal"]
+__all__ = ["LOCAL", "OPEN", "AdmissionMiddleware", "refusal"]
 
 OPEN = ("/health", "/live")
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -51,7 +51,7 @@ def refusal(refused: Refused) -> Response:
     return response
 
 
-class Gate:
+class AdmissionMiddleware:
     """The application behind the door.
 
     app      the routes
@@ -176,8 +176,8 @@ class _Watch:
             self.status, self._lost = _LEFT, self._stream.lost
 
     @property
-    def _stream(self) -> Stream | None:
-        found: Stream | None = self._scope["state"].get("stream")
+    def _stream(self) -> AnswerStream | None:
+        found: AnswerStream | None = self._scope["state"].get("stream")
         return found
 
     def log(self) -> None:

@@ -12,10 +12,10 @@ from foresay.engine.llm import LLM
 from foresay.engine.pages import PAGE
 from foresay.errors import InputError
 from foresay.sampling.params import SamplingParams
-from foresay.serve.ask import Chat, Completion, Said, Sampling
 from foresay.serve.limits import Limits, Refused
+from foresay.serve.parse import Chat, ChatMessage, Completion, Sampling
 
-__all__ = ["ROLES", "Most", "Question", "Reader", "messages_of"]
+__all__ = ["ROLES", "GenerationRequest", "Most", "Validator", "messages_of"]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 """The roles that chat templates have in common."""
@@ -32,7 +32,7 @@ class Most(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class GenerationRequest:
     """What one request asks of the engine, and how it wants to be told.
 
     prompts       token ids, one answer or `params.n` to each
@@ -63,7 +63,7 @@ class Question:
         return self.texts is not None
 
 
-class Reader:
+class Validator:
     """Turns bodies into questions. Tokenizing takes time: call it in a thread of its own."""
 
     def __init__(self, llm: LLM, limits: Limits) -> None:
@@ -78,58 +78,60 @@ class Reader:
         self.roles = (*ROLES, *sorted(set(_COMPARED.findall(template or "")) - set(ROLES)))
         """All that a message may have: the usual ones, and those that the template asks for."""
 
-    def completion(self, ask: Completion) -> Question:
-        """The question of /v1/completions.
+    def completion(self, body: Completion) -> GenerationRequest:
+        """The request of /v1/completions.
 
         Raises: Refused.
         """
-        n = 1 if ask.n is None else ask.n
-        if ask.best_of is not None and ask.best_of != n:
+        n = 1 if body.n is None else body.n
+        if body.best_of is not None and body.best_of != n:
             raise Refused(
                 400,
-                f"best_of is {ask.best_of}; this server gives all answers it writes: leave it out",
+                f"best_of is {body.best_of}; this server gives all answers it writes: leave it out",
                 param="best_of",
             )
-        if ask.logprobs is not None:
-            self._limits.check_most("logprobs", ask.logprobs, self._limits.logprobs)
-        listed = _prompts(ask.prompt)
+        if body.logprobs is not None:
+            self._limits.check_most("logprobs", body.logprobs, self._limits.logprobs)
+        listed = _prompts(body.prompt)
         self._limits.check_most("prompt", len(listed), self._limits.prompts, "prompts")
         prompts = [self._tokens(p) for p in listed]
-        echo = bool(ask.echo)
-        most = _most(ask, 0) or Most("max_tokens by default", _DEFAULT_TOKENS)
+        echo = bool(body.echo)
+        most = _most(body, 0) or Most("max_tokens by default", _DEFAULT_TOKENS)
         unwanted = most.tokens == 0
-        params = self._params(ask, prompts, most._replace(tokens=max(most.tokens, 1)), ask.logprobs)
+        params = self._params(
+            body, prompts, most._replace(tokens=max(most.tokens, 1)), body.logprobs
+        )
         decode = self._llm.tokenizer.decode
-        return Question(
+        return GenerationRequest(
             prompts,
             params,
             chat=False,
             texts=[p if isinstance(p, str) else decode(p) for p in listed] if echo else None,
             unwanted=unwanted,
-            prompt_logprobs=ask.logprobs if echo else None,
-            **_telling(ask),
+            prompt_logprobs=body.logprobs if echo else None,
+            **_telling(body),
         )
 
-    def chat(self, ask: Chat) -> Question:
-        """The question of /v1/chat/completions.
+    def chat(self, body: Chat) -> GenerationRequest:
+        """The request of /v1/chat/completions.
 
         Raises: Refused.
         """
-        self._limits.check_most("messages", len(ask.messages), self._limits.messages, "messages")
-        top = ask.top_logprobs
-        if top and not ask.logprobs:
+        self._limits.check_most("messages", len(body.messages), self._limits.messages, "messages")
+        top = body.top_logprobs
+        if top and not body.logprobs:
             raise Refused(
                 400, f"top_logprobs is {top}; that needs logprobs: true", param="top_logprobs"
             )
         if top is not None:
             _check_least("top_logprobs", top, 0)
             self._limits.check_most("top_logprobs", top, self._limits.logprobs)
-        messages = messages_of(ask.messages, self.developer, self.roles)
+        messages = messages_of(body.messages, self.developer, self.roles)
         prompt = _checked(self._llm.tokenizer.chat, messages, "messages")
-        most = _most(ask, 1) or Most("the room left", max(self.context - len(prompt), 1))
-        logprobs = (top or 0) if ask.logprobs else None
-        params = self._params(ask, [prompt], most, logprobs)
-        return Question([prompt], params, chat=True, **_telling(ask))
+        most = _most(body, 1) or Most("the room left", max(self.context - len(prompt), 1))
+        logprobs = (top or 0) if body.logprobs else None
+        params = self._params(body, [prompt], most, logprobs)
+        return GenerationRequest([prompt], params, chat=True, **_telling(body))
 
     def _tokens(self, prompt: str | list[int]) -> Int32s:
         if isinstance(prompt, str):
@@ -144,15 +146,15 @@ class Reader:
         return tokens
 
     def _params(
-        self, ask: Sampling, prompts: Sequence[Int32s], most: Most, logprobs: int | None
+        self, body: Sampling, prompts: Sequence[Int32s], most: Most, logprobs: int | None
     ) -> SamplingParams:
-        param = "messages" if isinstance(ask, Chat) else "prompt"
+        param = "messages" if isinstance(body, Chat) else "prompt"
         self._check_room(prompts, most, param)
         limits = self._limits
-        n = 1 if ask.n is None else ask.n
+        n = 1 if body.n is None else body.n
         limits.check_most("n", n, limits.n)
-        texts = [ask.stop] if isinstance(ask.stop, str) else ask.stop or []
-        ids = ask.stop_token_ids or []
+        texts = [body.stop] if isinstance(body.stop, str) else body.stop or []
+        ids = body.stop_token_ids or []
         entries = "stop" if texts else "stop_token_ids"
         limits.check_most(entries, len(texts) + len(ids), limits.stops, "entries")
         for text in texts:
@@ -160,26 +162,26 @@ class Reader:
             limits.check_most("stop", size, limits.stop_bytes, "bytes in one of its texts")
         for token in ids:
             _check_least("stop_token_ids", token, 0, MAX_TOKEN)
-        if ask.min_tokens is not None:
-            _check_least("min_tokens", ask.min_tokens, 0, most.tokens, most.name)
-        seed = ask.seed
+        if body.min_tokens is not None:
+            _check_least("min_tokens", body.min_tokens, 0, most.tokens, most.name)
+        seed = body.seed
         if seed is not None and -(1 << 63) <= seed < 0:
             seed += 1 << 64  # OpenAI's seeds have a sign
         values: dict[str, Any] = {
             "n": n,
-            "temperature": ask.temperature,
-            "top_p": ask.top_p,
-            "top_k": 0 if ask.top_k == -1 else ask.top_k,
-            "min_p": ask.min_p,
-            "repetition_penalty": ask.repetition_penalty,
-            "presence_penalty": ask.presence_penalty,
-            "frequency_penalty": ask.frequency_penalty,
-            "ignore_eos": ask.ignore_eos,
-            "min_tokens": ask.min_tokens,
+            "temperature": body.temperature,
+            "top_p": body.top_p,
+            "top_k": 0 if body.top_k == -1 else body.top_k,
+            "min_p": body.min_p,
+            "repetition_penalty": body.repetition_penalty,
+            "presence_penalty": body.presence_penalty,
+            "frequency_penalty": body.frequency_penalty,
+            "ignore_eos": body.ignore_eos,
+            "min_tokens": body.min_tokens,
             "seed": seed,
             "stop": (*texts, *ids),
             "logprobs": logprobs,
-            "logit_bias": self._bias(ask.logit_bias),
+            "logit_bias": self._bias(body.logit_bias),
         }
         return _sampling(most, {name: v for name, v in values.items() if v is not None})
 
@@ -247,14 +249,14 @@ def _check_least(
         )
 
 
-def _most(ask: Sampling, least: int) -> Most | None:
+def _most(body: Sampling, least: int) -> Most | None:
     """The most tokens that the answer may have. Of both names' numbers the smaller: it keeps to
     both.
     """
     given = [
         Most(name, value)
         for name in ("max_tokens", "max_completion_tokens")
-        if (value := getattr(ask, name)) is not None
+        if (value := getattr(body, name)) is not None
     ]
     for most in given:
         _check_least(most.name, most.tokens, least)
@@ -274,7 +276,7 @@ def _sampling(most: Most, values: dict[str, Any]) -> SamplingParams:
 
 
 def messages_of(
-    messages: Sequence[Said], developer: str = "system", roles: Sequence[str] = ROLES
+    messages: Sequence[ChatMessage], developer: str = "system", roles: Sequence[str] = ROLES
 ) -> list[dict[str, str]]:
     """Messages as chat templates take them; `developer` is the role of the developer's, `roles` are
     those that a message may have.
@@ -331,16 +333,16 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]
     return found
 
 
-def _telling(ask: Sampling) -> dict[str, Any]:
+def _telling(body: Sampling) -> dict[str, Any]:
     """How the client wants to be told."""
-    options = ask.stream_options
-    if options is not None and not ask.stream:
+    options = body.stream_options
+    if options is not None and not body.stream:
         raise Refused(400, "stream_options is given without stream: true", param="stream_options")
     return {
-        "stream": bool(ask.stream),
+        "stream": bool(body.stream),
         "usage": bool(options and options.include_usage),
         "usage_always": bool(options and options.continuous_usage_stats),
-        "by_token": ask.stream_granularity == "token",
-        "token_ids": bool(ask.return_token_ids),
-        "details": bool(ask.spec_details),
+        "by_token": body.stream_granularity == "token",
+        "token_ids": bool(body.return_token_ids),
+        "details": bool(body.spec_details),
     }

@@ -9,33 +9,33 @@ from time import perf_counter
 from foresay.drafter import Source
 from foresay.engine.request import PHASES, Request
 from foresay.engine.text import AnswerText
-from foresay.serve.question import Question
 from foresay.serve.steps import Ended, Share
-from foresay.serve.stream import Piece, Stream
+from foresay.serve.stream import AnswerStream, Piece
+from foresay.serve.validate import GenerationRequest
 
-__all__ = ["Job"]
+__all__ = ["RequestState"]
 
 
-class Job:
+class RequestState:
     """A request, who asked it, and what was told of it so far."""
 
     __slots__ = (
         *("_accepted", "_asked", "_began", "_drafted", "_first", "_given", "_last", "_last_at"),
         *("_preempted", "_spell", "_spent", "_steps", "_tokens"),
-        *("index", "question", "request", "stream"),
+        *("generation", "index", "request", "stream"),
     )
 
     def __init__(
         self,
-        stream: Stream,
+        stream: AnswerStream,
         index: int,
-        question: Question,
+        generation: GenerationRequest,
         request: Request,
         decode: Callable[[Sequence[int]], str],
     ) -> None:
         self.stream = stream
         self.index = index
-        self.question = question
+        self.generation = generation
         self.request = request
         self._asked = perf_counter()
         self._began: float | None = None
@@ -47,8 +47,8 @@ class Job:
         self._last = (0, 0)  # guesses and accepted ones of the last step
         self._spent = dict.fromkeys(PHASES, 0.0)
         self._spell: AnswerText | None = None
-        if question.by_token or question.details:
-            params = question.params
+        if generation.by_token or generation.details:
+            params = generation.params
             self._spell = AnswerText(decode, params.stop_texts, params.min_tokens)
             with suppress(Exception):  # of whoever decodes: the engine will meet it, too
                 self._spell.follow(request.prompt.tolist())
@@ -68,7 +68,7 @@ class Job:
         """Add what the request has got since the last call; the seconds since it got tokens before,
         none if these are its first.
 
-        Mutates: the share, the job, what the stream knows to be written.
+        Mutates: the share, the state, what the stream knows to be written.
         """
         stats, now, before = self.request.stats, perf_counter(), self._last_at
         if stats.steps == self._steps:
@@ -77,7 +77,7 @@ class Job:
         if stats.tokens > self._tokens:
             self._first = now if self._first is None else self._first
             self._last_at = now
-            if not self.question.unwanted:
+            if not self.generation.unwanted:
                 self.stream.written += stats.tokens - self._tokens
         self._last = (stats.drafted - self._drafted, stats.accepted - self._accepted)
         share.add(*self._last, stats.tokens - self._tokens)
@@ -88,25 +88,25 @@ class Job:
     def piece(self, seconds: float) -> Piece:
         """What the client has not been told yet, of a step of so many seconds.
 
-        Mutates: the job: it has been told.
+        Mutates: the state: it has been told.
         """
-        request, question = self.request, self.question
+        request, generation = self.request, self.generation
         stats, begin = request.stats, self._given
         ids: list[int] = request.tokens[len(request.prompt) + begin :].tolist()
         end = self._given = begin + len(ids)
         sources = None
-        if question.details:
+        if generation.details:
             known = request.sources[begin:end]
             sources = known + [Source.MODEL] * (len(ids) - len(known))
         noted = request.prompt_logprobs if begin == 0 else None
-        whole = not question.stream
+        whole = not generation.stream
         drafted, accepted = (stats.drafted, stats.accepted) if whole else self._last
         return Piece(
             index=self.index,
             text=request.answer.take(ended=request.finished) if request.answer else "",
             token_ids=ids,
             words=None if self._spell is None else self._spelled(ids),
-            logprobs=None if question.params.logprobs is None else request.logprobs[begin:end],
+            logprobs=None if generation.params.logprobs is None else request.logprobs[begin:end],
             sources=sources,
             prompt_tokens=stats.prompt_tokens,
             shared_tokens=stats.shared_tokens,
@@ -123,7 +123,7 @@ class Job:
 
         Mutates: what the stream knows of its answers' ends.
         """
-        stats, params = self.request.stats, self.question.params
+        stats, params = self.request.stats, self.generation.params
         siblings = self.stream.ends.setdefault(self.index // params.n, [])
         siblings.append(stats.tokens)
 

@@ -29,8 +29,8 @@ __all__ = ["Field", "Trace", "read_texts", "read_traces", "staggered"]
 Field: TypeAlias = Literal["both", "output"]
 """What of a request is its text: prompt and output in one, or the output alone."""
 
-_REQUEST = "it needs id, group, prompt and output"
-_TEXT = "it needs prompt and output, or tokens"
+_REQUEST = "expected id, group, prompt and output"
+_TEXT = "expected prompt and output, or tokens"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +50,7 @@ def read_traces(path: str | Path) -> list[Trace]:
     """
     traces = [_trace(where, record) for where, record in _records(Path(path))]
     if not traces:
-        raise TraceError(f"{path} holds no request; one JSON object per line is needed")
+        raise TraceError(f"{path} holds no request; expected one JSON object per line")
     return traces
 
 
@@ -62,7 +62,7 @@ def read_texts(path: str | Path, field: Field = "both") -> Iterator[Int32s]:
     Raises: InputError for another field; TraceError, while iterating, naming the file and the line.
     """
     if field not in ("both", "output"):
-        raise InputError(f"field is {field!r}; it is 'both' or 'output'")
+        raise InputError(f"field is {field!r}; expected 'both' or 'output'")
     return (_text(where, record, field) for where, record in _records(Path(path)))
 
 
@@ -83,7 +83,7 @@ def _trace(where: str, record: dict[str, Any]) -> Trace:
     prompt = _tokens(where, record, "prompt", _REQUEST)
     output = _tokens(where, record, "output", _REQUEST)
     if not len(prompt):
-        raise TraceError(f"{where}: the prompt is empty; it needs at least 1 token")
+        raise TraceError(f"{where}: the prompt is empty; expected at least 1 token")
     return Trace(name, group, prompt, output)
 
 
@@ -109,7 +109,7 @@ def _value(where: str, record: dict[str, Any], field: str, kind: type, needs: st
         raise TraceError(f"{where} has no {field!r}; {needs}")
     if not isinstance(record[field], kind):
         found = type(record[field]).__name__
-        raise TraceError(f"{where}: {field!r} is a {found}; a {kind.__name__} is needed")
+        raise TraceError(f"{where}: {field!r} is a {found}; expected a {kind.__name__}")
     return record[field]
 
 
@@ -124,7 +124,7 @@ def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         except (ValueError, RecursionError) as error:
             raise TraceError(f"{where} is not JSON: {error}") from error
         if not isinstance(record, dict):
-            raise TraceError(f"{where} is a {type(record).__name__}; a JSON object is needed")
+            raise TraceError(f"{where} is a {type(record).__name__}; expected a JSON object")
         yield where, record
 
 

@@ -105,7 +105,7 @@ def test_another_version_is_warned_of_once_and_by_name(
 ) -> None:
     lines = says(version, monkeypatch, caplog)
     (warning,) = (line for line in lines if "written for" in line)
-    assert warning.startswith(f"foresay: vLLM {version} is none that foresay 0.1.0 is written for")
+    assert warning.startswith(f"foresay: vLLM {version} is not supported by foresay 0.1.0;")
     assert len(lines) == 3 and lines[0].endswith("settings: as by default")
 
 
@@ -147,7 +147,7 @@ def test_a_wrong_setting_ends_nothing_but_a_drafter(
 
 
 def test_settings_made_by_hand_go_by_their_own_names() -> None:
-    with pytest.raises(InputError, match=r"^grace is -1; it is a whole number from 0 to 4096"):
+    with pytest.raises(InputError, match=r"^grace is -1; expected a whole number from 0 to 4096"):
         VllmSettings(grace=-1)
 
 

@@ -107,7 +107,7 @@ def test_a_failing_step_ends_only_what_it_held(
     assert frail.good("/v1/completions", **body)["choices"][0]["text"] == wanted.text
 
 
-def test_an_answer_that_cannot_be_told_ends_alone(
+def test_an_answer_whose_piece_fails_ends_alone(
     frail: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     piece = RequestState.piece
@@ -120,7 +120,7 @@ def test_an_answer_that_cannot_be_told_ends_alone(
     monkeypatch.setattr(RequestState, "piece", broken)
     body = {"prompt": "a", "max_tokens": 9, "n": 2, "ignore_eos": True}
     told = frail.events("/v1/completions", **body)
-    assert sum("the answer cannot be told" in json.dumps(event) for event in told) == 1
+    assert sum("the next piece of the answer failed" in json.dumps(event) for event in told) == 1
     assert "no words" not in json.dumps(told) and "no words" in caplog.text
     ends = [e["choices"][0]["finish_reason"] for e in told if "choices" in e]
     assert ends.count("length") == 1

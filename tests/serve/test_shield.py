@@ -80,5 +80,5 @@ def test_what_does_not_go_together_is_named() -> None:
 
 def test_no_shield_is_silent_for_longer_than_a_stream_may_be() -> None:
     assert Shield(every=15.0).every == 15.0
-    with pytest.raises(InputError, match=r"every is 16\.0; valid are 0 to 15"):
+    with pytest.raises(InputError, match=r"every is 16\.0 \(--every\); expected 0 to 15"):
         Shield(every=16.0)

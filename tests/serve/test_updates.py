@@ -23,13 +23,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def told(count: int) -> StepUpdate:
+def update_of(count: int) -> StepUpdate:
     stream = AnswerStream(1, None, None)
     return StepUpdate([(stream, Piece(0, "a", [1]))] * count, None, [], {})
 
 
 def test_many_pieces_wait_for_a_moment_and_keep_their_order(clock: Clock) -> None:
-    buffer, steps = UpdateBuffer(), [told(20) for _ in range(4)]
+    buffer, steps = UpdateBuffer(), [update_of(20) for _ in range(4)]
     assert buffer.add(steps[0]) == [steps[0]]
     clock.now += 0.02
     assert buffer.add(steps[1]) == []
@@ -40,10 +40,10 @@ def test_many_pieces_wait_for_a_moment_and_keep_their_order(clock: Clock) -> Non
 
 def test_few_pieces_first_tokens_and_ends_do_not_wait(clock: Clock) -> None:
     buffer = UpdateBuffer()
-    assert len(buffer.add(told(20))) == 1
-    assert len(buffer.add(told(2))) == 1
-    assert buffer.add(told(20)) == []
-    assert len(buffer.add(told(20), first=True)) == 2
-    assert buffer.add(told(20)) == []
-    ended = told(20)._replace(ended=[None])  # type: ignore[list-item]
+    assert len(buffer.add(update_of(20))) == 1
+    assert len(buffer.add(update_of(2))) == 1
+    assert buffer.add(update_of(20)) == []
+    assert len(buffer.add(update_of(20), first=True)) == 2
+    assert buffer.add(update_of(20)) == []
+    ended = update_of(20)._replace(ended=[None])  # type: ignore[list-item]
     assert len(buffer.add(ended)) == 2

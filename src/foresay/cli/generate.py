@@ -144,16 +144,16 @@ def _prompts(arguments: list[str], file: Path | None) -> list[str]:
     if not arguments and file is None:
         if sys.stdin is None or sys.stdin.isatty():
             raise InputError(
-                "there is no prompt; give one as an argument, with --file, or through a pipe"
+                "there is no prompt; expected one as an argument, with --file, or through a pipe"
             )
         arguments = ["-"]
     texts = [_stdin().removesuffix("\n") if text == "-" else text for text in arguments]
     for number, text in enumerate(texts, start=1):
         if any("\ud800" <= character <= "\udfff" for character in text):
-            raise InputError(f"prompt {number} is not UTF-8; UTF-8 is needed")
+            raise InputError(f"prompt {number} is not UTF-8; expected UTF-8")
         if not text.strip():
             where = "what was piped in" if arguments[number - 1] == "-" else f"prompt {number}"
-            raise InputError(f"{where} is empty; a text to answer to is needed")
+            raise InputError(f"{where} is empty; expected a text")
     if file is not None:
         texts += _lines(file)
     return texts
@@ -161,7 +161,7 @@ def _prompts(arguments: list[str], file: Path | None) -> list[str]:
 
 def _stdin() -> str:
     if sys.stdin is None:
-        raise InputError("nothing is piped in; give a prompt as an argument, or with --file")
+        raise InputError("nothing is piped in; expected a prompt as an argument, or with --file")
     return _text(sys.stdin.buffer.read(), "what was piped in")
 
 
@@ -173,18 +173,20 @@ def _lines(file: Path) -> list[str]:
     lines = [(at, line.rstrip("\r")) for at, line in enumerate(text.split("\n"), start=1)]
     lines = [(at, line) for at, line in lines if line.strip()]
     if not lines:
-        raise InputError(f"{name} holds no prompt; one per line is needed")
+        raise InputError(f"{name} holds no prompt; expected one per line")
     if _object(lines[0][1]) is None:
         if lines[0][1].lstrip().startswith("{") or file.suffix in (".json", ".jsonl"):
-            raise InputError(f"line {lines[0][0]} of {name} is no JSON object on one line")
+            raise InputError(
+                f"line {lines[0][0]} of {name} is not JSON; expected an object on one line"
+            )
         return [line for _, line in lines]
     prompts = []
     for at, line in lines:
         prompt = (_object(line) or {}).get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
             raise InputError(
-                f'line {at} of {name} is no JSON object with a text as "prompt"; all lines of a '
-                "file are, or none"
+                f'line {at} of {name} is wrong; expected a JSON object with a text as "prompt", as '
+                "the first line is one"
             )
         prompts.append(prompt)
     return prompts
@@ -202,7 +204,7 @@ def _text(data: bytes, name: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{name} is not UTF-8 at byte {error.start}; UTF-8 is needed") from error
+        raise InputError(f"{name} is not UTF-8 at byte {error.start}; expected UTF-8") from error
 
 
 def _stream(llm: LLM, text: str, params: SamplingParams, chat: bool) -> bool:

@@ -107,7 +107,7 @@ def lossless(
     statistically.
     """
     if verify is not None and servers is not None:
-        raise InputError("--verify and --servers are two different proofs; give one of them")
+        raise InputError("--verify and --servers are both given; expected one of them")
     chosen = "--servers" if servers is not None else "--verify" if verify is not None else ""
     _refuse_others(context, chosen)
     _require(*(["scipy"] if chosen else ["torch", "scipy"]))
@@ -199,14 +199,14 @@ def _compare(
     )
 
     if max_tokens < 1:
-        raise InputError(f"--max-tokens {max_tokens} is not valid; at least 1 is")
+        raise InputError(f"--max-tokens is {max_tokens}; expected at least 1")
     if samples != 0 and samples < _FEWEST_SAMPLES:
         raise InputError(
-            f"--samples {samples} is not valid; 0 (only greedy answers) is, or at least "
+            f"--samples is {samples}; expected 0 (only greedy answers), or at least "
             f"{_FEWEST_SAMPLES}"
         )
     if not 0 <= tie < math.inf:
-        raise InputError(f"--tie {tie} is not valid; a margin in nats is, finite and at least 0")
+        raise InputError(f"--tie is {tie}; expected a margin in nats, finite and at least 0")
     texts = list(PROMPTS) if prompts is None else _read(prompts)
     a, b = two_servers(urls, model, api_key)
     with progress("greedy answers", 2 * len(texts)) as advance:
@@ -223,12 +223,12 @@ def _read(prompts: Path) -> list[str]:
         lines = prompts.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise InputError(
-            f"'{prompts}' is not UTF-8 at byte {error.start}; UTF-8 with one prompt per line is "
-            "needed"
+            f"'{prompts}' is not UTF-8 at byte {error.start}; expected UTF-8 with one prompt per "
+            "line"
         ) from error
     texts = [line for line in lines if line.strip()]
     if not texts:
-        raise InputError(f"'{prompts}' holds no prompt; one per line is needed")
+        raise InputError(f"'{prompts}' holds no prompt; expected one per line")
     return texts
 
 

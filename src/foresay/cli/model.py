@@ -72,7 +72,7 @@ def check_names(drafter: str, policy: str) -> None:
     from foresay.errors import InputError
 
     if drafter not in (*NAMES, "none"):
-        raise InputError(f"there is no drafter {drafter!r}; choose from {', '.join(NAMES)}, none")
+        raise InputError(f"drafter is {drafter!r}; expected one of {', '.join(NAMES)}, none")
     make_policy(policy)
 
 

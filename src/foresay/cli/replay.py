@@ -79,9 +79,11 @@ def replay(
 
     for out in (curve, plot):  # before the work, not after it
         if out is not None and out.exists() and out.samefile(file):
-            raise InputError(f"'{out}' is the trace itself; choose another file to write to")
+            raise InputError(f"'{out}' is the trace itself; expected another file to write to")
         if out is not None and not out.parent.is_dir():
-            raise InputError(f"'{out.parent}' is not a folder; choose another file to write to")
+            raise InputError(
+                f"'{out.parent}' is not a folder; expected a file in an existing folder"
+            )
     traces = read_traces(file)
     guesser = make_drafter(
         drafter,

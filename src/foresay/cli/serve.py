@@ -166,11 +166,11 @@ def serve(
     )
     shield = Shield(bucket=pad, every=every, tokens=coalesce, hide=hide)
     if (ssl_certfile is None) != (ssl_keyfile is None):
-        raise InputError("TLS needs both --ssl-certfile and --ssl-keyfile")
+        raise InputError("one of --ssl-certfile and --ssl-keyfile is given; expected both")
     if not (who or insecure or is_loopback(host)):
         raise InputError(
-            f"--host {host} can be reached from other machines and there are no keys; give "
-            "--api-key or --keys, or --insecure if everybody may ask"
+            f"--host {host} can be reached from other machines and there are no keys; expected "
+            "--api-key or --keys, or --insecure to serve without keys"
         )
     for origin in cors_origin or []:
         check_origin(origin)

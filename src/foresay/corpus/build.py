@@ -60,7 +60,7 @@ def build(
     out = as_path(out, "out")
     for path in paths:
         if os.path.exists(out) and os.path.exists(path) and os.path.samefile(path, out):
-            raise InputError(f"'{out}' is one of the files to read; choose another output")
+            raise InputError(f"'{out}' is one of the files to read; expected another output")
     build_from(
         Documents(paths, field),
         out,
@@ -106,9 +106,9 @@ def build_from(
     check_callable(progress, "progress")
     given: object = documents
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
-        raise InputError(f"documents are {documents!r}; lists or arrays of token ids are needed")
+        raise InputError(f"documents are {documents!r}; expected lists or arrays of token ids")
     if os.path.exists(out) and not os.path.isfile(out):
-        raise InputError(f"'{out}' exists and is not a regular file; choose another output")
+        raise InputError(f"'{out}' exists and is not a regular file; expected another output")
     if os.path.islink(out):
         out = os.path.realpath(out)  # so that the link stays
     total = None
@@ -121,7 +121,7 @@ def build_from(
         ("threads", threads, 1024),
     ):
         if type(value) is not int or not 1 <= value <= most:
-            raise InputError(f"{name} is {value!r}; it is from 1 to {most}")
+            raise InputError(f"{name} is {value!r}; expected 1 to {most}")
     builder = FrozenBuilder(
         out,
         vocabulary=vocabulary,

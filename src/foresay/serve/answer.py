@@ -1,4 +1,4 @@
-"""OpenAI's shapes of what clients get: whole answers, chunks of streams, usage, errors."""
+"""OpenAI's shapes: whole answers, chunks of streams, usage, errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def event(value: object) -> bytes:
 
 
 def error_body(refused: Refused) -> dict[str, Any]:
-    """What a client reads that was refused."""
+    """The body of an error."""
     said = str(refused).encode("utf-8", "backslashreplace").decode()
     return {
         "error": {
@@ -50,7 +50,7 @@ def error_body(refused: Refused) -> dict[str, Any]:
 
 
 def as_refused(piece: Piece) -> Refused:
-    """Why an answer has neither been written to its end nor stopped."""
+    """The error of an answer that failed or was cancelled."""
     error: ForesayError | None = piece.error
     if isinstance(error, Refused):
         return error
@@ -62,9 +62,9 @@ def as_refused(piece: Piece) -> Refused:
 
 
 class Shape:
-    """The shapes of the answers to one generation.
+    """The shapes of the answers to one generation request.
 
-    Mutates: it counts what it was given.
+    Mutates: it counts tokens.
     """
 
     def __init__(self, generation: GenerationRequest, words: Words, model: str) -> None:
@@ -81,7 +81,7 @@ class Shape:
         }
         self._tokens = [0] * generation.answers
         self._shared = [0] * generation.answers
-        self._read: dict[int, AnswerText] = {}  # answers, as far as their tokens were listed
+        self._read: dict[int, AnswerText] = {}  # answers, up to the tokens that were listed
         self._begun = [False] * generation.answers
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Shape:
         return body
 
     def events(self, piece: Piece) -> bytes:
-        """The events of a stream that tell a piece."""
+        """A piece as server-sent events."""
         generation = self._generation
         if piece.finish_reason in ("cancelled", "error"):
             return event(error_body(as_refused(piece)))
@@ -120,7 +120,7 @@ class Shape:
         return told
 
     def tail(self) -> bytes:
-        """What ends a stream."""
+        """The last events of a stream."""
         if not self._generation.usage:
             return DONE
         return event({**self._head, "choices": [], "usage": self._usage()}) + DONE
@@ -159,7 +159,7 @@ class Shape:
             "prompt_tokens": prompts,
             "completion_tokens": answers,
             "total_tokens": prompts + answers,
-            # Of each prompt once, however many answers it has.
+            # Each prompt counts once, for any number of answers.
             "prompt_tokens_details": {"cached_tokens": sum(self._shared[:: generation.params.n])},
         }
 
@@ -189,7 +189,7 @@ class Shape:
         }
 
     def _top(self, found: TokenLogprob) -> dict[str, float]:
-        """The likeliest by their texts, and the token itself; of equal texts the likelier."""
+        """The likeliest tokens by text, and the token itself; the likelier one of equal texts."""
         top: dict[str, float] = {}
         for token, value in (*found.top.items(), (found.token, found.logprob)):
             top.setdefault(self._words.of(token), _finite(value))
@@ -224,8 +224,8 @@ def _details(piece: Piece) -> dict[str, Any]:
 
 
 def _places(text: AnswerText, tokens: Sequence[int]) -> list[int]:
-    """Where each token begins in a text that they go on. It is no sum of their lengths: a special
-    token is not in the text, and one character may have several tokens.
+    """Where each token begins in the text that they continue. This is not a sum of their lengths:
+    special tokens are not in the text, and one character may have several tokens.
     """
     places = []
     for token in tokens:

@@ -1,8 +1,8 @@
-"""The one thread that drives the engine, and its two ends: questions in, pieces of answers out.
+"""The one thread that drives the engine: generation requests in, pieces of answers out.
 
-The event loop posts what is to be done; the thread does it between two steps. Nothing else touches
-the engine; only its drafter, which has a lock, is asked from elsewhere what it holds. Who asks is
-counted in the event loop, before anything is posted, so that what waits is bounded.
+The event loop posts functions; the thread calls them between two steps. Nothing else touches the
+engine; only its drafter, which has a lock, is asked from other threads for its memory. Answers are
+counted in the event loop, before anything is posted, so that the queue is bounded.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Driver:
     """The engine in a thread of its own.
 
     llm      its engine belongs to the driver from `start` on
-    drafter  the engine's, for what it holds
-    limits   how much may be under way; others hold from the next generation on
-    seen     told in the event loop of every step, and of answers that have ended
+    drafter  the engine's, for its memory
+    limits   how much may be under way; may be replaced, for later requests
+    seen     called in the event loop with every step, and with answers that have ended
 
     Raises: nothing when constructed.
     """
@@ -74,27 +74,27 @@ class Driver:
 
     @property
     def alive(self) -> bool:
-        """Whether the engine answers."""
+        """Whether the engine's thread runs."""
         return self._thread.is_alive() and not self._stopped
 
     @property
     def under_way(self) -> int:
-        """Answers that were asked for and have not ended."""
+        """Answers that were requested and have not ended."""
         return sum(self._under_way.values())
 
     @property
     def waited(self) -> float:
-        """Seconds that the answers under way have seen no step; 0 where there are none."""
+        """Seconds without a step while answers are under way; 0 if there are none."""
         return perf_counter() - self._moved if self._under_way else 0.0
 
     @property
     def gauges(self) -> dict[str, float]:
-        """What was so after the last step, and what is so now: nobody waits for the engine."""
+        """Values after the last step, and current ones: this does not wait for the engine."""
         now = {"under_way": float(self.under_way), "seconds_since_step": self.waited}
         return {**self._gauges, **now}
 
     def start(self) -> None:
-        """Begin to drive, for the event loop that runs now.
+        """Start the thread, for the event loop that runs now.
 
         Raises: RuntimeError outside a loop.
         """
@@ -102,9 +102,9 @@ class Driver:
         self._thread.start()
 
     async def submit(self, generation: GenerationRequest, tenant: str | None) -> AnswerStream:
-        """Ask; the stream on which the answers will come.
+        """Add a generation request. Returns the stream of its answers.
 
-        Raises: Refused if there is no room, or for what the engine does not take.
+        Raises: Refused if there is no room, or if the engine refuses it.
         """
         self.admit(generation.answers, tenant)
         most = self.limits.stream_pieces * generation.answers if generation.stream else None
@@ -135,7 +135,7 @@ class Driver:
             self.cancel(stream)
 
     async def call(self, function: Callable[[Engine], T]) -> T:
-        """What a function of the engine says, between two steps.
+        """What a function of the engine returns; it is called between two steps.
 
         Valid until: the next step. Raises: what the function raises; Refused if the engine has
         stopped.
@@ -160,7 +160,7 @@ class Driver:
         return await answer
 
     async def drained(self) -> None:
-        """Wait until nothing is under way; nothing new is taken from now on."""
+        """Wait until nothing is under way; new requests are refused from now on."""
         self.draining = True
         await self._idle.wait()
 
@@ -172,7 +172,7 @@ class Driver:
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
     def admit(self, answers: int, tenant: str | None) -> None:
-        """Refuse so many more answers if there is no room for them.
+        """Check that so many more answers can be admitted.
 
         Raises: Refused.
         """
@@ -187,7 +187,7 @@ class Driver:
 
     def _count(self, tenant: str | None, answers: int) -> None:
         if not self._under_way:
-            self._moved = perf_counter()  # nobody waited before
+            self._moved = perf_counter()  # nothing waited before
         self._under_way[tenant] = self._under_way.get(tenant, 0) + answers
         if not self._under_way[tenant]:
             del self._under_way[tenant]
@@ -197,15 +197,15 @@ class Driver:
             self._idle.set()
 
     def _forget(self, stream: AnswerStream) -> None:
-        """A stream that was never begun does not count."""
+        """Stop counting a stream that was never started."""
         if stream in self._streams:
             self._streams.discard(stream)
             self._count(stream.tenant, -stream.answers)
 
     def _deliver(self, updates: list[StepUpdate]) -> None:
-        for told, step, ended, gauges in updates:
+        for pieces, step, ended, gauges in updates:
             self._gauges, self._moved = gauges, perf_counter()
-            for stream, piece in told:
+            for stream, piece in pieces:
                 stream.put(piece)
                 if piece.finish_reason is not None and stream in self._streams:
                     self._count(stream.tenant, -1)
@@ -217,21 +217,21 @@ class Driver:
 
     def _run(self) -> None:
         while not self._stopped:
-            # Without anything to do it waits here; otherwise it takes what has come and steps.
+            # Without running requests it waits here; else it takes what was posted and steps.
             if not self._engine.busy:
                 self._guarded(self._inbox.get())
             while not self._inbox.empty():
                 self._guarded(self._inbox.get())
             if self._engine.busy and not self._stopped:
                 self._guarded(self._step)
-        while not self._inbox.empty():  # whoever still asks is told that it is over
+        while not self._inbox.empty():  # what was posted since gets an error
             self._guarded(self._inbox.get())
 
     def _guarded(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except Exception:  # the thread must go on: everybody's answers depend on it
-            _log.exception("the engine's thread could not do what it was told")
+        except Exception:  # the thread must go on: all answers depend on it
+            _log.exception("a function posted to the engine's thread failed")
 
     def _halt(self) -> None:
         self._end(list(self._states.values()), "cancelled")
@@ -239,11 +239,11 @@ class Driver:
 
     def _post(self, call: Callable[..., None], *values: Any) -> None:
         if self._loop is not None:
-            with suppress(RuntimeError):  # the loop has closed: nobody listens any more
+            with suppress(RuntimeError):  # the loop has closed
                 self._loop.call_soon_threadsafe(call, *values)
 
     def _add(self, engine: Engine, generation: GenerationRequest, stream: AnswerStream) -> None:
-        """All of a generation's requests, or none."""
+        """Add all requests of a generation request, or none."""
         params, tokenizer = generation.params, self._llm.tokenizer
         seed = new_seed() if params.seed is None else params.seed
         requests: list[Request] = []
@@ -268,7 +268,7 @@ class Driver:
             engine.cancel(*requests)
             for request in requests:
                 self._states.pop(request, None)
-            # Posted here, because whoever asked may have gone meanwhile.
+            # Posted here, because the client may have left meanwhile.
             self._post(self._forget, stream)
             raise
 
@@ -281,14 +281,14 @@ class Driver:
         try:
             changed = self._engine.step()
         except Exception:
-            _log.exception("a step failed, and so do the answers that took part in it")
-            # Not the exception itself: it may hold what belongs to another of them.
-            failure = ForesayError("the model failed at a step; the server's log says how")
+            _log.exception("a step failed; the answers that took part in it end with an error")
+            # Not the exception itself: it may hold data of another tenant.
+            failure = ForesayError("a step of the model failed; see the server's log")
             self._end(self._victims(), "error", failure)
             return
         seconds = perf_counter() - start
         step = self._accounted(changed, start)
-        told: list[tuple[AnswerStream, Piece]] = []
+        pieces: list[tuple[AnswerStream, Piece]] = []
         ended: list[Ended] = []
         first = any(request.stats.steps == 1 for request in changed)
         for request in changed:
@@ -296,35 +296,36 @@ class Driver:
             if state is None:
                 continue
             if request.finished or state.generation.stream:
-                told.append((state.stream, self._told(state, seconds)))
+                pieces.append((state.stream, self._piece(state, seconds)))
             if request.finished:
-                ended.append(self._left(state))
-        self._tell(told, step, ended, first=first)
+                ended.append(self._ended(state))
+        self._send(pieces, step, ended, first=first)
 
-    def _tell(
+    def _send(
         self,
-        told: list[tuple[AnswerStream, Piece]],
+        pieces: list[tuple[AnswerStream, Piece]],
         step: StepReport | None,
         ended: list[Ended],
         *,
         first: bool = False,
     ) -> None:
-        update = StepUpdate(told, step, ended, measured(self._engine, self._drafter))
+        update = StepUpdate(pieces, step, ended, measured(self._engine, self._drafter))
         if due := self._buffer.add(update, first=first):
             self._post(self._deliver, due)
 
-    def _told(self, state: RequestState, seconds: float) -> Piece:
-        """What there is to tell; an answer of which nothing can be told has failed."""
+    def _piece(self, state: RequestState, seconds: float) -> Piece:
+        """The next piece of an answer; if it cannot be made, the answer has failed."""
         try:
             return state.piece(seconds)
         except Exception:
-            _log.exception("an answer cannot be told, and ends")
+            _log.exception("the next piece of an answer failed, and the answer ends")
             self._engine.cancel(state.request)
-            failure = ForesayError("the answer cannot be told; the server's log says why")
+            failure = ForesayError("the next piece of the answer failed; see the server's log")
             return Piece(state.index, "", [], finish_reason="error", error=failure)
 
     def _victims(self) -> list[RequestState]:
-        """Whose step it was; if nobody's, whoever would have been next: not for ever the same."""
+        """The requests of a failed step. If none ran, the first that waits: or the step would
+        fail for ever."""
         scheduler = self._engine.scheduler
         requests = list(scheduler.running) or list(scheduler.waiting)[:1]
         return [self._states[request] for request in requests if request in self._states]
@@ -332,25 +333,25 @@ class Driver:
     def _end(
         self, states: list[RequestState], reason: FinishReason, error: ForesayError | None = None
     ) -> None:
-        """End answers that the engine has not ended itself."""
-        told: list[tuple[AnswerStream, Piece]] = []
+        """End answers that the engine has not ended."""
+        pieces: list[tuple[AnswerStream, Piece]] = []
         ended: list[Ended] = []
         for state in states:
             self._engine.cancel(state.request)
-            told.append(
+            pieces.append(
                 (state.stream, Piece(state.index, "", [], finish_reason=reason, error=error))
             )
-            ended.append(self._left(state))
-        if told:
-            self._tell(told, None, ended)
+            ended.append(self._ended(state))
+        if pieces:
+            self._send(pieces, None, ended)
 
-    def _left(self, state: RequestState) -> Ended:
+    def _ended(self, state: RequestState) -> Ended:
         """Forget an answer that has ended."""
         del self._states[state.request]
         return state.ended()
 
     def _accounted(self, changed: list[Request], start: float) -> StepReport:
-        """What the step did, from what the requests have more than before."""
+        """What the step did: the change of the requests' statistics."""
         preemptions, spent = 0, dict[str | None, dict[str, float]]()
         for request in {*self._engine.scheduler.running, *changed}:
             if request in self._states:
@@ -368,7 +369,7 @@ class Driver:
 
 def _resolve(answer: asyncio.Future[T], value: T, failure: BaseException | None) -> None:
     if answer.done():
-        return  # whoever asked has gone
+        return  # the caller was cancelled
     if failure is not None:
         answer.set_exception(failure)
     else:

@@ -1,4 +1,4 @@
-"""One answer on its way, as the engine's thread knows it."""
+"""The state of one running request, owned by the engine's thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["RequestState"]
 
 
 class RequestState:
-    """A request, who asked it, and what was told of it so far."""
+    """A request of the engine, its stream, and how much of its answer was sent."""
 
     __slots__ = (
         *("_accepted", "_asked", "_began", "_drafted", "_first", "_given", "_last", "_last_at"),
@@ -41,21 +41,21 @@ class RequestState:
         self._began: float | None = None
         self._first: float | None = None
         self._last_at: float | None = None
-        self._preempted = 0  # times that were counted
-        self._given = 0  # tokens that the client was told
+        self._preempted = 0  # preemptions that were counted
+        self._given = 0  # tokens that were sent to the client
         self._steps = self._drafted = self._accepted = self._tokens = 0  # that were counted
-        self._last = (0, 0)  # guesses and accepted ones of the last step
+        self._last = (0, 0)  # drafted and accepted tokens of the last step
         self._spent = dict.fromkeys(PHASES, 0.0)
         self._spell: AnswerText | None = None
         if generation.by_token or generation.details:
             params = generation.params
             self._spell = AnswerText(decode, params.stop_texts, params.min_tokens)
-            with suppress(Exception):  # of whoever decodes: the engine will meet it, too
+            with suppress(Exception):  # of the tokenizer: the engine will meet it, too
                 self._spell.follow(request.prompt.tolist())
 
     def account(self, seconds: dict[str, float], start: float) -> int:
-        """Add to `seconds` what the request has spent since the last call, in a step that began at
-        `start`; how many times it was preempted since.
+        """Add to `seconds` the time of the request since the last call, in a step that began at
+        `start`. Returns how many times it was preempted since.
         """
         if self._began is None:
             self._began = start
@@ -65,14 +65,14 @@ class RequestState:
         return self._preemptions()
 
     def count(self, share: Share) -> list[float]:
-        """Add what the request has got since the last call; the seconds since it got tokens before,
-        none if these are its first.
+        """Add what the request got since the last call. Returns the seconds since its previous
+        tokens; an empty list if these are its first.
 
-        Mutates: the share, the state, what the stream knows to be written.
+        Mutates: the share, the state, the stream's number of decoded tokens.
         """
         stats, now, before = self.request.stats, perf_counter(), self._last_at
         if stats.steps == self._steps:
-            return []  # refused before a pass of the model
+            return []  # it failed before a forward pass
         self._steps = stats.steps
         if stats.tokens > self._tokens:
             self._first = now if self._first is None else self._first
@@ -86,9 +86,9 @@ class RequestState:
         return [] if before is None or self._last_at != now else [now - before]
 
     def piece(self, seconds: float) -> Piece:
-        """What the client has not been told yet, of a step of so many seconds.
+        """What was not sent to the client yet, after a step of so many seconds.
 
-        Mutates: the state: it has been told.
+        Mutates: the state: the piece counts as sent.
         """
         request, generation = self.request, self.generation
         stats, begin = request.stats, self._given
@@ -119,9 +119,9 @@ class RequestState:
         )
 
     def ended(self) -> Ended:
-        """What is to be known of the answer when it has ended. To be called once.
+        """The statistics of an answer that has ended. To be called once.
 
-        Mutates: what the stream knows of its answers' ends.
+        Mutates: the stream's list of ended answers.
         """
         stats, params = self.request.stats, self.generation.params
         siblings = self.stream.ends.setdefault(self.index // params.n, [])
@@ -147,7 +147,7 @@ class RequestState:
         )
 
     def _preemptions(self) -> int:
-        """Those that were not counted yet."""
+        """Preemptions that were not counted yet."""
         before, self._preempted = self._preempted, self.request.stats.preemptions
         return self._preempted - before
 
@@ -156,7 +156,7 @@ class RequestState:
         assert self._spell is not None
         words = []
         for token in ids:
-            with suppress(Exception):  # then the engine has ended the answer for it
+            with suppress(Exception):  # the engine ends the answer for this error
                 if token not in self.request.stops:
                     self._spell.add(token)
             words.append(self._spell.take())

@@ -1,7 +1,7 @@
-"""What the engine's thread tells the event loop, and when.
+"""What the engine's thread sends to the event loop, and when.
 
-Each time the event loop wakes it takes a processor from the engine's own threads, all of which then
-wait. So where many streams are told of each step, steps are told of a few at a time.
+Each time the event loop wakes, it takes a processor from the engine's own threads, and all of them
+wait. So with many streams, the updates of several steps are sent together.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from foresay.serve.stream import AnswerStream, Piece
 __all__ = ["StepUpdate", "UpdateBuffer"]
 
 _MANY = 8  # pieces
-_PAUSE = 0.04  # seconds, at which a text still flows
+_PAUSE = 0.04  # seconds: short enough for smooth streaming
 
 
 class StepUpdate(NamedTuple):
-    """What came of a step, or of an end without one."""
+    """The result of one step; or of answers that ended without a step."""
 
-    told: list[tuple[AnswerStream, Piece]]
+    pieces: list[tuple[AnswerStream, Piece]]
     step: StepReport | None
     ended: list[Ended]
     gauges: dict[str, float]
 
 
 class UpdateBuffer:
-    """StepUpdate that wait to be told, in their order."""
+    """Updates that wait to be sent, in their order."""
 
     def __init__(self) -> None:
         self._waiting: list[StepUpdate] = []
-        self._told = 0.0
+        self._sent = 0.0
 
     def add(self, update: StepUpdate, *, first: bool = False) -> list[StepUpdate]:
-        """What is to be told now, this one included: nothing, if it may wait for the next. The
-        `first` token of an answer does not wait, nor does its end.
+        """Returns the updates to send now, this one included; none if it may wait for the next.
+        The `first` token of an answer does not wait, nor does its end.
         """
         self._waiting.append(update)
         now = perf_counter()
-        many = len(update.told) >= _MANY
-        if many and not (first or update.ended) and now - self._told < _PAUSE:
+        many = len(update.pieces) >= _MANY
+        if many and not (first or update.ended) and now - self._sent < _PAUSE:
             return []
-        due, self._waiting, self._told = self._waiting, [], now
+        due, self._waiting, self._sent = self._waiting, [], now
         return due

@@ -66,7 +66,7 @@ class SuffixDecodingCache:
         settings = read_settings()
         if max_tree_depth < 1:
             raise InputError(
-                f"max_tree_depth is {max_tree_depth!r}; it is a whole number from 1 on"
+                f"max_tree_depth is {max_tree_depth!r}; expected a whole number from 1"
             )
         self.max_tree_depth = max_tree_depth
         self.max_cached_requests = max_cached_requests
@@ -99,7 +99,7 @@ class SuffixDecodingCache:
         Raises: InputError, a ValueError, if the id is active or the prompt is empty.
         """
         if req_id in self._active:
-            raise InputError(f"request {req_id!r} is active; stop it before it is started again")
+            raise InputError(f"request {req_id!r} is active; expected a stopped or a new one")
         prompt = np.array(prompt_token_ids, np.int32)
         text = prompt
         length, earlier = self._stopped.pop(req_id, (0, prompt))
@@ -141,7 +141,7 @@ class SuffixDecodingCache:
         Raises: InputError, a ValueError, for an id that is not cached.
         """
         if req_id not in self._cached:
-            raise InputError(f"request {req_id!r} is not cached; `cached_requests` lists what is")
+            raise InputError(f"request {req_id!r} is not cached; expected one of `cached_requests`")
         del self._cached[req_id]
 
     def speculate(
@@ -179,7 +179,7 @@ class SuffixDecodingCache:
     def _state(self, req_id: Hashable) -> Request:
         state = self._active.get(req_id)
         if state is None:
-            raise InputError(f"request {req_id!r} is not active; start it first")
+            raise InputError(f"request {req_id!r} is not active; expected one that was started")
         return state
 
 

@@ -48,7 +48,7 @@ def _warn_of(version: str) -> None:
     if not _warned and (number is None or not _OLDEST <= number <= _NEWEST):
         _warned = True
         log.warning(
-            "foresay: vLLM %s is none that foresay %s is written for (0.22 to 0.32); compare its "
+            "foresay: vLLM %s is not supported by foresay %s; expected 0.22 to 0.32. Compare its "
             "answers with `foresay lossless --servers`",
             version,
             __version__,

@@ -35,7 +35,7 @@ class SuffixProposer:
 
     Rows are recognised by their text (`rows`). The text of a row when it is first seen is its
     prompt. A request that vanished for a while (preempted, left out, in another micro-batch of a
-    pipeline) goes on where it was; after `grace` steps it counts as finished, and its answer may be
+    pipeline) continues where it was; after `grace` steps it counts as finished, and its answer may be
     drafted from. Whatever goes wrong in here costs drafts: it is logged once, and all begins anew.
     In a vLLM that would give sampled requests wrong texts (`sampler_patch`) nothing is ever guessed.
 

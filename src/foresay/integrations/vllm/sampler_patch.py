@@ -53,7 +53,7 @@ def patch_sampler() -> bool:
 
     Returns whether they are safe: whether drafts leave their law as it is. True outside vLLM.
 
-    Raises: nothing; what cannot be mended is logged.
+    Raises: nothing; what cannot be patched is logged.
     """
     if "vllm" not in sys.modules:
         return True
@@ -65,7 +65,7 @@ def patch_sampler() -> bool:
             _patch_seeds(sampler)
     except Exception as error:
         log.warning(
-            "foresay: nothing is drafted: this vLLM's sampler is none that foresay knows, and with "
+            "foresay: nothing is drafted: this vLLM's sampler is unknown to foresay, and with "
             "drafts, requests with a temperature might get wrong texts (%s: %s)",
             type(error).__name__,
             error,
@@ -95,7 +95,7 @@ def _patch_steps_without_drafts(sampler: Any) -> None:
             theirs(logits, k, p) if len(logits) else logits
         )
         log.warning(
-            "foresay: this vLLM fails with top_k in steps without drafted tokens; it is mended"
+            "foresay: this vLLM fails with top_k in steps without drafted tokens; it is patched"
         )
 
 

@@ -79,10 +79,10 @@ def _refuse_wrong(called: str, value: Any, item: Field[Any]) -> None:
         number = type(value) is int or (kind is float and type(value) is float)
         if not number or not least <= value <= most:
             word = "whole number" if kind is int else "number"
-            raise InputError(f"{called} is {value!r}; it is a {word} from {least} to {most}")
+            raise InputError(f"{called} is {value!r}; expected a {word} from {least} to {most}")
     elif type(value) is not kind:
         word = "true or false" if kind is bool else "a string"
-        raise InputError(f"{called} is {value!r}; it is {word}")
+        raise InputError(f"{called} is {value!r}; expected {word}")
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> VllmSettings:
@@ -97,7 +97,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> VllmSettings:
     for name, value in values.items():
         if name not in known:
             raise InputError(
-                f'the object "vllm" in {given[CONFIG]} has {name!r}; it may have {", ".join(known)}'
+                f'the object "vllm" in {given[CONFIG]} has {name!r}; expected {", ".join(known)}'
             )
         _refuse_wrong(f"{name} in {given[CONFIG]}, which {CONFIG} names,", value, known[name])
     for variable, word in given.items():
@@ -106,7 +106,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> VllmSettings:
         name = variable[len(PREFIX) :].lower()
         if name not in known:
             valid = ", ".join(PREFIX + n.upper() for n in known)
-            raise InputError(f"the variable {variable} is set; those that exist are {valid}")
+            raise InputError(f"the variable {variable} is set; expected one of {valid}")
         values[name] = _parsed(variable, word, type(known[name].default))
         _refuse_wrong(variable, values[name], known[name])
     return VllmSettings(**values)
@@ -135,9 +135,7 @@ def _from_file(path: str) -> dict[str, Any]:
         ) from error
     section = content.get("vllm", {}) if isinstance(content, dict) else None
     if not isinstance(section, dict):
-        raise InputError(
-            f'{CONFIG} names {path}; it must hold an object, with an object "vllm" in it'
-        )
+        raise InputError(f'{CONFIG} names {path}; expected a JSON object with an object "vllm"')
     return section
 
 
@@ -146,10 +144,10 @@ def _parsed(variable: str, word: str, kind: type) -> Any:
         return word
     if kind is bool:
         if word.lower() not in _SWITCH:
-            raise InputError(f"{variable} is {word!r}; it is one of {', '.join(_SWITCH)}")
+            raise InputError(f"{variable} is {word!r}; expected one of {', '.join(_SWITCH)}")
         return _SWITCH[word.lower()]
     try:
         return kind(word)
     except ValueError:
         name = "whole number" if kind is int else "number"
-        raise InputError(f"{variable} is {word!r}; it is a {name}") from None
+        raise InputError(f"{variable} is {word!r}; expected a {name}") from None

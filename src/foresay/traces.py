@@ -1,12 +1,12 @@
-"""Trace files: what models really wrote, as token ids.
+"""Trace files: recorded prompts and outputs of models, as token ids.
 
 JSON lines, optionally gzipped, one request per line:
 
     {"id": str, "group": str, "prompt": [int, …], "output": [int, …]}
 
 `group` names the requests that are samples of one prompt (or belong together in another way).
-Other fields are ignored. Who needs the texts alone (a corpus) also reads lines without id and
-group, and lines {"tokens": [int, …]}. This module knows the format and nothing of drafters.
+Other fields are ignored. `read_texts` (for a corpus) also takes lines without id and group, and
+lines {"tokens": [int, …]}. This module knows the format and nothing of drafters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from foresay.errors import InputError, TraceError
 __all__ = ["Field", "Trace", "read_texts", "read_traces", "staggered"]
 
 Field: TypeAlias = Literal["both", "output"]
-"""What of a request is its text: prompt and output in one, or the output alone."""
+"""The text of a request: prompt and output together, or the output alone."""
 
 _REQUEST = "expected id, group, prompt and output"
 _TEXT = "expected prompt and output, or tokens"
@@ -57,7 +57,7 @@ def read_traces(path: str | Path) -> list[Trace]:
 def read_texts(path: str | Path, field: Field = "both") -> Iterator[Int32s]:
     """The text of each line, read as the iterator advances: one line in memory at a time.
 
-    A line with "tokens" is that text whatever the field.
+    A line with "tokens" gives these tokens, for either field.
 
     Raises: InputError for another field; TraceError, while iterating, naming the file and the line.
     """
@@ -114,7 +114,7 @@ def _value(where: str, record: dict[str, Any], field: str, kind: type, needs: st
 
 
 def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Where and what each line is that is not blank."""
+    """The place and the object of each line that is not blank."""
     for number, line in _lines(path):
         where = f"{path}, line {number}"
         if not line.strip():

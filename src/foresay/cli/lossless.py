@@ -27,7 +27,7 @@ _ONLY_WITH = {
         "--servers",
     ),
 }
-"""Of options that not every proof has, the proof that does."""
+"""Options of one proof only, with the proof."""
 _FEWEST_SAMPLES = 16
 
 
@@ -49,7 +49,7 @@ def lossless(
         typer.Option(help="Compare two OpenAI-compatible servers instead.", metavar="URL URL"),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="With --servers: the model's name; otherwise their first.")
+        str | None, typer.Option(help="With --servers: the model's name; by default their first.")
     ] = None,
     api_key: Annotated[
         str | None, typer.Option(help="With --servers: the key.", envvar="FORESAY_API_KEY")
@@ -76,9 +76,9 @@ def lossless(
 ) -> None:
     """Prove that speculation changes no answer: of foresay, of your function, of a server.
 
-    Small worlds are enumerated with rational numbers and compared with ==, texts are compared with
-    plain decoding over thousands of random scripts, sampled laws are tested with stated power; and
-    every wrong rule known to us must be found. Fails on any surprise.
+    Small cases are enumerated with rational numbers and compared with ==, texts are compared with
+    plain decoding over thousands of random scripts, sampled distributions are tested with stated
+    power; and every wrong rule known to us must be found. Fails on any surprise.
 
     \b
     Examples:
@@ -102,7 +102,7 @@ def lossless(
           return [*tokens, coins.draw(p[-1])]
 
     With `coins` laws are tuples of Fractions and chance is enumerated: coins.accept(chance) is true
-    with that chance, coins.draw(weights) is a token. The result is a proof, for small worlds. With
+    with that chance, coins.draw(weights) is a token. The result is a proof, for small cases. With
     `rng` in its place laws are float64 arrays, rng is a numpy Generator, and the function is tested
     statistically.
     """
@@ -146,7 +146,7 @@ def lossless(
 
 
 def _refuse_others(context: typer.Context, chosen: str) -> None:
-    """Options of another proof than the chosen one were given in vain."""
+    """Refuse options of another proof than the chosen one."""
     foreign: dict[str, list[str]] = {}
     for name, home in _ONLY_WITH.items():
         if home != chosen and _given(context, name):
@@ -162,7 +162,7 @@ def _refuse_others(context: typer.Context, chosen: str) -> None:
 
 
 def _given(context: typer.Context, name: str) -> bool:
-    """Whether an option was written; a variable of the environment is for whoever needs it."""
+    """Whether an option is on the command line; an environment variable does not count."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 

@@ -86,9 +86,9 @@ def build_from(
 ) -> None:
     """Write a corpus file over `documents`, each an int32 array or a list of token ids.
 
-    tokenizer_hash  what `tokenizer_hash_of` says; None: the file is not bound to a tokenizer
-    vocabulary      tokens are below it; None: the largest token and one, found by iterating over
-                    the documents once more, which an iterator cannot offer
+    tokenizer_hash  of `tokenizer_hash_of`; None: the file is not bound to a tokenizer
+    vocabulary      tokens are below it; None: the largest token plus one, found by a first pass
+                    over the documents, which must not be an iterator then
     max_context     the longest match in tokens, 1 to 254
     memory_bytes    for sorting; the rest is mapped files
     threads         that build the index; the bytes of the file do not depend on them
@@ -139,11 +139,11 @@ def build_from(
 
 
 def _scan(documents: Iterable[IntsLike], progress: Progress | None) -> tuple[int, int]:
-    """The least vocabulary for the documents, and their number."""
+    """The smallest vocabulary for the documents, and their number."""
     if iter(documents) is documents:
         raise InputError(
             "vocabulary is None and the documents are an iterator, which can be read only once; "
-            "give the vocabulary, or the documents as a list"
+            "expected the vocabulary, or the documents as a list"
         )
     largest, count = 0, 0
     for document in _each(documents, "scan", None, progress):

@@ -42,7 +42,7 @@ class Documents:
 
 
 def _slices(path: Path) -> Iterator[Int32s]:
-    """Views of the mapped file; nothing is read before it is used."""
+    """Views of the mapped file; tokens are read when they are used."""
     beside = path.with_suffix(".offsets.npy")
     tokens, offsets = _mapped(path), _mapped(beside)
     if tokens.dtype != np.int32 or tokens.ndim != 1:
@@ -62,7 +62,7 @@ def _slices(path: Path) -> Iterator[Int32s]:
 
 def _mapped(path: Path) -> NDArray[Any]:
     try:
-        return np.lib.format.open_memmap(path, mode="r")  # which refuses objects, so runs nothing
+        return np.lib.format.open_memmap(path, mode="r")  # refuses pickled objects
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, SyntaxError) as error:

@@ -4,9 +4,9 @@ Between clients and this server there may be a proxy. If the two do not agree on
 ends, the rest of one client's body becomes another client's request. So a request that could be
 parsed in two ways is refused, and the connection closed: no byte after it is parsed as a request.
 
-The parser is always h11. It comes with uvicorn on every machine, while httptools may be missing; and
-its buffer can be read, so that a head is checked as it was sent. From 0.16 on it also refuses wrong
-ends of chunks.
+The parser is always h11. It comes with uvicorn on every machine, while httptools may be missing;
+and its buffer can be read, so that a head is checked as it was sent. From 0.16 on it also refuses
+wrong ends of chunks.
 """
 
 from __future__ import annotations

@@ -58,9 +58,9 @@ _INPUTS = {"attention_mask", "position_ids", "past_key_values", "logits_to_keep"
 
 
 class _Parameters(Signature):
-    """transformers takes the tokenizer out of the keywords of `model.generate`, and does not pass it
-    to a function that is its `custom_generate`; then there is none for `stop_strings`. In between
-    it reads the function's parameters: there the tokenizer is put back.
+    """transformers takes the tokenizer out of the keywords of `model.generate`, and does not pass
+    it to its `custom_generate`; then there is none for `stop_strings`. In between it reads the
+    function's parameters: there the tokenizer is put back.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""The vLLM that this process runs in: what it is told, and what it is asked."""
+"""The vLLM that this process runs in: its version, its settings, its log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _warned = False
 
 
 def set_up(method: str, settings: VllmSettings, threads: int) -> bool:
-    """A drafter of ours begins: say so in one line, look at vLLM's version, patch its sampler.
+    """A drafter of ours starts: log one line, check vLLM's version, patch its sampler.
 
     Returns whether it may draft; if not, the log says why.
     """

@@ -1,4 +1,4 @@
-"""What can be set inside vLLM: by environment variables, or in one file for all processes.
+"""The settings inside vLLM: by environment variables, or in one file for all processes.
 
 A setting `name` is the variable FORESAY_VLLM_NAME, or the key `name` in the object "vllm" of the
 JSON file that FORESAY_CONFIG names. The variable wins. `describe` lists them all.
@@ -28,7 +28,7 @@ def _setting(default: Any, says: str, least: float = 0, most: float = 0) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmSettings:
-    """Everything that can be set, with what is used where nothing is.
+    """All settings, with their defaults.
 
     Raises: InputError when constructed.
     """
@@ -36,7 +36,9 @@ class VllmSettings:
     suffix: bool = _setting(False, "whether vLLM's method `suffix` runs on foresay's core")
     history: bool = _setting(True, "whether finished answers are drafted from")
     history_bytes: int = _setting(256 << 20, "memory for finished answers", 0, 1 << 50)
-    groups: bool = _setting(True, "whether requests of one prompt see each other's answers")
+    groups: bool = _setting(
+        True, "whether requests with the same prompt draft from each other's answers"
+    )
     group_bytes: int = _setting(1 << 30, "memory for the texts of such groups", 0, 1 << 50)
     corpus: str = _setting("", "a corpus file to draft from as well; none if empty")
     threads: int = _setting(
@@ -48,19 +50,19 @@ class VllmSettings:
     max_requests: int = _setting(0, "no drafts while more requests run; 0: no bound", 0, 1 << 20)
     many_requests: int = _setting(
         64,
-        "from this many requests on, each drafts as much as its last draft was worth",
+        "from this many requests on, a draft is at most twice the tokens of the last step",
         1,
         1 << 20,
     )
     least_chance: float = _setting(
-        0.1, "a token is drafted if the chance that it will be kept is not below this", 0, 1
+        0.1, "a token is drafted if its chance to be accepted is at least this", 0, 1
     )
     measure: bool = _setting(
-        True, "whether measured times may cut drafts further; never with tensor parallelism"
+        True, "whether measured times may shorten drafts; never with tensor parallelism"
     )
     grace: int = _setting(
         64,
-        "steps for which a request that vanished may come back before it counts as over",
+        "steps after which an absent request counts as finished",
         0,
         4096,
     )
@@ -73,7 +75,7 @@ class VllmSettings:
 
 
 def _refuse_wrong(called: str, value: Any, item: Field[Any]) -> None:
-    """Under the name by which it was given."""
+    """Check a value, under the name by which it was given."""
     kind, least, most = type(item.default), item.metadata["least"], item.metadata["most"]
     if kind in (int, float):
         number = type(value) is int or (kind is float and type(value) is float)
@@ -88,8 +90,8 @@ def _refuse_wrong(called: str, value: Any, item: Field[Any]) -> None:
 def read_settings(environ: Mapping[str, str] | None = None) -> VllmSettings:
     """The settings of this process, from the variables and the file that they name.
 
-    Raises: InputError for a name that does not exist, a value out of range, or a file that is not
-    as it should be.
+    Raises: InputError for a name that does not exist, a value out of range, or a file that is
+    not valid.
     """
     given = os.environ if environ is None else environ
     values: dict[str, Any] = _from_file(given[CONFIG]) if given.get(CONFIG) else {}
@@ -119,7 +121,7 @@ def asks_for_suffix(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def describe() -> str:
-    """One line per setting: its variable, what is used without it, and what it says."""
+    """One line per setting: its variable, its default, and what it means."""
     return "\n".join(
         f"{PREFIX}{item.name.upper()}={json.dumps(item.default)}  {item.metadata['says']}"
         for item in fields(VllmSettings)

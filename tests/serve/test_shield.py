@@ -71,7 +71,7 @@ def test_what_is_held_back_is_not_a_slow_readers_fault() -> None:
 
 
 def test_what_does_not_go_together_is_named() -> None:
-    with pytest.raises(InputError, match=r"every is 1 and tokens is 3, .* --every and --coalesce"):
+    with pytest.raises(InputError, match=r"every is 1 and tokens is 3; .*--every or --coalesce"):
         Shield(every=1.0, tokens=3)
     for wrong, option in (({"bucket": 1 << 20}, "--pad"), ({"tokens": 9999}, "--coalesce")):
         with pytest.raises(InputError, match=option):

@@ -87,24 +87,25 @@ def lossless(
       foresay lossless --verify mypackage.verify:rejection_sample --trees
       foresay lossless --servers http://127.0.0.1:8000 http://127.0.0.1:8001
 
-    A function for --verify returns the tokens that one step emits. It is given p, the target's laws
-    (after the text, and after each node of the draft), q, the law that each node was drawn from
-    (None: it was chosen), and the tokens and parents of the nodes. On chains this one is right:
+    A function for --verify returns the tokens that one step emits. It gets p, the target's
+    distributions (after the text, and after each node of the draft), q, the distribution that each
+    node was drawn from (None: it was not drawn), and the tokens and parents of the nodes. For
+    chains this one is right:
 
     \b
       def verify(p, q, tokens, parents, coins):
           for i, token in enumerate(tokens):
-              # What was chosen has the law that is sure of it.
-              law = q[i] or [int(v == token) for v in range(len(p[i]))]
-              if not coins.accept(p[i][token] / law[token]):
-                  rest = [max(a - b, 0) for a, b in zip(p[i], law)]
+              # A token that was not drawn has probability 1.
+              draft = q[i] or [int(v == token) for v in range(len(p[i]))]
+              if not coins.accept(p[i][token] / draft[token]):
+                  rest = [max(a - b, 0) for a, b in zip(p[i], draft)]
                   return [*tokens[:i], coins.draw(rest)]
           return [*tokens, coins.draw(p[-1])]
 
-    With `coins` laws are tuples of Fractions and chance is enumerated: coins.accept(chance) is true
-    with that chance, coins.draw(weights) is a token. The result is a proof, for small cases. With
-    `rng` in its place laws are float64 arrays, rng is a numpy Generator, and the function is tested
-    statistically.
+    With `coins`, distributions are tuples of Fractions and chance is enumerated:
+    coins.accept(chance) is true with that chance, coins.draw(weights) is a token. The result is a
+    proof, for small cases. With `rng` in its place, distributions are float64 arrays, rng is a
+    numpy Generator, and the function is tested statistically.
     """
     if verify is not None and servers is not None:
         raise InputError("--verify and --servers are both given; expected one of them")

@@ -107,7 +107,7 @@ class Shape:
         generation = self._generation
         if piece.finish_reason in ("cancelled", "error"):
             return event(error_body(as_refused(piece)))
-        told = b""
+        events = b""
         for part in split(piece) if generation.by_token else [piece]:
             chunk = {**self._head, "choices": [self._choice(part)]}
             if generation.usage_always:
@@ -116,8 +116,8 @@ class Shape:
                 chunk["usage"] = None
             if generation.details:
                 chunk["foresay"] = _details(part)
-            told += event(chunk)
-        return told
+            events += event(chunk)
+        return events
 
     def tail(self) -> bytes:
         """The last events of a stream."""

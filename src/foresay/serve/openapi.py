@@ -139,15 +139,15 @@ def _answers(chat: bool, chunk: bool) -> Schema:
     if chat:
         role: dict[str, Schema] = {"role": {"const": "assistant"}}
         message = _exactly(role, content=_TEXT) if chunk else _exactly(content=_TEXT, **role)
-        told = {"delta" if chunk else "message": message, "logprobs": _CHAT_LOGPROBS}
+        content = {"delta" if chunk else "message": message, "logprobs": _CHAT_LOGPROBS}
     else:
-        told = {"text": _TEXT, "logprobs": _LOGPROBS}
+        content = {"text": _TEXT, "logprobs": _LOGPROBS}
     more: dict[str, Schema] = {"token_ids": _IDS}
     if not chunk:
         more["foresay"] = _ref("Details")
     if not chat:
         more["prompt_token_ids"] = _IDS
-    choice = _exactly(more, index=_COUNT, finish_reason=reason, **told)
+    choice = _exactly(more, index=_COUNT, finish_reason=reason, **content)
     whole = {**_HEAD, "object": {"const": kind}, "choices": _list(choice)}
     if chunk:
         return _exactly({"usage": _or_null(_ref("Usage")), "foresay": _ref("Details")}, **whole)

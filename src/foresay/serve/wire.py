@@ -169,7 +169,7 @@ class Wire(H11Protocol):
         self._head: asyncio.TimerHandle | None = None
 
     @property
-    def unread(self) -> bool:
+    def client_sends(self) -> bool:
         """Whether the client may still be sending bytes that will be thrown away."""
         over = (h11.SEND_BODY, h11.ERROR)
         return self.conn.refused is not None or self.conn.their_state in over
@@ -200,7 +200,7 @@ class Wire(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not HTTP, or is ambiguous, and close."""
         refused = self.conn.refused or Refused(
-            400, "this is not a valid HTTP/1.1 request", code="bad_http"
+            400, "this is not a valid request of HTTP/1.1", code="bad_http"
         )
         self.conn.refused = refused
         self._refused(refused.status)
@@ -224,14 +224,14 @@ class Wire(H11Protocol):
         """The application; a response before the end of the body gets `connection: close`."""
         cycle = self.cycle
 
-        async def told(message: Message) -> None:
+        async def send_head(message: Message) -> None:
             if message["type"] == "http.response.start" and cycle.more_body:
                 headers = [*message.get("headers", ()), (b"connection", b"close")]
                 message = {**message, "headers": headers}
             await send(message)
 
         app: Any = self.config.loaded_app
-        await app(scope, receive, told)
+        await app(scope, receive, send_head)
 
     def _wait_for_head(self) -> None:
         """Give a head that has begun, and the first of a connection, `head_seconds` in all, however
@@ -267,7 +267,7 @@ class _Gentle:
     def close(self) -> None:
         if self.is_closing():
             return
-        if not self._wire.unread:
+        if not self._wire.client_sends:
             self._transport.close()
             return
         self._lingers = True

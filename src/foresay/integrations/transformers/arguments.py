@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import GenerationConfig
-from transformers.generation import logits_process as law
+from transformers.generation import logits_process as processors
 from transformers.generation import stopping_criteria as ends
 
 from foresay.errors import InputError
@@ -185,7 +185,7 @@ def prompts_of(input_ids: Tensor, inputs: dict[str, Any]) -> list[np.ndarray[Any
 
 
 def check_processors(
-    given: Sequence[law.LogitsProcessor],
+    given: Sequence[processors.LogitsProcessor],
     config: GenerationConfig,
     width: int,
     stops: tuple[int, ...],
@@ -195,25 +195,25 @@ def check_processors(
 
     Raises: InputError.
     """
-    made: list[law.LogitsProcessor] = [law.LogitNormalization()]
+    made: list[processors.LogitsProcessor] = [processors.LogitNormalization()]
     if config.repetition_penalty not in (None, 1.0):
-        made.append(law.RepetitionPenaltyLogitsProcessor(config.repetition_penalty))
+        made.append(processors.RepetitionPenaltyLogitsProcessor(config.repetition_penalty))
     if stops and config.min_length:
-        made.append(law.MinLengthLogitsProcessor(config.min_length, list(stops)))
+        made.append(processors.MinLengthLogitsProcessor(config.min_length, list(stops)))
     if stops and config.min_new_tokens:
         least = config.min_new_tokens
-        made.append(law.MinNewTokensLengthLogitsProcessor(width, least, list(stops)))
+        made.append(processors.MinNewTokensLengthLogitsProcessor(width, least, list(stops)))
     if config.suppress_tokens is not None:
-        made.append(law.SuppressTokensLogitsProcessor(config.suppress_tokens))
+        made.append(processors.SuppressTokensLogitsProcessor(config.suppress_tokens))
     if config.do_sample:
         if config.temperature is not None:
-            made.append(law.TemperatureLogitsWarper(config.temperature))
+            made.append(processors.TemperatureLogitsWarper(config.temperature))
         if config.top_k:
-            made.append(law.TopKLogitsWarper(config.top_k))
+            made.append(processors.TopKLogitsWarper(config.top_k))
         if config.top_p is not None and config.top_p < 1:
-            made.append(law.TopPLogitsWarper(config.top_p))
+            made.append(processors.TopPLogitsWarper(config.top_p))
         if config.min_p is not None:
-            made.append(law.MinPLogitsWarper(config.min_p))
+            made.append(processors.MinPLogitsWarper(config.min_p))
     known = [(type(one), _plain_vars(one)) for one in made]
     for one in given:
         if (type(one), _plain_vars(one)) not in known:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
-from transformers.generation import logits_process as law
+from transformers.generation import logits_process as processors
 from transformers.generation import stopping_criteria as ends
 
 from foresay.drafter import Drafter
@@ -37,7 +37,7 @@ __all__ = ["generate"]
 def generate(
     model: PreTrainedModel,
     input_ids: Tensor,
-    logits_processor: Sequence[law.LogitsProcessor],
+    logits_processor: Sequence[processors.LogitsProcessor],
     stopping_criteria: Sequence[ends.StoppingCriteria],
     generation_config: GenerationConfig,
     drafter: str | Drafter[Any] = "suffix",

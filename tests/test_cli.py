@@ -186,7 +186,7 @@ def test_outputs_never_replace_inputs(tmp_path: Path) -> None:
             [sys.executable, "-m", "foresay", *arguments], capture_output=True, text=True
         )
         assert done.returncode == 1 and done.stderr.count("\n") == 1, done
-        assert "choose another" in done.stderr
+        assert "expected another" in done.stderr
     assert trace.read_text() == line
     link = tmp_path / "link.foresay"
     link.symlink_to(tmp_path / "real.foresay")

@@ -80,9 +80,9 @@ def test_trace_files(tmp_path: Path, name: str) -> None:
         ("{", "is not JSON"),
         ("[]", "is a list"),
         ("3", "is a int"),
-        ('{"prompt": [1]}', "has no 'output'; it needs prompt and output, or tokens"),
+        ('{"prompt": [1]}', "has no 'output'; expected prompt and output, or tokens"),
         ('{"output": [1]}', "has no 'prompt'"),
-        ('{"tokens": 3}', "'tokens' is a int; a list is needed"),
+        ('{"tokens": 3}', "'tokens' is a int; expected a list"),
         ('{"tokens": [1.5]}', r"tokens\[0\] is 1.5"),
         ('{"tokens": [true]}', r"tokens\[0\] is True"),
         ('{"tokens": ["1"]}', r"tokens\[0\] is '1'"),
@@ -108,7 +108,7 @@ def test_bad_sources(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="0 files"):
         corpus.build([], out)
     wrong: Any = "prompt"
-    with pytest.raises(InputError, match="field is 'prompt'; it is 'both' or 'output'"):
+    with pytest.raises(InputError, match="field is 'prompt'; expected 'both' or 'output'"):
         corpus.build([good_trace(tmp_path / "t.jsonl")], out, field=wrong)
     with pytest.raises(InputError, match="empty; at least one token"):
         corpus.build([write_trace(tmp_path / "t.jsonl", ['{"tokens": []}'])], out)
@@ -128,12 +128,12 @@ def test_arrays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tokens", "offsets", "sentence"),
     [
-        (np.arange(9), [0, 9], r"t\.npy is int64\[9\]; int32\[tokens\] is needed"),
+        (np.arange(9), [0, 9], r"t\.npy is int64\[9\]; expected int32\[tokens\]"),
         (np.zeros((3, 3), np.int32), [0, 9], r"t\.npy is int32\[3, 3\]"),
-        (np.array([{}]), [0, 1], r"t\.npy is no array of numbers"),
-        (np.zeros(9, np.int32), [1, 9], r"t\.offsets\.npy must rise from 0 to 9"),
-        (np.zeros(9, np.int32), [0, 8], "must rise from 0 to 9"),
-        (np.zeros(9, np.int32), [0, 5, 4, 9], "must rise from 0 to 9"),
+        (np.array([{}]), [0, 1], r"t\.npy is not an array of numbers"),
+        (np.zeros(9, np.int32), [1, 9], r"t\.offsets\.npy holds wrong offsets; expected"),
+        (np.zeros(9, np.int32), [0, 8], "expected them to rise from 0 to 9"),
+        (np.zeros(9, np.int32), [0, 5, 4, 9], "expected them to rise from 0 to 9"),
         (np.zeros(9, np.int32), np.array([], np.int64), r"t\.offsets\.npy is int64\[0\]"),
         (np.zeros(9, np.int32), [0.0, 9.0], r"t\.offsets\.npy is float64\[2\]"),
     ],
@@ -183,7 +183,7 @@ def test_documents_in_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [-1, 0, 1 << 60])
 def test_options_out_of_range(tmp_path: Path, option: str, value: int) -> None:
     options: Any = {option: value}
-    with pytest.raises(InputError, match=f"{option} is {value}; it is from 1 to"):
+    with pytest.raises(InputError, match=f"{option} is {value}; expected 1 to"):
         corpus.build_from([[1, 2]], tmp_path / "index", **options)
     assert not names(tmp_path)
 
@@ -373,7 +373,7 @@ def test_replay_refuses_another_tokenizer(tmp_path: Path) -> None:
         (["build", "missing.jsonl", "-o", "index"], "missing.jsonl cannot be read: No such file"),
         (["build", "t.jsonl", "-o", "no/such/index"], "Cannot create 'no/such/index"),
         (["build", "t.jsonl", "-o", "index", "--vocabulary", "4"], "token 4; 0 to 3 is valid"),
-        (["build", "t.jsonl", "-o", "index", "--vocabulary", "-4"], "it is from 1 to 16777216"),
+        (["build", "t.jsonl", "-o", "index", "--vocabulary", "-4"], "expected 1 to 16777216"),
         (["build", "t.jsonl", "-o", "index", "--tokenizer", "x.json"], "x.json: No such file"),
         (["build", "t.npy", "-o", "index"], "t.npy cannot be read: No such file"),
         (["inspect", "missing"], "missing"),

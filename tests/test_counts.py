@@ -17,10 +17,10 @@ from foresay.engine.engine import Engine
 from foresay.engine.request import Request
 from foresay.integrations.vllm.meter import ProposerStats
 from foresay.models.load import target_of
-from foresay.serve.job import Job
-from foresay.serve.question import Question
+from foresay.serve.request_state import RequestState
 from foresay.serve.steps import Share, StepReport, Steps
-from foresay.serve.stream import Stream
+from foresay.serve.stream import AnswerStream
+from foresay.serve.validate import GenerationRequest
 from models import zoo
 
 
@@ -59,10 +59,13 @@ def test_an_answer_that_was_refused_had_no_step() -> None:
     params = SamplingParams(max_tokens=4)
     prompt = np.ones(3, np.int32)
     request = Request(0, prompt, params, 1, (), None, None, None)
-    question = Question([prompt], params, chat=False, stream=False)
-    job, share = Job(Stream(1, None), 0, question, request, lambda _: ""), Share()
-    assert job.count(share) == [] and share == Share()
+    generation = GenerationRequest([prompt], params, chat=False, stream=False)
+    state, share = (
+        RequestState(AnswerStream(1, None), 0, generation, request, lambda _: ""),
+        Share(),
+    )
+    assert state.count(share) == [] and share == Share()
     request.append(np.ones(2, np.int32))
     request.stats.steps += 1
-    job.count(share)
+    state.count(share)
     assert (share.answers, share.tokens) == (1, 2)

@@ -208,7 +208,7 @@ def refused(done: Done, sentence: str) -> None:
         (["Hello", "--seed", -1], "seed is -1"),
         (["Hello", "-n", 0], "n is 0"),
         (["Hello", "--stop", ""], "a text of stop is empty"),
-        (["Hello", "--drafter", "oracle"], "there is no drafter 'oracle'; choose from suffix"),
+        (["Hello", "--drafter", "oracle"], "drafter is 'oracle'; expected one of suffix"),
         (["Hello", "--drafter", "corpus"], "needs a corpus file"),
         (["Hello", "--corpus", "missing.foresay"], "missing.foresay"),
         (["Hello", "--policy", "brave"], "brave"),

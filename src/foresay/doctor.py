@@ -35,8 +35,8 @@ _ENGINE = ("torch", "transformers", "safetensors", "tokenizers")
 
 
 def examine() -> dict[str, Any]:
-    """Look at this installation; `ok` is False if the core does not load, or is told to use a
-    level of processor that is not there.
+    """Look at this installation; `ok` is False if the core does not load, or if FORESAY_CPU names a
+    level that this processor does not have.
     """
     core, ok = _core()
     cpu = (
@@ -79,13 +79,13 @@ def _core() -> tuple[str, bool]:
 def _models() -> str:
     missing = [name for name in _ENGINE if _version(name) is None]
     if missing:
-        return f"not run here, without {', '.join(missing)}: pip install 'foresay[engine]'"
+        return f"cannot be run without {', '.join(missing)}: pip install 'foresay[engine]'"
     return "any causal LM of transformers that passes its checks, on the CPU"
 
 
 def _cpu() -> dict[str, Any]:
-    """The level of processor that the core uses, those that the machine offers, and the better ones
-    with the reasons why they are not used; `said` is all of it in words."""
+    """The processor level that the core uses, the levels of this machine, and the better ones with
+    the reasons why they are not used; `said` is all of it as text."""
     from foresay import _core
     from foresay.errors import InputError
 

@@ -1,12 +1,12 @@
-"""Trace files: what models really wrote, as token ids.
+"""Trace files: recorded prompts and outputs of models, as token ids.
 
 JSON lines, optionally gzipped, one request per line:
 
     {"id": str, "group": str, "prompt": [int, …], "output": [int, …]}
 
 `group` names the requests that are samples of one prompt (or belong together in another way).
-Other fields are ignored. Who needs the texts alone (a corpus) also reads lines without id and
-group, and lines {"tokens": [int, …]}. This module knows the format and nothing of drafters.
+Other fields are ignored. `read_texts` (for a corpus) also takes lines without id and group, and
+lines {"tokens": [int, …]}. This module knows the format and nothing of drafters.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from foresay.errors import InputError, TraceError
 __all__ = ["Field", "Trace", "read_texts", "read_traces", "staggered"]
 
 Field: TypeAlias = Literal["both", "output"]
-"""What of a request is its text: prompt and output in one, or the output alone."""
+"""The text of a request: prompt and output together, or the output alone."""
 
-_REQUEST = "it needs id, group, prompt and output"
-_TEXT = "it needs prompt and output, or tokens"
+_REQUEST = "expected id, group, prompt and output"
+_TEXT = "expected prompt and output, or tokens"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,19 +50,19 @@ def read_traces(path: str | Path) -> list[Trace]:
     """
     traces = [_trace(where, record) for where, record in _records(Path(path))]
     if not traces:
-        raise TraceError(f"{path} holds no request; one JSON object per line is needed")
+        raise TraceError(f"{path} holds no request; expected one JSON object per line")
     return traces
 
 
 def read_texts(path: str | Path, field: Field = "both") -> Iterator[Int32s]:
     """The text of each line, read as the iterator advances: one line in memory at a time.
 
-    A line with "tokens" is that text whatever the field.
+    A line with "tokens" gives these tokens, for either field.
 
     Raises: InputError for another field; TraceError, while iterating, naming the file and the line.
     """
     if field not in ("both", "output"):
-        raise InputError(f"field is {field!r}; it is 'both' or 'output'")
+        raise InputError(f"field is {field!r}; expected 'both' or 'output'")
     return (_text(where, record, field) for where, record in _records(Path(path)))
 
 
@@ -83,7 +83,7 @@ def _trace(where: str, record: dict[str, Any]) -> Trace:
     prompt = _tokens(where, record, "prompt", _REQUEST)
     output = _tokens(where, record, "output", _REQUEST)
     if not len(prompt):
-        raise TraceError(f"{where}: the prompt is empty; it needs at least 1 token")
+        raise TraceError(f"{where}: the prompt is empty; expected at least 1 token")
     return Trace(name, group, prompt, output)
 
 
@@ -109,12 +109,12 @@ def _value(where: str, record: dict[str, Any], field: str, kind: type, needs: st
         raise TraceError(f"{where} has no {field!r}; {needs}")
     if not isinstance(record[field], kind):
         found = type(record[field]).__name__
-        raise TraceError(f"{where}: {field!r} is a {found}; a {kind.__name__} is needed")
+        raise TraceError(f"{where}: {field!r} is a {found}; expected a {kind.__name__}")
     return record[field]
 
 
 def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Where and what each line is that is not blank."""
+    """The place and the object of each line that is not blank."""
     for number, line in _lines(path):
         where = f"{path}, line {number}"
         if not line.strip():
@@ -124,7 +124,7 @@ def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         except (ValueError, RecursionError) as error:
             raise TraceError(f"{where} is not JSON: {error}") from error
         if not isinstance(record, dict):
-            raise TraceError(f"{where} is a {type(record).__name__}; a JSON object is needed")
+            raise TraceError(f"{where} is a {type(record).__name__}; expected a JSON object")
         yield where, record
 
 

@@ -231,7 +231,7 @@ class _Deaf(BaseStreamer):
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "beams": ({"num_beams": 3}, "num_beams is 3; with custom_generate=generate valid is 1"),
+    "beams": ({"num_beams": 3}, "num_beams is 3; expected 1 with custom_generate=generate"),
     "ngrams": ({"no_repeat_ngram_size": 2}, "no_repeat_ngram_size is 2"),
     "typical": ({"typical_p": 0.5, "do_sample": True}, "typical_p is 0.5"),
     "scores": ({"output_scores": True, "return_dict_in_generate": True}, "output_scores is True"),
@@ -310,7 +310,7 @@ def test_every_field_is_done_idle_or_refused(model: Any) -> None:
 def test_models_that_are_refused() -> None:
     asked: dict[str, Any] = {"max_new_tokens": 4, "custom_generate": generate}
     ids = padded(9)["input_ids"]
-    with pytest.raises(UnsupportedModel, match=r"is on meta; models on the CPU can be run"):
+    with pytest.raises(UnsupportedModel, match=r"is on meta; expected the CPU"):
         generate(make("llama").to("meta"), ids, [], [], config(max_length=12))
     with pytest.raises(UnsupportedModel, match=r"has torch.float16; float32 and bfloat16"):
         make("llama", dtype=torch.float16).generate(ids, **asked)
@@ -454,7 +454,7 @@ def test_assisted_ends_where_it_must(model: Any) -> None:
     assert torch.equal(
         plain, learned.generate(ids, **asked, eos_token_id=end, custom_generate=assisted)
     )
-    with pytest.raises(InputError, match="there are 2 texts; assisted generation takes 1"):
+    with pytest.raises(InputError, match="there are 2 texts; expected 1"):
         model.generate(**padded(9, 9), max_new_tokens=4, custom_generate=assisted)
     with pytest.raises(InputError, match="MaxTimeCriteria is among the stopping criteria"):
         model.generate(ids, max_new_tokens=4, max_time=1.0, custom_generate=assisted)

@@ -20,7 +20,7 @@ from foresay.integrations.vllm import (
     SuffixProposer,
     VllmSettings,
     host,
-    sampled,
+    sampler_patch,
 )
 
 
@@ -105,7 +105,7 @@ def test_another_version_is_warned_of_once_and_by_name(
 ) -> None:
     lines = says(version, monkeypatch, caplog)
     (warning,) = (line for line in lines if "written for" in line)
-    assert warning.startswith(f"foresay: vLLM {version} is none that foresay 0.1.0 is written for")
+    assert warning.startswith(f"foresay: vLLM {version} is not supported by foresay 0.1.0;")
     assert len(lines) == 3 and lines[0].endswith("settings: as by default")
 
 
@@ -147,7 +147,7 @@ def test_a_wrong_setting_ends_nothing_but_a_drafter(
 
 
 def test_settings_made_by_hand_go_by_their_own_names() -> None:
-    with pytest.raises(InputError, match=r"^grace is -1; it is a whole number from 0 to 4096"):
+    with pytest.raises(InputError, match=r"^grace is -1; expected a whole number from 0 to 4096"):
         VllmSettings(grace=-1)
 
 
@@ -160,23 +160,25 @@ def test_an_expansion_that_is_lost_is_found() -> None:
     def lost(x: Any, ends: Any, count: int, replace_from: int = 0, replace_to: int = 0) -> Any:
         """As vLLM 0.32 does it on processors: through whole numbers, into a copy."""
         out = x.new_empty(count)
-        out.to(torch.int64).copy_(sampled._expand(x.long(), ends, count, replace_from, replace_to))
+        out.to(torch.int64).copy_(
+            sampler_patch._expand(x.long(), ends, count, replace_from, replace_to)
+        )
         return out
 
     def whole(x: Any, ends: Any, count: int, replace_from: int = 0, replace_to: int = 0) -> Any:
         """As it would be if only the copy were given back."""
-        return sampled._expand(x.long(), ends, count, replace_from, replace_to).to(x.dtype)
+        return sampler_patch._expand(x.long(), ends, count, replace_from, replace_to).to(x.dtype)
 
-    assert sampled._is_expanded(sampled._expand)
-    assert not sampled._is_expanded(lost) and not sampled._is_expanded(whole)
+    assert sampler_patch._is_expanded(sampler_patch._expand)
+    assert not sampler_patch._is_expanded(lost) and not sampler_patch._is_expanded(whole)
     ends = torch.tensor([0, 3, 4], dtype=torch.int32)
-    found = sampled._expand(torch.tensor([7, 0, 9], dtype=torch.int32), ends, 4)
+    found = sampler_patch._expand(torch.tensor([7, 0, 9], dtype=torch.int32), ends, 4)
     assert found.dtype == torch.int32 and found.tolist() == [0, 0, 0, 9]
 
 
-def test_without_vllm_nothing_is_mended() -> None:
+def test_without_vllm_nothing_is_patched() -> None:
     assert "vllm" not in sys.modules
-    assert sampled.mend()
+    assert sampler_patch.patch_sampler()
 
 
 SAMPLER = "vllm.v1.sample.rejection_sampler"
@@ -204,7 +206,7 @@ def sampler_of(**changed: Any) -> Any:
             raise AssertionError("nothing is sampled here")
 
     functions = {
-        "expand_batch_to_tokens": sampled._expand,
+        "expand_batch_to_tokens": sampler_patch._expand,
         "apply_top_k_top_p": lambda logits, k, p: logits,
         "rejection_sample": rejection_sample,
         "RejectionSampler": RejectionSampler,
@@ -303,7 +305,7 @@ class OtherSampler:
         ({"RejectionSampler": OtherSampler}, ["forward takes self, logits, metadata, not self"]),
     ],
 )
-def test_what_is_mended_or_right_is_drafted_for(
+def test_what_is_patched_or_right_is_drafted_for(
     changed: dict[str, Any],
     warns: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -314,4 +316,4 @@ def test_what_is_mended_or_right_is_drafted_for(
     lines = {r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING}
     assert len(lines) == len(warns)  # of a second drafter the same
     assert all(any(warning in line for line in lines) for warning in warns)
-    assert sampled._is_expanded(sampler.expand_batch_to_tokens)
+    assert sampler_patch._is_expanded(sampler.expand_batch_to_tokens)

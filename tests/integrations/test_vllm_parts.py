@@ -142,17 +142,17 @@ def test_settings_come_from_variables_and_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"FORESAY_VLLM_MAXROWS": "1"}, "FORESAY_VLLM_MAXROWS is set; those that exist are"),
-        ({"FORESAY_VLLM_GRACE": "many"}, "FORESAY_VLLM_GRACE is 'many'; it is a whole number"),
+        ({"FORESAY_VLLM_MAXROWS": "1"}, "FORESAY_VLLM_MAXROWS is set; expected one of"),
+        ({"FORESAY_VLLM_GRACE": "many"}, "FORESAY_VLLM_GRACE is 'many'; expected a whole number"),
         (
             {"FORESAY_VLLM_GRACE": "-1"},
-            "FORESAY_VLLM_GRACE is -1; it is a whole number from 0 to 4096",
+            "FORESAY_VLLM_GRACE is -1; expected a whole number from 0 to 4096",
         ),
         (
             {"FORESAY_VLLM_LEAST_CHANCE": "nan"},
-            "FORESAY_VLLM_LEAST_CHANCE is nan; it is a number from 0 to 1",
+            "FORESAY_VLLM_LEAST_CHANCE is nan; expected a number from 0 to 1",
         ),
-        ({"FORESAY_VLLM_SUFFIX": "maybe"}, "FORESAY_VLLM_SUFFIX is 'maybe'; it is one of 1, true"),
+        ({"FORESAY_VLLM_SUFFIX": "maybe"}, "FORESAY_VLLM_SUFFIX is 'maybe'; expected one of 1"),
         ({"FORESAY_CONFIG": "nowhere.json"}, "nowhere.json, which cannot be read as JSON"),
     ],
 )
@@ -164,20 +164,20 @@ def test_bad_settings_are_refused_with_a_sentence(given: dict[str, str], says: s
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("[1]", 'it must hold an object, with an object "vllm" in it'),
-        ('{"vllm": 3}', 'it must hold an object, with an object "vllm" in it'),
-        ('{"vllm": {"rows": 3}}', "has 'rows'; it may have suffix"),
+        ("[1]", 'expected a JSON object with an object "vllm"'),
+        ('{"vllm": 3}', 'expected a JSON object with an object "vllm"'),
+        ('{"vllm": {"rows": 3}}', "has 'rows'; expected suffix"),
         (
             '{"vllm": {"grace": true}}',
-            "grace in .*foresay.json, which FORESAY_CONFIG names, is True; it is a whole number",
+            "grace in .*foresay.json, which FORESAY_CONFIG names, is True; expected a whole number",
         ),
         (
             '{"vllm": {"history": 1}}',
-            "history in .*foresay.json, which FORESAY_CONFIG names, is 1; it is true or false",
+            "history in .*foresay.json, which FORESAY_CONFIG names, is 1; expected true or false",
         ),
         (
             '{"vllm": {"corpus": 1}}',
-            "corpus in .*foresay.json, which FORESAY_CONFIG names, is 1; it is a string",
+            "corpus in .*foresay.json, which FORESAY_CONFIG names, is 1; expected a string",
         ),
     ],
 )

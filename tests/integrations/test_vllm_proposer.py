@@ -322,6 +322,6 @@ def test_steps_file_and_log(
 def test_a_bad_setting_is_heard_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORESAY_VLLM_LEAST_CHANCE", "2")
     with pytest.raises(
-        InputError, match=r"FORESAY_VLLM_LEAST_CHANCE is 2\.0; it is a number from 0 to 1"
+        InputError, match=r"FORESAY_VLLM_LEAST_CHANCE is 2\.0; expected a number from 0 to 1"
     ):
         SuffixProposer(config())

@@ -261,7 +261,7 @@ def test_two_servers() -> None:
 
 def test_wrong_usage() -> None:
     status, _, err = foresay("--verify", "a:b", "--servers", "http://x", "http://y")
-    assert status == 1 and "two different proofs" in err
+    assert status == 1 and "both given; expected one" in err
     status, _, err = foresay("--servers", "nonsense", "http://y")
     assert status == 1 and "'nonsense' is no server" in err
     status, _, _ = foresay("--seed", "-1")
@@ -271,12 +271,12 @@ def test_wrong_usage() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--max-tokens", "0"], "--max-tokens 0 is not valid; at least 1 is"),
-        (["--samples", "-1"], "--samples -1 is not valid; 0 (only greedy answers) is, or at"),
-        (["--samples", "15"], "--samples 15 is not valid; 0 (only greedy answers) is, or at"),
-        (["--tie", "nan"], "--tie nan is not valid; a margin in nats is, finite and at least 0"),
-        (["--tie=-1"], "--tie -1.0 is not valid"),
-        (["--prompts", "PROMPTS"], "is not UTF-8 at byte 3; UTF-8 with one prompt per line is"),
+        (["--max-tokens", "0"], "--max-tokens is 0; expected at least 1"),
+        (["--samples", "-1"], "--samples is -1; expected 0 (only greedy answers), or at"),
+        (["--samples", "15"], "--samples is 15; expected 0 (only greedy answers), or at"),
+        (["--tie", "nan"], "--tie is nan; expected a margin in nats, finite and at least 0"),
+        (["--tie=-1"], "--tie is -1.0; expected"),
+        (["--prompts", "PROMPTS"], "is not UTF-8 at byte 3; expected UTF-8 with one prompt per"),
         (["--trees"], "--trees goes with --verify only"),
         (["--quick"], "--quick does not go with --servers"),
     ],

@@ -14,8 +14,8 @@ import msgspec
 import foresay
 import foresay.errors
 import foresay.serve
-from foresay.serve.ask import ELSEWHERE, UNSUPPORTED, Chat, Completion, Detokenize, Sampling
-from foresay.serve.ask import Tokenize as Tokenizing
+from foresay.serve.parse import ELSEWHERE, UNSUPPORTED, Chat, Completion, Detokenize, Sampling
+from foresay.serve.parse import Tokenize as Tokenizing
 from serve.running import Running
 
 TEXT = (Path(__file__).parents[2] / "docs" / "server.md").read_text(encoding="utf-8")

@@ -87,7 +87,7 @@ def test_keys_are_read_again(
         file.unlink()
         os.mkfifo(file)
         reloaded(server)  # nobody waits for somebody to write into it
-        assert models(server, TWO) == 200 and f"'{file}' is no file" in caplog.text
+        assert models(server, TWO) == 200 and f"'{file}' is not a regular file" in caplog.text
 
 
 def test_who_has_begun_goes_on_when_the_key_is_revoked(folder: Path) -> None:
@@ -181,7 +181,7 @@ def test_any_origin(folder: Path) -> None:
     ],
 )
 def test_an_origin_that_is_none(origin: str) -> None:
-    with pytest.raises(InputError, match=r"--cors-origin\) is none; valid are '\*', and a scheme"):
+    with pytest.raises(InputError, match=r"--cors-origin\); expected '\*', or a scheme"):
         ServeSettings("tiny", origins=(origin,))
 
 

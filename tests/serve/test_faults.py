@@ -19,8 +19,8 @@ from foresay.engine.llm import LLM
 from foresay.errors import InputError
 from foresay.sampling.params import SamplingParams
 from foresay.serve import server as server_module
-from foresay.serve.job import Job
 from foresay.serve.limits import Limits
+from foresay.serve.request_state import RequestState
 from foresay.serve.shield import Shield
 from serve.running import Running, raw_request, running, tiny_llm, wait_for
 from tiny import one_thread
@@ -100,37 +100,38 @@ def test_a_failing_step_ends_only_what_it_held(
         error = frail.events("/v1/completions", **body)[-1]["error"]
     else:
         error = frail.refused("/v1/completions", 500, **body)
-    assert error["code"] == "engine_error" and "log says how" in error["message"]
+    assert error["code"] == "engine_error" and "see the server's log" in error["message"]
     assert "on fire" not in json.dumps(error) and "on fire" in caplog.text
     frail.idle()
     (wanted,) = plain.generate("a b", SamplingParams(max_tokens=30, temperature=0))
     assert frail.good("/v1/completions", **body)["choices"][0]["text"] == wanted.text
 
 
-def test_an_answer_that_cannot_be_told_ends_alone(
+def test_an_answer_whose_piece_fails_ends_alone(
     frail: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    piece = Job.piece
+    piece = RequestState.piece
 
-    def broken(self: Job, seconds: float) -> Any:
+    def broken(self: RequestState, seconds: float) -> Any:
         if self.index == 1:
             raise RuntimeError("no words")
         return piece(self, seconds)
 
-    monkeypatch.setattr(Job, "piece", broken)
+    monkeypatch.setattr(RequestState, "piece", broken)
     body = {"prompt": "a", "max_tokens": 9, "n": 2, "ignore_eos": True}
     told = frail.events("/v1/completions", **body)
-    assert sum("the answer cannot be told" in json.dumps(event) for event in told) == 1
+    assert sum("the next piece of the answer failed" in json.dumps(event) for event in told) == 1
     assert "no words" not in json.dumps(told) and "no words" in caplog.text
     ends = [e["choices"][0]["finish_reason"] for e in told if "choices" in e]
     assert ends.count("length") == 1
     frail.idle()
 
 
-def test_a_question_that_the_engine_refuses_is_not_counted(
+def test_a_request_that_the_engine_refuses_is_not_counted(
     frail: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add, calls = frail.llm.engine.add, []
+    groups = frail.llm.engine.groups  # which hold the engine's `add`
+    add, calls = groups._add, []
 
     def broken(*values: Any, **names: Any) -> Any:
         calls.append(1)
@@ -138,12 +139,12 @@ def test_a_question_that_the_engine_refuses_is_not_counted(
             raise InputError("not this one")
         return add(*values, **names)
 
-    monkeypatch.setattr(frail.llm.engine, "add", broken)
+    monkeypatch.setattr(groups, "_add", broken)
     error = frail.refused("/v1/completions", 400, prompt=["a", "b", "c"])
     assert error["message"] == "not this one"
     frail.idle()
     calls[:] = [1]
-    monkeypatch.setattr(frail.llm.engine, "add", lambda *a, **k: 1 / 0)
+    monkeypatch.setattr(groups, "_add", lambda *a, **k: 1 / 0)
     assert frail.post("/v1/completions", {"prompt": "a"}).status_code == 500
     frail.idle()
 
@@ -370,7 +371,7 @@ def test_an_engine_that_hangs_is_seen(folder: Path, monkeypatch: pytest.MonkeyPa
             wait_for(lambda: since() > 0.3, 5)
             health = server.http.get("/health", timeout=3)
             assert health.status_code == 503 and health.json()["error"]["code"] == "stuck"
-            assert "more than 0.3 s" in health.json()["error"]["message"]
+            assert "expected one within 0.3 s" in health.json()["error"]["message"]
             assert server.http.get("/live", timeout=3).status_code == 200
         finally:
             go.set()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from foresay.serve.ask import Said
-from foresay.serve.question import messages_of
+from foresay.serve.parse import ChatMessage
+from foresay.serve.validate import messages_of
 from serve.running import Running, running, tiny_llm
 from tiny import CONTEXT, one_thread, save_model
 
@@ -26,17 +26,17 @@ BODIES: dict[str, dict[str, Any]] = {COMPLETIONS: {"prompt": "a"}, CHAT: {"messa
             (path, "max_completion_tokens", {"max_completion_tokens": value}, said)
             for path in BODIES
             for value, said in (
-                (CONTEXT, f"max_completion_tokens is {CONTEXT}; this server takes {CONTEXT}"),
-                (-1, "max_completion_tokens is -1; valid are whole numbers from"),
+                (CONTEXT, f"max_completion_tokens is {CONTEXT}; expected at most {CONTEXT}"),
+                (-1, "max_completion_tokens is -1; expected a whole number from"),
             )
         ),
-        (CHAT, "max_tokens", {"max_tokens": 0}, "max_tokens is 0; valid are whole numbers from 1"),
+        (CHAT, "max_tokens", {"max_tokens": 0}, "max_tokens is 0; expected a whole number from 1"),
         (CHAT, "max_tokens", {"max_tokens": -3, "max_completion_tokens": 5}, "max_tokens is -3"),
         (
             CHAT,
             "top_logprobs",
             {"logprobs": True, "top_logprobs": -1},
-            "top_logprobs is -1; valid are whole numbers from 0",
+            "top_logprobs is -1; expected a whole number from 0",
         ),
         (COMPLETIONS, "stop_token_ids", {"stop_token_ids": [-1]}, "stop_token_ids is -1"),
         (COMPLETIONS, "stop_token_ids", {"stop_token_ids": [5] * 17}, "stop_token_ids has 17"),
@@ -44,7 +44,7 @@ BODIES: dict[str, dict[str, Any]] = {COMPLETIONS: {"prompt": "a"}, CHAT: {"messa
             COMPLETIONS,
             "min_tokens",
             {"max_completion_tokens": 4, "min_tokens": 5},
-            "min_tokens is 5; valid are whole numbers from 0 to max_completion_tokens, 4",
+            "min_tokens is 5; expected a whole number from 0 to max_completion_tokens, 4",
         ),
         # Two that are wrong: the sentence and the name belong together.
         (COMPLETIONS, "temperature", {"top_p": 2, "temperature": -1}, "temperature is -1"),
@@ -74,14 +74,14 @@ def test_both_names_of_the_most_tokens(server: Running, path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "param", "value", "said"),
     [
-        (COMPLETIONS, "top_logprobs", 2, "here logprobs is the number of them"),
-        (COMPLETIONS, "messages", SAID, "they are for /v1/chat/completions"),
+        (COMPLETIONS, "top_logprobs", 2, "use logprobs, which is their number here"),
+        (COMPLETIONS, "messages", SAID, "they are a field of /v1/chat/completions"),
         (COMPLETIONS, "add_special_tokens", False, "leave it out"),
         (COMPLETIONS, "prompt_logprobs", 0, "with echo: true and logprobs"),
         (COMPLETIONS, "prompt_logprobs", 1, "with echo: true and logprobs"),
         (CHAT, "echo", True, "leave it out"),
         (CHAT, "best_of", 2, "leave it out"),
-        (CHAT, "prompt", "a", "that is for /v1/completions"),
+        (CHAT, "prompt", "a", "it is a field of /v1/completions"),
         (CHAT, "add_special_tokens", True, "leave it out"),
         (CHAT, "suffix", "a", "leave it out"),
         (CHAT, "reasoning_effort", "high", "leave it out"),
@@ -133,7 +133,7 @@ def test_a_role_that_the_template_asks_for(tmp_path: Path, server: Running) -> N
             knows.good(path, messages=messages)
             error = knows.refused(path, 400, messages=[{"role": "wizard", "content": "x"}])
             assert error["message"].endswith("user, assistant, tool, context")
-            assert "'context'; valid are" in server.refused(path, 400, messages=messages)["message"]
+            assert "'context'; expected" in server.refused(path, 400, messages=messages)["message"]
 
 
 def test_the_developers_messages(server: Running, knowing: Running, folder: Path) -> None:
@@ -142,5 +142,5 @@ def test_the_developers_messages(server: Running, knowing: Running, folder: Path
         asked = {"messages": messages, "max_tokens": 1, "return_token_ids": True}
         found = one.good(CHAT, **asked)["prompt_token_ids"]
         assert one.good("/detokenize", tokens=found)["prompt"] == wanted + "\nmodel: "
-    assert messages_of([Said("developer", "x")])[0]["role"] == "system"
-    assert messages_of([Said("tool", "x")])[0]["role"] == "tool"
+    assert messages_of([ChatMessage("developer", "x")])[0]["role"] == "system"
+    assert messages_of([ChatMessage("tool", "x")])[0]["role"] == "tool"

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from foresay.errors import InputError
+from foresay.serve.admission import OPEN
 from foresay.serve.answer import Shape
-from foresay.serve.gate import OPEN
 from foresay.serve.limits import Limits
 from foresay.serve.words import Words
 from serve.running import Running, running, tiny_llm, wait_for
@@ -28,23 +28,23 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: appli
 @pytest.mark.parametrize(
     ("param", "body", "said"),
     [
-        ("n", {"n": 9}, "n is 9; this server allows at most 8"),
+        ("n", {"n": 9}, "n is 9; expected at most 8"),
         ("n", {"n": 0}, "n is 0"),
-        ("stop", {"stop": ["x"] * 17}, "stop has 17 entries; this server allows at most 16"),
+        ("stop", {"stop": ["x"] * 17}, "stop has 17 entries; expected at most 16"),
         ("stop", {"stop": "x" * 257}, "257 bytes in one of its texts; .* at most 256"),
         ("stop", {"stop": ""}, "a text of stop is empty"),
-        ("logprobs", {"logprobs": 21}, "logprobs is 21; this server allows at most 20"),
+        ("logprobs", {"logprobs": 21}, "logprobs is 21; expected at most 20"),
         ("logprobs", {"logprobs": -1}, "logprobs is -1"),
-        ("prompt", {"prompt": ["a"] * 257}, "257 prompts; this server allows at most 256"),
-        ("prompt", {"prompt": "x" * CONTEXT}, f"takes {CONTEXT} in all"),
-        ("max_tokens", {"max_tokens": CONTEXT}, f"max_tokens is {CONTEXT}; .* {CONTEXT} in all"),
+        ("prompt", {"prompt": ["a"] * 257}, "257 prompts; expected at most 256"),
+        ("prompt", {"prompt": "x" * CONTEXT}, f"expected at most {CONTEXT - 1}, the context"),
+        ("max_tokens", {"max_tokens": CONTEXT}, f"max_tokens is {CONTEXT}; .* {CONTEXT} together"),
         ("max_tokens", {"max_tokens": -1}, "max_tokens is -1"),
         ("max_tokens", {"max_tokens": 2**70}, "max_tokens is 11805"),
         ("prompt", {"prompt": ""}, "the prompt is empty"),
         ("prompt", {"prompt": []}, "empty list"),
         ("prompt", {"prompt": [[]]}, "the prompt is empty"),
         ("prompt", {"prompt": [1, "a"]}, "token ids beside prompts"),
-        ("prompt", {"prompt": [[99999]]}, "prompt has token 99999; valid are 0 to"),
+        ("prompt", {"prompt": [[99999]]}, "prompt has token 99999; expected 0 to"),
         ("prompt", {"prompt": [-1]}, "-1"),
         ("prompt", {"prompt": [2**80]}, r"prompt\[0\] is 120892.*; a token id is from 0 to"),
         ("prompt", {"prompt": {"a": 1}}, "prompt is not valid"),
@@ -59,13 +59,13 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: appli
         ("seed", {"seed": 2**64}, "seed is 18446744073709551616"),
         ("seed", {"seed": 1.5}, "seed is not valid: Expected `int"),
         ("min_tokens", {"min_tokens": 17}, "min_tokens is 17"),
-        ("logit_bias", {"logit_bias": {"x": 1}}, "names token 'x'; valid are '0' to"),
-        ("logit_bias", {"logit_bias": {"1": 101}}, "valid are numbers from -100 to 100"),
+        ("logit_bias", {"logit_bias": {"x": 1}}, "names token 'x'; expected '0' to"),
+        ("logit_bias", {"logit_bias": {"1": 101}}, "expected a number from -100 to 100"),
         ("logit_bias", {"logit_bias": {str(i): 1 for i in range(1025)}}, "1025 entries"),
         ("best_of", {"best_of": 4}, "best_of is 4"),
         ("suffix", {"suffix": "end"}, 'suffix is "end"; .* leave it out'),
         ("cache_salt", {"cache_salt": "s"}, "cache_salt"),
-        ("stream_options", {"stream_options": {}}, "without stream: true"),
+        ("stream_options", {"stream_options": {}}, "expected stream: true"),
         ("stream_granularity", {"stream_granularity": "word"}, "stream_granularity is not valid"),
         ("logprobs", {"logprobs": True}, "logprobs is not valid"),
     ],
@@ -86,11 +86,11 @@ def test_completions_refuse(server: Running, param: str, body: dict[str, Any], s
         (
             "messages",
             {"messages": [*SAID, {"role": "wizard", "content": "a"}]},
-            "messages[1] has the role 'wizard'; valid are system, developer, user, assistant, tool",
+            "messages[1] has the role 'wizard'; expected system, developer, user, assistant, tool",
         ),
-        ("messages", {"messages": [{"role": "", "content": "a"}]}, "has the role ''; valid are"),
-        ("messages", {"messages": [{"role": "User", "content": "a"}]}, "the role 'User'; valid"),
-        ("top_logprobs", {"top_logprobs": 2}, "needs logprobs: true"),
+        ("messages", {"messages": [{"role": "", "content": "a"}]}, "has the role ''; expected"),
+        ("messages", {"messages": [{"role": "User", "content": "a"}]}, "the role 'User'; expected"),
+        ("top_logprobs", {"top_logprobs": 2}, "expected logprobs: true"),
         ("top_logprobs", {"logprobs": True, "top_logprobs": 21}, "at most 20"),
         ("tools", {"tools": [{"type": "function"}]}, "leave it out"),
         ("response_format", {"response_format": {"type": "json_object"}}, "leave it out"),
@@ -101,7 +101,7 @@ def test_completions_refuse(server: Running, param: str, body: dict[str, Any], s
                     {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
                 ]
             },
-            "'image_url'; this server reads 'text' only",
+            "'image_url'; expected 'text'",
         ),
     ],
 )
@@ -160,7 +160,7 @@ def small(folder: Path) -> Iterator[Running]:
 
 def test_a_body_that_is_too_large(small: Running) -> None:
     error = small.refused(COMPLETIONS, 413, prompt="a" * 2000)
-    assert "more than 2000 bytes" in error["message"]
+    assert "at most 2000 bytes" in error["message"]
 
     def parts() -> Iterator[bytes]:  # without a length in the header
         yield from [b'{"prompt": "' + b"a" * 1500, b"a" * 1500 + b'"}']

@@ -9,14 +9,14 @@ import pytest
 
 from foresay.errors import InputError
 from foresay.serve.shield import Shield
-from foresay.serve.stream import Piece, Stream
+from foresay.serve.stream import AnswerStream, Piece
 
 
 def piece(number: int) -> Piece:
     return Piece(0, "a", [number])
 
 
-async def fed(stream: Stream, pieces: int, seconds: float) -> None:
+async def fed(stream: AnswerStream, pieces: int, seconds: float) -> None:
     """Pieces that come one after the other, so many seconds apart."""
     for number in range(pieces):
         await asyncio.sleep(seconds)
@@ -27,7 +27,7 @@ def test_coalescing_keeps_nobody_waiting_longer_than_silence_may_last() -> None:
     """A token every 0.1 s and 50 wanted: each write comes after 0.3 s, and not after 5 s."""
 
     async def run() -> None:
-        stream = Stream(1, None)
+        stream = AnswerStream(1, None)
         feeding = asyncio.ensure_future(fed(stream, 9, 0.1))
         found: list[int] = []
         while len(found) < 9:
@@ -45,7 +45,7 @@ def test_coalescing_waits_for_its_tokens() -> None:
     """So that the test above is not one of a shield that waits for nothing."""
 
     async def run() -> list[Piece]:
-        stream = Stream(1, None)
+        stream = AnswerStream(1, None)
         feeding = asyncio.ensure_future(fed(stream, 6, 0.01))
         told = await Shield(tokens=4).take(stream, 5.0, monotonic())
         await feeding
@@ -57,7 +57,7 @@ def test_coalescing_waits_for_its_tokens() -> None:
 
 def test_what_is_held_back_is_not_a_slow_readers_fault() -> None:
     async def run() -> tuple[bool, bool, list[Piece]]:
-        stream = Stream(1, None, most=3)
+        stream = AnswerStream(1, None, most=3)
         feeding = asyncio.ensure_future(fed(stream, 20, 0.001))
         told = await Shield(every=0.2).take(stream, 5.0, monotonic())
         await feeding
@@ -71,7 +71,7 @@ def test_what_is_held_back_is_not_a_slow_readers_fault() -> None:
 
 
 def test_what_does_not_go_together_is_named() -> None:
-    with pytest.raises(InputError, match=r"every is 1 and tokens is 3, .* --every and --coalesce"):
+    with pytest.raises(InputError, match=r"every is 1 and tokens is 3; .*--every or --coalesce"):
         Shield(every=1.0, tokens=3)
     for wrong, option in (({"bucket": 1 << 20}, "--pad"), ({"tokens": 9999}, "--coalesce")):
         with pytest.raises(InputError, match=option):
@@ -80,5 +80,5 @@ def test_what_does_not_go_together_is_named() -> None:
 
 def test_no_shield_is_silent_for_longer_than_a_stream_may_be() -> None:
     assert Shield(every=15.0).every == 15.0
-    with pytest.raises(InputError, match=r"every is 16\.0; valid are 0 to 15"):
+    with pytest.raises(InputError, match=r"every is 16\.0 \(--every\); expected 0 to 15"):
         Shield(every=16.0)

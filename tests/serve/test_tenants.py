@@ -120,12 +120,12 @@ def test_one_tenant_cannot_hold_all_open_requests(folder: Path) -> None:
     )
     limits = Limits(connections=6)
     with one_thread(), running(*tiny_llm(folder, 2), keys=keys, limits=limits) as server:
-        gate: Any = server.server.config.app
+        admission: Any = server.server.config.app
         port = int(server.url.rpartition(":")[2])
         slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
         for client in slow:
             client.sendall(head)
-        wait_for(lambda: gate._open == 3)
+        wait_for(lambda: admission._open == 3)
         assert models(server, TWO) == models(server, WATCH) == 200
         assert models(server, ONE) == 429
         headers = {"authorization": f"Bearer {ONE}"}
@@ -134,7 +134,7 @@ def test_one_tenant_cannot_hold_all_open_requests(folder: Path) -> None:
         for client in slow:
             client.close()
         wait_for(lambda: models(server, ONE) == 200)
-        wait_for(lambda: set(gate._open_of.values()) == {0})
+        wait_for(lambda: set(admission._open_of.values()) == {0})
 
 
 def test_one_tenants_long_texts_leave_a_thread_to_others(

@@ -18,7 +18,7 @@ from foresay.models.tokenizer import Tokenizer
 from foresay.sampling.logprobs import TokenLogprob
 from foresay.sampling.params import SamplingParams
 from foresay.serve.answer import Shape
-from foresay.serve.question import Question
+from foresay.serve.validate import GenerationRequest
 from foresay.serve.words import Words
 from serve.running import Running, running, tiny_llm
 from tiny import one_thread, save_model
@@ -136,8 +136,10 @@ def test_places_in_the_text(spaced: Running) -> None:
 def test_no_alternative_is_lost_to_one_that_only_reads_like_it(pieces: Path) -> None:
     tokenizer = Tokenizer(pieces)
     after, within = (tokenizer.encode(text).tolist()[-1] for text in ("b a", "ba"))
-    question = Question([tokenizer.encode("b")], SamplingParams(), chat=False, stream=False)
-    shape = Shape(question, Words(tokenizer, SIZE), "tiny")
+    generation = GenerationRequest(
+        [tokenizer.encode("b")], SamplingParams(), chat=False, stream=False
+    )
+    shape = Shape(generation, Words(tokenizer, SIZE), "tiny")
     found = TokenLogprob(after, -1.0, -1.0, {after: -1.0, within: -2.0})
     assert shape._top(found) == {" a": -1.0, "a": -2.0}
 

@@ -2,7 +2,7 @@
 
     python drive.py PLAN.json RESULT.json
 
-plan: model, dtype, method ("none", "ngram", "suffix", "custom_class", "unmended"), speculation
+plan: model, dtype, method ("none", "ngram", "suffix", "custom_class", "unpatched"), speculation
 (further keys of vLLM's speculative_config), blocks (of the key-value cache; null: as many as there
 is memory for), length (of the longest text), ranks (processes that share each layer), requests:
 [{"name", "prompt" (text or token ids), "tokens", "join" (the step), "abort" (the step, or null),
@@ -38,7 +38,7 @@ SPECULATION: dict[str, dict[str, Any] | None] = {
         "method": "custom_class",
         "model": "foresay.integrations.vllm.SuffixProposer",
     },
-    "unmended": {"method": "custom_class", "model": "unmended.Unmended"},
+    "unpatched": {"method": "custom_class", "model": "unpatched.Unpatched"},
 }
 NODES = 6
 

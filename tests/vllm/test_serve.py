@@ -1,7 +1,7 @@
 """`vllm serve` as the README has it, and `foresay lossless --servers` between it and one without.
 
 Three servers: without speculation, with the README's line, and with our proposer in a vLLM whose
-sampler is not mended. The first two must be found equal, with a power that is told, and the third
+sampler is not patched. The first two must be found equal, with a power that is told, and the third
 must be found to be wrong.
 """
 
@@ -46,7 +46,7 @@ SETTINGS = {
     "OMP_WAIT_POLICY": "passive",
     "TORCHDYNAMO_DISABLE": "1",
     "FORESAY_VLLM_MEASURE": "0",  # on a busy machine guesses might not pay
-    "PYTHONPATH": str(HERE),  # for `unmended`
+    "PYTHONPATH": str(HERE),  # for `unpatched`
 }
 
 
@@ -144,9 +144,9 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 @pytest.fixture
-def unmended(tmp_path: Path) -> Iterator[Serving]:
+def unpatched(tmp_path: Path) -> Iterator[Serving]:
     words = line_of_readme()
-    words[-1] = json.dumps(json.loads(words[-1]) | {"model": "unmended.Unmended"})
+    words[-1] = json.dumps(json.loads(words[-1]) | {"model": "unpatched.Unpatched"})
     with serving(words, tmp_path / "log") as server:
         yield server
 
@@ -290,10 +290,10 @@ def test_requests_without_a_seed_keep_their_law(
     assert result.proved
 
 
-def test_a_sampler_that_is_not_mended_is_found(
-    plain: Serving, unmended: Serving, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_sampler_that_is_not_patched_is_found(
+    plain: Serving, unpatched: Serving, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with drafting(unmended, capsys):
-        code, checks = lossless(plain, unmended, tmp_path, FEW)
-    tell(capsys, f"not mended: {checks['sampled'][1]}")
+    with drafting(unpatched, capsys):
+        code, checks = lossless(plain, unpatched, tmp_path, FEW)
+    tell(capsys, f"not patched: {checks['sampled'][1]}")
     assert code == 1 and checks["greedy"][0] and not checks["sampled"][0]

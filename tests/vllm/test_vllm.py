@@ -4,7 +4,7 @@ Texts must be identical, token by token, and logprobs equal to within 1e-4. Why 
 vLLM's kernels sum in another order for one row than for several, so that float32 logits differ in
 the last bits (1e-5 was the most that was seen). A logprob of another place, or of another text, is
 off by far more, and even another arithmetic is: see the control. The same is demanded of requests
-with a temperature and a seed, half of which are asked twice; a vLLM whose sampler is not mended
+with a temperature and a seed, half of which are asked twice; a vLLM whose sampler is not patched
 must be found to break it.
 """
 
@@ -95,8 +95,8 @@ PLANS: dict[str, dict[str, Any]] = {
     "suffix": {"method": "suffix", "dtype": "float32", "requests": requests(64) + sampled()},
     "custom": {"method": "custom_class", "dtype": "float32", "requests": requests(64) + sampled()},
     # Without those that have a top_k, of which it would die.
-    "unmended": {
-        "method": "unmended",
+    "unpatched": {
+        "method": "unpatched",
         "dtype": "float32",
         "requests": [request for request in sampled() if not request["top_k"]],
     },
@@ -151,7 +151,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Runner:
         command = [sys.executable, str(HERE / "drive.py"), str(given), str(taken)]
         steps = folder / f"{name} steps.jsonl"
         environ = os.environ | {"FORESAY_VLLM_SUFFIX": "1", "FORESAY_VLLM_STEPS_FILE": str(steps)}
-        environ["PYTHONPATH"] = str(HERE)  # for `unmended`
+        environ["PYTHONPATH"] = str(HERE)  # for `unpatched`
         if name not in ("crowd", "ranks"):
             environ |= NO_TIMES
         done = subprocess.run(
@@ -224,13 +224,13 @@ def test_a_seed_gives_one_text(run: Runner, name: str) -> None:
         assert texts[key] == texts[key.replace("again", "once")], key
 
 
-def test_a_sampler_that_is_not_mended_is_found(
+def test_a_sampler_that_is_not_patched_is_found(
     run: Runner, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain, broken = run("none"), run("unmended")
+    plain, broken = run("none"), run("unpatched")
     names = broken["requests"]
     same = sum(plain["requests"][name]["tokens"] == names[name]["tokens"] for name in names)
-    tell(capsys, f"not mended: {same} of {len(names)} texts as without drafts")
+    tell(capsys, f"not patched: {same} of {len(names)} texts as without drafts")
     assert broken["stats"]["drafted"] > 0 and broken["stats"]["accepted"] > 0
     assert same < len(names)
 

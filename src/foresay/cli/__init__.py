@@ -2,9 +2,9 @@
 
 root        the application, and what happens when a command fails
 show        progress, fields, tables
-waiting     what is said while somebody waits
-interrupts  what an interrupt does not break off
-model       what commands that run a model have in common
+waiting     progress of long work, on stderr
+interrupts  Ctrl-C while results are printed
+model       options of commands that run a model, and loading it
 sources     where tokens were drafted from, in colours or brackets
 demo        foresay demo
 generate    foresay generate

@@ -25,19 +25,18 @@ if TYPE_CHECKING:
 @app.command()
 def demo(
     model: Model = DEFAULT_MODEL,
-    max_tokens: Annotated[int, typer.Option(help="Of an answer, at most.")] = 64,
+    max_tokens: Annotated[int, typer.Option(help="Tokens per answer, at most.")] = 64,
     dtype: Dtype = DtypeOption.auto,
     as_json: AsJson = False,
 ) -> None:
     """Answer built-in prompts without and with speculation, and compare.
 
-    The model is fetched when it is needed for the first time. Tokens that were guessed are coloured
-    by where the guess was from, or stand in brackets where there are no colours. Fails if a single
-    token differs.
+    The model is downloaded at its first use. Drafted tokens that were accepted are coloured by
+    their source, or stand in brackets where there are no colours. Fails if a single token differs.
 
-    What takes time is said on stderr: beside a bar on a terminal, otherwise in lines, with --json
-    as objects that have event, message, seconds, done and total. Each answer is printed when it is
-    done (with --json as the event "answered"), and an interrupt prints the table of those.
+    Progress goes to stderr: as a bar on a terminal, otherwise in lines, with --json as objects that
+    have event, message, seconds, done and total. Each answer is printed when it is done (with
+    --json as the event "answered"). After an interrupt, the table of finished answers is printed.
 
     \b
     Examples:
@@ -54,7 +53,7 @@ def demo(
         texts = sum(prompt.params.n for prompt in prompts)
         print(
             f"{model} answers {len(prompts)} prompts with {texts} texts of at most {max_tokens} "
-            "tokens:\neach one plainly, and again with guesses that it only has to check.",
+            "tokens:\neach one plainly, and again with drafts that the model only has to verify.",
             flush=True,
         )
     done: list[Comparison] = []
@@ -64,7 +63,7 @@ def demo(
             with waiting(as_json) as wait, Interrupts() as interrupts:
                 plain = load(model, dtype, wait, drafter=None, policy="none")
                 corpus = None
-                if model == DEFAULT_MODEL:  # other models may count their tokens otherwise
+                if model == DEFAULT_MODEL:  # other models have other tokenizers
                     corpus = Path(folder) / "recorded.foresay"
                     write_corpus(corpus)
                 fast = _with_speculation(plain, corpus, wait)
@@ -132,7 +131,7 @@ def _print_table(result: Demo) -> None:
     print()
     head = ["prompt", "tokens", "plain", "speculative", "speed-up", "tokens per step", "identical"]
     print_table(head, [_row(comparison) for comparison in [*result.comparisons, result.total]])
-    print("\nSpeeds are tokens per second of the whole answer, reading the prompt included.")
+    print("\nSpeeds are tokens per second of the whole answer, prefill included.")
     print(_verdict(result))
 
 

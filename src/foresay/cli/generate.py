@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 def generate(
     prompts: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="What to answer; - is all of stdin.", metavar="PROMPT", show_default=False
-        ),
+        typer.Argument(help="The prompt; - is all of stdin.", metavar="PROMPT", show_default=False),
     ] = None,
     file: Annotated[
         Path | None,
@@ -53,16 +51,16 @@ def generate(
     drafter: Drafter = "suffix",
     policy: Policy = "adaptive",
     corpus: Corpus = None,
-    max_tokens: Annotated[int, typer.Option(help="Of an answer, at most.")] = 256,
+    max_tokens: Annotated[int, typer.Option(help="Tokens per answer, at most.")] = 256,
     temperature: Annotated[
         float, typer.Option(help="0 is greedy: always the likeliest token.")
     ] = 0.0,
     top_k: Annotated[int, typer.Option(help="Only the k likeliest tokens; 0: all.")] = 0,
     top_p: Annotated[
-        float, typer.Option(help="Only the likeliest that reach this probability together.")
+        float, typer.Option(help="Only the likeliest tokens that together reach this probability.")
     ] = 1.0,
     min_p: Annotated[
-        float, typer.Option(help="Only those this likely, compared with the likeliest.")
+        float, typer.Option(help="Only tokens at least this likely, relative to the likeliest.")
     ] = 0.0,
     seed: Annotated[
         int | None, typer.Option(help="The same seed gives the same answer.", show_default=False)
@@ -70,7 +68,7 @@ def generate(
     n: Annotated[int, typer.Option("-n", help="Answers to each prompt.")] = 1,
     stop: Annotated[
         list[str] | None,
-        typer.Option(help="A text that ends the answer; may be given again.", show_default=False),
+        typer.Option(help="A stop string; may be given again.", show_default=False),
     ] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue the prompt as it is, without chat template.")
@@ -86,11 +84,11 @@ def generate(
     """Answer one or many prompts.
 
     Prompts are arguments, lines of a file, or what is piped in. A model with a chat template is
-    given them as a user's messages. On a terminal a single answer appears as it is written.
+    given them as a user's messages. On a terminal a single answer is streamed.
 
-    With --sources tokens that were guessed are coloured by where the guess was from, and stand in
+    With --sources, drafted tokens that were accepted are coloured by their source, or stand in
     brackets where there are no colours: «own text», ⟦group⟧, ⟨history⟩, ⌊corpus⌋, ¦usual¦,
-    ⟪other⟫. The rest is the model's own.
+    ⟪other⟫. All other tokens are the model's own.
 
     \b
     Examples:
@@ -102,9 +100,8 @@ def generate(
 
     The JSON objects have prompt, text, token_ids, finish_reason and stats.
 
-    What takes time is said on stderr: beside a bar on a terminal, otherwise in lines, with --json
-    as objects that have event, message, seconds, done and total. An interrupt prints the answers
-    that are done.
+    Progress goes to stderr: as a bar on a terminal, otherwise in lines, with --json as objects that
+    have event, message, seconds, done and total. After an interrupt, finished answers are printed.
     """
     from foresay.sampling.params import SamplingParams
 
@@ -122,14 +119,14 @@ def generate(
     )
     require_engine("generate")
     check_names(drafter, policy)
-    guesser: Any = drafter
+    chosen: Any = drafter
     if corpus is not None:
         from foresay.drafters.lineup import make_drafter
 
-        guesser = make_drafter(drafter, share="all", corpus=corpus, verify=True)
+        chosen = make_drafter(drafter, share="all", corpus=corpus, verify=True)
     streamed = len(texts) == n == 1 and sys.stdout.isatty() and not (sources or as_json)
     with waiting(as_json) as wait:
-        llm = load(model, dtype, wait, drafter=guesser, policy=policy, with_sources=sources)
+        llm = load(model, dtype, wait, drafter=chosen, policy=policy, with_sources=sources)
         chat = llm.tokenizer.chats and not raw
         if not streamed:
             good = _print_all(llm, texts, params, chat, sources, as_json, wait)
@@ -140,20 +137,20 @@ def generate(
 
 
 def _prompts(arguments: list[str], file: Path | None) -> list[str]:
-    """All that is asked, arguments first."""
+    """All prompts, arguments first."""
     if not arguments and file is None:
         if sys.stdin is None or sys.stdin.isatty():
             raise InputError(
-                "there is no prompt; give one as an argument, with --file, or through a pipe"
+                "there is no prompt; expected one as an argument, with --file, or through a pipe"
             )
         arguments = ["-"]
     texts = [_stdin().removesuffix("\n") if text == "-" else text for text in arguments]
     for number, text in enumerate(texts, start=1):
         if any("\ud800" <= character <= "\udfff" for character in text):
-            raise InputError(f"prompt {number} is not UTF-8; UTF-8 is needed")
+            raise InputError(f"prompt {number} is not UTF-8; expected UTF-8")
         if not text.strip():
             where = "what was piped in" if arguments[number - 1] == "-" else f"prompt {number}"
-            raise InputError(f"{where} is empty; a text to answer to is needed")
+            raise InputError(f"{where} is empty; expected a text")
     if file is not None:
         texts += _lines(file)
     return texts
@@ -161,7 +158,7 @@ def _prompts(arguments: list[str], file: Path | None) -> list[str]:
 
 def _stdin() -> str:
     if sys.stdin is None:
-        raise InputError("nothing is piped in; give a prompt as an argument, or with --file")
+        raise InputError("nothing is piped in; expected a prompt as an argument, or with --file")
     return _text(sys.stdin.buffer.read(), "what was piped in")
 
 
@@ -173,18 +170,20 @@ def _lines(file: Path) -> list[str]:
     lines = [(at, line.rstrip("\r")) for at, line in enumerate(text.split("\n"), start=1)]
     lines = [(at, line) for at, line in lines if line.strip()]
     if not lines:
-        raise InputError(f"{name} holds no prompt; one per line is needed")
+        raise InputError(f"{name} holds no prompt; expected one per line")
     if _object(lines[0][1]) is None:
         if lines[0][1].lstrip().startswith("{") or file.suffix in (".json", ".jsonl"):
-            raise InputError(f"line {lines[0][0]} of {name} is no JSON object on one line")
+            raise InputError(
+                f"line {lines[0][0]} of {name} is not JSON; expected an object on one line"
+            )
         return [line for _, line in lines]
     prompts = []
     for at, line in lines:
         prompt = (_object(line) or {}).get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
             raise InputError(
-                f'line {at} of {name} is no JSON object with a text as "prompt"; all lines of a '
-                "file are, or none"
+                f'line {at} of {name} is wrong; expected a JSON object with a text as "prompt", as '
+                "the first line is one"
             )
         prompts.append(prompt)
     return prompts
@@ -202,11 +201,11 @@ def _text(data: bytes, name: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{name} is not UTF-8 at byte {error.start}; UTF-8 is needed") from error
+        raise InputError(f"{name} is not UTF-8 at byte {error.start}; expected UTF-8") from error
 
 
 def _stream(llm: LLM, text: str, params: SamplingParams, chat: bool) -> bool:
-    """Print one answer while it is written; whether it went well."""
+    """Print one answer while it is decoded; returns whether it succeeded."""
     error = None
     try:
         for chunk in llm.stream(text, params, chat=chat):
@@ -229,8 +228,8 @@ def _print_all(
     as_json: bool,
     wait: Waiting,
 ) -> bool:
-    """Print the answers in the order of the prompts, each as soon as it can be; whether all went
-    well. After an interrupt, those that are done.
+    """Print the answers in the order of the prompts, each as soon as possible; returns whether all
+    succeeded. After an interrupt, print the finished ones.
     """
     results: dict[int, Result] = {}
     good = True
@@ -267,7 +266,7 @@ def _print_all(
 def _as_they_end(
     llm: LLM, texts: list[str], params: SamplingParams, chat: bool, progress: Progress
 ) -> Iterator[tuple[int, Result]]:
-    """Results with their numbers, prompt by prompt and sample by sample."""
+    """Results with their numbers: prompt index * n + sample."""
     done, total = 0, len(texts) * params.n * params.max_tokens
     progress("answer", 0, total)
     for chunk in llm.stream(texts, params, chat=chat):
@@ -293,7 +292,7 @@ def _print_json(result: Result, params: SamplingParams, sources: bool) -> None:
 
 
 def _heading(texts: list[str], index: int, result: Result, params: SamplingParams) -> str | None:
-    """What stands above an answer that is one of many."""
+    """The heading of an answer that is one of several."""
     if len(texts) == params.n == 1:
         return None
     if len(texts) == 1:

@@ -1,4 +1,4 @@
-"""Ctrl-C while results are printed: what is begun is printed wholly, and then the command ends."""
+"""Ctrl-C while results are printed: the current result is completed, then the command ends."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Interrupts"]
 
 
 class Interrupts:
-    """While the context lasts, an interrupt inside `held` waits until that is left; the second one
-    does not. Outside the main thread, where no interrupt arrives, it does nothing.
+    """Inside this context, an interrupt during `held` waits until `held` ends; a second interrupt
+    does not wait. Outside the main thread, where no interrupt arrives, it does nothing.
 
-    Mutates: what the process does about SIGINT, until the context ends. Raises: KeyboardInterrupt.
+    Mutates: the handler of SIGINT, until the context ends. Raises: KeyboardInterrupt.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         main = threading.current_thread() is threading.main_thread()
-        # A job in the background ignores interrupts, and shall.
+        # A background process ignores interrupts, and must go on doing so.
         if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             self._before = signal.signal(signal.SIGINT, self._interrupt)
         return self
@@ -35,7 +35,7 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """What happens in here is not interrupted, unless somebody insists."""
+        """The body is not interrupted, except by a second interrupt."""
         self._holding = True
         try:
             yield

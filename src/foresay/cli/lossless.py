@@ -27,7 +27,7 @@ _ONLY_WITH = {
         "--servers",
     ),
 }
-"""Of options that not every proof has, the proof that does."""
+"""Options of one proof only, with the proof."""
 _FEWEST_SAMPLES = 16
 
 
@@ -49,7 +49,7 @@ def lossless(
         typer.Option(help="Compare two OpenAI-compatible servers instead.", metavar="URL URL"),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="With --servers: the model's name; otherwise their first.")
+        str | None, typer.Option(help="With --servers: the model's name; by default their first.")
     ] = None,
     api_key: Annotated[
         str | None, typer.Option(help="With --servers: the key.", envvar="FORESAY_API_KEY")
@@ -76,9 +76,9 @@ def lossless(
 ) -> None:
     """Prove that speculation changes no answer: of foresay, of your function, of a server.
 
-    Small worlds are enumerated with rational numbers and compared with ==, texts are compared with
-    plain decoding over thousands of random scripts, sampled laws are tested with stated power; and
-    every wrong rule known to us must be found. Fails on any surprise.
+    Small cases are enumerated with rational numbers and compared with ==, texts are compared with
+    plain decoding over thousands of random scripts, sampled distributions are tested with stated
+    power; and every wrong rule known to us must be found. Fails on any surprise.
 
     \b
     Examples:
@@ -87,27 +87,28 @@ def lossless(
       foresay lossless --verify mypackage.verify:rejection_sample --trees
       foresay lossless --servers http://127.0.0.1:8000 http://127.0.0.1:8001
 
-    A function for --verify returns the tokens that one step emits. It is given p, the target's laws
-    (after the text, and after each node of the draft), q, the law that each node was drawn from
-    (None: it was chosen), and the tokens and parents of the nodes. On chains this one is right:
+    A function for --verify returns the tokens that one step emits. It gets p, the target's
+    distributions (after the text, and after each node of the draft), q, the distribution that each
+    node was drawn from (None: it was not drawn), and the tokens and parents of the nodes. For
+    chains this one is right:
 
     \b
       def verify(p, q, tokens, parents, coins):
           for i, token in enumerate(tokens):
-              # What was chosen has the law that is sure of it.
-              law = q[i] or [int(v == token) for v in range(len(p[i]))]
-              if not coins.accept(p[i][token] / law[token]):
-                  rest = [max(a - b, 0) for a, b in zip(p[i], law)]
+              # A token that was not drawn has probability 1.
+              draft = q[i] or [int(v == token) for v in range(len(p[i]))]
+              if not coins.accept(p[i][token] / draft[token]):
+                  rest = [max(a - b, 0) for a, b in zip(p[i], draft)]
                   return [*tokens[:i], coins.draw(rest)]
           return [*tokens, coins.draw(p[-1])]
 
-    With `coins` laws are tuples of Fractions and chance is enumerated: coins.accept(chance) is true
-    with that chance, coins.draw(weights) is a token. The result is a proof, for small worlds. With
-    `rng` in its place laws are float64 arrays, rng is a numpy Generator, and the function is tested
-    statistically.
+    With `coins`, distributions are tuples of Fractions and chance is enumerated:
+    coins.accept(chance) is true with that chance, coins.draw(weights) is a token. The result is a
+    proof, for small cases. With `rng` in its place, distributions are float64 arrays, rng is a
+    numpy Generator, and the function is tested statistically.
     """
     if verify is not None and servers is not None:
-        raise InputError("--verify and --servers are two different proofs; give one of them")
+        raise InputError("--verify and --servers are both given; expected one of them")
     chosen = "--servers" if servers is not None else "--verify" if verify is not None else ""
     _refuse_others(context, chosen)
     _require(*(["scipy"] if chosen else ["torch", "scipy"]))
@@ -146,7 +147,7 @@ def lossless(
 
 
 def _refuse_others(context: typer.Context, chosen: str) -> None:
-    """Options of another proof than the chosen one were given in vain."""
+    """Refuse options of another proof than the chosen one."""
     foreign: dict[str, list[str]] = {}
     for name, home in _ONLY_WITH.items():
         if home != chosen and _given(context, name):
@@ -162,7 +163,7 @@ def _refuse_others(context: typer.Context, chosen: str) -> None:
 
 
 def _given(context: typer.Context, name: str) -> bool:
-    """Whether an option was written; a variable of the environment is for whoever needs it."""
+    """Whether an option is on the command line; an environment variable does not count."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -199,14 +200,14 @@ def _compare(
     )
 
     if max_tokens < 1:
-        raise InputError(f"--max-tokens {max_tokens} is not valid; at least 1 is")
+        raise InputError(f"--max-tokens is {max_tokens}; expected at least 1")
     if samples != 0 and samples < _FEWEST_SAMPLES:
         raise InputError(
-            f"--samples {samples} is not valid; 0 (only greedy answers) is, or at least "
+            f"--samples is {samples}; expected 0 (only greedy answers), or at least "
             f"{_FEWEST_SAMPLES}"
         )
     if not 0 <= tie < math.inf:
-        raise InputError(f"--tie {tie} is not valid; a margin in nats is, finite and at least 0")
+        raise InputError(f"--tie is {tie}; expected a margin in nats, finite and at least 0")
     texts = list(PROMPTS) if prompts is None else _read(prompts)
     a, b = two_servers(urls, model, api_key)
     with progress("greedy answers", 2 * len(texts)) as advance:
@@ -223,12 +224,12 @@ def _read(prompts: Path) -> list[str]:
         lines = prompts.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise InputError(
-            f"'{prompts}' is not UTF-8 at byte {error.start}; UTF-8 with one prompt per line is "
-            "needed"
+            f"'{prompts}' is not UTF-8 at byte {error.start}; expected UTF-8 with one prompt per "
+            "line"
         ) from error
     texts = [line for line in lines if line.strip()]
     if not texts:
-        raise InputError(f"'{prompts}' holds no prompt; one per line is needed")
+        raise InputError(f"'{prompts}' holds no prompt; expected one per line")
     return texts
 
 

@@ -1,4 +1,4 @@
-"""What commands that run a model have in common: its options, and loading it."""
+"""Options of commands that run a model, and loading it."""
 
 from __future__ import annotations
 
@@ -44,11 +44,10 @@ Dtype = Annotated[
     DtypeOption, typer.Option(help="Of the weights; auto: bfloat16 if the processor has it.")
 ]
 
-Drafter = Annotated[
-    str, typer.Option(help="Who guesses: suffix, ngram, … (see `foresay doctor`), or none.")
-]
+Drafter = Annotated[str, typer.Option(help="suffix, ngram, … (see `foresay doctor`), or none.")]
 Policy = Annotated[
-    str, typer.Option(help="How much is guessed: adaptive, fixed, threshold, dynamic-k or none.")
+    str,
+    typer.Option(help="How many tokens to draft: adaptive, fixed, threshold, dynamic-k or none."),
 ]
 Corpus = Annotated[
     Path | None, typer.Option(help="Corpus file to draft from as well; verified first.")
@@ -56,7 +55,7 @@ Corpus = Annotated[
 
 
 def require_engine(command: str) -> None:
-    """Refuse to go on without the libraries that run a model, in one sentence."""
+    """Refuse to continue without the libraries that run a model."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise ModuleNotFoundError(
@@ -72,16 +71,16 @@ def check_names(drafter: str, policy: str) -> None:
     from foresay.errors import InputError
 
     if drafter not in (*NAMES, "none"):
-        raise InputError(f"there is no drafter {drafter!r}; choose from {', '.join(NAMES)}, none")
+        raise InputError(f"drafter is {drafter!r}; expected one of {', '.join(NAMES)}, none")
     make_policy(policy)
 
 
 def load(model: str, dtype: DtypeOption, wait: Waiting, **options: Any) -> LLM:
-    """The model; what is done meanwhile is said."""
+    """Load the model, and report progress."""
     wait("find", 0, None)
     from foresay.models import weights
 
-    folder = weights.find(model, progress=wait)  # before torch is imported, likewise
+    folder = weights.find(model, progress=wait)  # also before torch is imported
     wait("import", 0, None)
     from foresay.engine.llm import LLM
 
@@ -89,9 +88,9 @@ def load(model: str, dtype: DtypeOption, wait: Waiting, **options: Any) -> LLM:
     wait.tell("loaded", "the model is loaded")
     if llm.target.exact is False:
         print(
-            f"note: on this machine {model} in {llm.target.dtype} does not give a token the same "
-            "bits in every step; where two tokens are nearly equal, guesses may change a text "
-            "(--dtype float32 makes that rare)",
+            f"note: on this machine {model} in {llm.target.dtype} is not batch-invariant; where "
+            "two tokens are nearly equal, drafts may change a text (--dtype float32 makes "
+            "that rare)",
             file=sys.stderr,
         )
     return llm

@@ -34,12 +34,12 @@ def replay(
         str, typer.Option(help="suffix, sam, ngram, corpus or merge (see `foresay doctor`).")
     ] = "suffix",
     budget: Annotated[int, typer.Option(help="Nodes per draft, 1 or more.")] = 16,
-    chain: Annotated[bool, typer.Option("--chain", help="Guess a chain: no branches.")] = False,
+    chain: Annotated[bool, typer.Option("--chain", help="Draft a chain: no branches.")] = False,
     share: Annotated[
         ShareOption,
         typer.Option(
-            help="What requests see of each other: nothing, their group, or everything; "
-            "ngram uses own text only, whatever is said here."
+            help="What requests draft from: own text, also their group, or all texts; "
+            "ngram always uses own text only."
         ),
     ] = ShareOption.none,
     lockstep: Annotated[int, typer.Option(help="Requests that advance together.")] = 1,
@@ -79,11 +79,13 @@ def replay(
 
     for out in (curve, plot):  # before the work, not after it
         if out is not None and out.exists() and out.samefile(file):
-            raise InputError(f"'{out}' is the trace itself; choose another file to write to")
+            raise InputError(f"'{out}' is the trace itself; expected another file to write to")
         if out is not None and not out.parent.is_dir():
-            raise InputError(f"'{out.parent}' is not a folder; choose another file to write to")
+            raise InputError(
+                f"'{out.parent}' is not a folder; expected a file in an existing folder"
+            )
     traces = read_traces(file)
-    guesser = make_drafter(
+    made_drafter = make_drafter(
         drafter,
         share=share.value,
         corpus=corpus,
@@ -94,7 +96,7 @@ def replay(
     with progress("replaying", sum(len(t.output) for t in traces)) as advance:
         result = run_replay(
             traces,
-            guesser,
+            made_drafter,
             budget=budget,
             chain=chain,
             share=share.value,

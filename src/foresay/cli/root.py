@@ -1,4 +1,4 @@
-"""The command line itself: the root of all commands, and what happens when one fails."""
+"""The root of all commands, and what happens when one fails."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run() -> None:
         reason = error.strerror or str(error)
         _fail(f"{error.filename}: {reason}" if error.filename else reason)
     except ModuleNotFoundError as error:
-        # Without a name it is a sentence of a command's own.
+        # Without a name it is a message of our own.
         _fail(
             f"{error.name} is not installed; `foresay doctor` says how to get it"
             if error.name

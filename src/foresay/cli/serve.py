@@ -50,12 +50,12 @@ def serve(
             help="smollm2-135m, a folder, a .gguf file, or a hub model org/name.", metavar="[MODEL]"
         ),
     ] = DEFAULT_MODEL,
-    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0: any free port.", min=0, max=65535)] = 8000,
     api_key: Annotated[
         list[str] | None,
         typer.Option(
-            help="A key that clients need, each a tenant of its own; may be given again. Other "
+            help="An API key, each a tenant of its own; may be given again. Other "
             "users of this machine can read it: FORESAY_API_KEY and --keys are safer.",
             show_default=False,
         ),
@@ -69,8 +69,8 @@ def serve(
     cors_origin: Annotated[
         list[str] | None,
         typer.Option(
-            help="A web page's origin from which browsers may ask, as https://chat.example.org, or "
-            "'*' for any; may be given again.",
+            help="An origin of web pages that may send requests, such as https://chat.example.org, "
+            "or '*' for any; may be given again.",
             show_default=False,
         ),
     ] = None,
@@ -87,22 +87,26 @@ def serve(
     policy: Policy = "adaptive",
     corpus: Corpus = None,
     dtype: Dtype = DtypeOption.auto,
-    max_running: Annotated[int, typer.Option(help="Answers in one step.", min=1)] = 256,
+    max_running: Annotated[int, typer.Option(help="Requests in one step, at most.", min=1)] = 256,
     memory_mb: Annotated[
         int | None,
         typer.Option(
-            help="For keys and values; by default a quarter of what is free.",
+            help="For the KV cache; by default a quarter of the free memory.",
             min=1,
             show_default=False,
         ),
     ] = None,
     tenant_mb: Annotated[
-        int, typer.Option(help="Of one tenant's history to draft from.", min=0, max=1 << 20)
+        int, typer.Option(help="For one tenant's history to draft from.", min=0, max=1 << 20)
     ] = 256,
-    queue: Annotated[int, typer.Option(help="Answers that may wait.", min=0)] = 1024,
-    body_mb: Annotated[int, typer.Option(help="Of a request's body.", min=1, max=1024)] = 4,
-    max_n: Annotated[int, typer.Option(help="Answers to one prompt.", min=1)] = 8,
-    connections: Annotated[int, typer.Option(help="Requests open at a time.", min=1)] = 1024,
+    queue: Annotated[int, typer.Option(help="Requests that may wait.", min=0)] = 1024,
+    body_mb: Annotated[
+        int, typer.Option(help="Of a request's body, at most.", min=1, max=1024)
+    ] = 4,
+    max_n: Annotated[int, typer.Option(help="Answers to one prompt, at most.", min=1)] = 8,
+    connections: Annotated[
+        int, typer.Option(help="HTTP requests open at a time, at most.", min=1)
+    ] = 1024,
     drain: Annotated[
         float, typer.Option(help="Seconds for running answers after SIGTERM.", min=0)
     ] = 30.0,
@@ -114,22 +118,22 @@ def serve(
     ] = 0.0,
     coalesce: Annotated[int, typer.Option(help="Stream by so many tokens; 0: at once.", min=0)] = 0,
     hide: Annotated[
-        bool, typer.Option("--hide-acceptance", help="Do not tell how many guesses were right.")
+        bool, typer.Option("--hide-acceptance", help="Hide acceptance statistics from clients.")
     ] = False,
     ssl_certfile: Annotated[str | None, typer.Option(help="For TLS.", show_default=False)] = None,
     ssl_keyfile: Annotated[str | None, typer.Option(help="For TLS.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Log one JSON object per line.")] = False,
 ) -> None:
-    """Serve a model to OpenAI's clients.
+    """Serve a model with an OpenAI-compatible API.
 
-    It listens on this machine only, unless --host says otherwise; then it wants keys. A tenant's
-    answers are drafted from its own earlier ones, never from another's. SIGTERM finishes what has
-    begun and ends; SIGHUP reads the file of --keys again, also while the model loads.
+    By default it listens on this machine only; with another --host it needs keys. A tenant's
+    answers are drafted from its own earlier ones, never from another tenant's. SIGTERM finishes
+    running answers and stops; SIGHUP reads the file of --keys again, also while the model loads.
 
-    Until it is ready it logs what it does and how far it is, at least every 10 seconds.
+    Until it is ready it logs its progress at least every 10 seconds.
 
-    --pad, --every and --coalesce hide from those who watch encrypted traffic how many guesses were
-    right, at the price of bytes and delay.
+    --pad, --every and --coalesce hide from observers of encrypted traffic how many tokens were
+    accepted, at the price of bytes and delay.
 
     \b
     Examples:
@@ -152,7 +156,7 @@ def serve(
     who = _keys(api_key or [], keys)
     stale = threading.Event()
     if keys is not None:
-        # Who asks for new keys while the model loads must not end the process.
+        # SIGHUP while the model loads must not end the process.
         signal.signal(signal.SIGHUP, lambda number, frame: stale.set())
     with Lines(_log_stage) as wait:
         wait("import", 0, None)
@@ -166,31 +170,29 @@ def serve(
     )
     shield = Shield(bucket=pad, every=every, tokens=coalesce, hide=hide)
     if (ssl_certfile is None) != (ssl_keyfile is None):
-        raise InputError("TLS needs both --ssl-certfile and --ssl-keyfile")
+        raise InputError("one of --ssl-certfile and --ssl-keyfile is given; expected both")
     if not (who or insecure or is_loopback(host)):
         raise InputError(
-            f"--host {host} can be reached from other machines and there are no keys; give "
-            "--api-key or --keys, or --insecure if everybody may ask"
+            f"--host {host} can be reached from other machines and there are no keys; expected "
+            "--api-key or --keys, or --insecure to serve without keys"
         )
     for origin in cors_origin or []:
         check_origin(origin)
     if cors_origin and not who:
-        _log.warning(
-            "pages of %s may ask without a key, whoever opens them", " and ".join(cors_origin)
-        )
+        _log.warning("pages of %s may send requests without a key", " and ".join(cors_origin))
     address = Address(host, port, ssl_certfile, ssl_keyfile)
     check_address(address)
-    guesser = _drafter(drafter, corpus, len(who.tenants), tenant_mb << 20)
-    # Whichever thread runs a model gets helpers of its own for as long as it lives, and where there
-    # are more of them than processors, none stays awake between two layers. A thread of the server
-    # will run the model, so the one that tries it out must not stay.
+    made_drafter = _drafter(drafter, corpus, len(who.tenants), tenant_mb << 20)
+    # Each thread that runs a model has worker threads as long as it lives; with more workers than
+    # processors, they sleep between two layers. The server's own thread will run the model, so the
+    # thread that loads and tests it must end.
     with Lines(_log_stage) as wait, ThreadPoolExecutor(1) as aside:
         loading = aside.submit(
             load,
             model,
             dtype,
             wait,
-            drafter=guesser,
+            drafter=made_drafter,
             policy=policy,
             memory=None if memory_mb is None else memory_mb << 20,
             max_running=max_running,
@@ -199,7 +201,7 @@ def serve(
         try:
             llm = loading.result()
         except KeyboardInterrupt:
-            wait.end()  # and with it the thread, at its next report
+            wait.end()  # ends the thread at its next report
             raise
     called = name or (Path(model).name if Path(model).exists() else model)
     settings = ServeSettings(
@@ -212,7 +214,7 @@ def serve(
         stale=stale.is_set,
         origins=tuple(cors_origin or ()),
     )
-    run(llm, guesser, settings, _ready(called, as_json))
+    run(llm, made_drafter, settings, _ready(called, as_json))
 
 
 def _keys(given: list[str], file: Path | None) -> Keys:

@@ -38,7 +38,7 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[int], None] | N
 
 @contextmanager
 def stages() -> Iterator[Callable[[str, float], None] | None]:
-    """The same for work in stages, each of which fills the bar once."""
+    """A bar for work in stages; each stage fills it once."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -49,18 +49,18 @@ def stages() -> Iterator[Callable[[str, float], None] | None]:
 
 def _bar() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    # What is printed meanwhile goes where it belongs, and not to stderr.
+    # Results that are printed meanwhile go to stdout, not to stderr.
     return Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)
 
 
 def tolerate_encoding() -> None:
-    """Print a mark for what stdout's encoding does not have, instead of failing."""
+    """Print ? for characters that stdout's encoding does not have, instead of failing."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 
 
 def harmless(text: str) -> str:
-    """A model's text for a terminal, which obeys control characters; off it, as it is."""
+    """A model's text, on a terminal without its control characters."""
     return text.translate(_CONTROLS) if sys.stdout.isatty() else text
 
 

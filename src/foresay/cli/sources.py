@@ -1,4 +1,4 @@
-"""Where an answer's tokens were drafted from: in colours, or in brackets where there are none."""
+"""Where an answer's tokens were drafted from: in colours, or in brackets without colours."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Mark:
     left: str
     right: str
     style: str
-    """No two have the same shape: who sees no colours sees bold, italic and underlined text."""
+    """No two look the same without colour: bold, italic and underlined differ."""
 
 
 MARKS = {
@@ -62,10 +62,10 @@ def spans(
     stops: Sequence[str] = (),
     least: int = 0,
 ) -> list[Span]:
-    """An answer's text in pieces, neighbours of one source in one.
+    """An answer's text in pieces; neighbouring tokens of one source are one piece.
 
-    A character that needs several tokens belongs to the one that completes it. Without sources for
-    all tokens the rest is the model's own.
+    A character that needs several tokens belongs to the one that completes it. Tokens without
+    a source are the model's own.
     """
     answer = AnswerText(decode, stops, least)
     pieces: list[Span] = []
@@ -98,8 +98,8 @@ def marked(pieces: Sequence[Span]) -> str:
     """The text with brackets, whose shape tells the source."""
     out = []
     for before, text, after, source in _bare(pieces):
-        mark, guessed = MARKS[source], source != Source.MODEL
-        out += [before, mark.left + text + mark.right if guessed and text else text, after]
+        mark, drafted = MARKS[source], source != Source.MODEL
+        out += [before, mark.left + text + mark.right if drafted and text else text, after]
     return "".join(out)
 
 
@@ -133,7 +133,7 @@ def print_legend(tokens: Mapping[Source, int]) -> None:
 
 
 def _bare(pieces: Sequence[Span]) -> Iterator[tuple[str, str, str, Source]]:
-    """White space before, the text, white space after, the source: space is not marked."""
+    """White space before, the text, white space after, the source: white space gets no mark."""
     for piece in pieces:
         text = piece.text.strip()
         before = piece.text[: len(piece.text) - len(piece.text.lstrip())]

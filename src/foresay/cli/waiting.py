@@ -1,7 +1,7 @@
-"""What is said while somebody waits: a bar on a terminal, lines off it, events with --json.
+"""Progress of long work: a bar on a terminal, otherwise lines, events with --json.
 
 All of it goes to stderr. Long work reports its stages (`foresay.models.progress`); here each stage
-is named when it begins, and named again as long as it lasts, so that silence means an end.
+is named when it begins, and again every few seconds while it lasts.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from foresay.models.progress import STAGES
 
 __all__ = ["Bar", "Lines", "Say", "Waiting", "waiting"]
 
-EVERY = 5.0  # seconds: half of what is promised, since a busy machine may be late
+EVERY = 5.0  # seconds: half of what the docs say, since a busy machine may be late
 
 _OF_BYTES = ("download", "check", "convert")
 
 Say: TypeAlias = Callable[[str, dict[str, Any]], None]
-"""Called with a sentence, and the same as values: `event`, and what belongs to it."""
+"""Called with a message, and the same as values: `event` and its fields."""
 
 
 class Lines:
-    """A sentence for every stage when it begins, and again every few seconds while it lasts. A
-    thread does the latter; it ends with the context.
+    """A line for every stage when it begins, and again every few seconds while it lasts, from a
+    thread that ends with the context.
 
-    Raises: KeyboardInterrupt from a report after `end`; nothing that `say` raises for a stderr that
-    is gone. Any thread may report.
+    Raises: KeyboardInterrupt from a report after `end`; errors of a closed stderr are ignored. Any
+    thread may report.
     """
 
     def __init__(self, say: Say, every: float = EVERY) -> None:
@@ -70,16 +70,16 @@ class Lines:
                 self._tell_stage("")
 
     def tell(self, event: str, sentence: str, **facts: Any) -> None:
-        """Say something that is no stage."""
+        """Report an event that is not a stage."""
         with self._lock:
             self._tell(sentence, {"event": event, **facts})
 
     def aside(self) -> AbstractContextManager[None]:
-        """In this results are printed."""
+        """A context in which results are printed."""
         return nullcontext()
 
     def end(self) -> None:
-        """Let the next report end the work, in whichever thread it is done."""
+        """Make the next report end the work, in any thread."""
         self._ended = True
 
     def _repeat(self) -> None:
@@ -100,16 +100,16 @@ class Lines:
     def _tell(self, sentence: str, facts: dict[str, Any]) -> None:
         self._said = monotonic()
         seconds = round(self._said - self._began, 3)
-        with suppress(OSError, ValueError):  # nobody listens any more; the work goes on
+        with suppress(OSError, ValueError):  # stderr is closed; the work continues
             self._say(sentence, {**facts, "seconds": seconds})
 
 
 class Bar:
-    """The same on a terminal: the present stage beside a bar that vanishes."""
+    """The same on a terminal: the current stage beside a bar that vanishes at the end."""
 
     def __init__(self) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        # What is printed meanwhile goes where it belongs, and not to stderr.
+        # Results that are printed meanwhile go to stdout, not to stderr.
         self._bar = Progress(
             *columns, console=Console(stderr=True), transient=True, redirect_stdout=False
         )
@@ -142,11 +142,11 @@ class Bar:
         )
 
     def tell(self, event: str, sentence: str, **facts: Any) -> None:
-        """Nothing: who sees the bar sees what comes after it."""
+        """Nothing: on a terminal the bar and the results show it."""
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """In this results are printed: the bar makes room."""
+        """A context in which results are printed; the bar is hidden meanwhile."""
         self._bar.stop()
         yield
         sys.stdout.flush()

@@ -1,8 +1,8 @@
 """Corpus files: build, open, inspect, verify. Knows nothing of models or drafters.
 
-A corpus file is an index over documents of tokens, made once and mapped by many readers. It is
-bound to a tokenizer by the hash of the tokenizer's file, because the same ids mean other text in
-another tokenizer.
+A corpus file is an index over documents of tokens, built once and mapped by many readers. It is
+bound to a tokenizer by the hash of the tokenizer's file, because other tokenizers have other text
+for the same ids.
 """
 
 from foresay.corpus.build import build, build_from

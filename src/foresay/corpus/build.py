@@ -60,7 +60,7 @@ def build(
     out = as_path(out, "out")
     for path in paths:
         if os.path.exists(out) and os.path.exists(path) and os.path.samefile(path, out):
-            raise InputError(f"'{out}' is one of the files to read; choose another output")
+            raise InputError(f"'{out}' is one of the files to read; expected another output")
     build_from(
         Documents(paths, field),
         out,
@@ -86,9 +86,9 @@ def build_from(
 ) -> None:
     """Write a corpus file over `documents`, each an int32 array or a list of token ids.
 
-    tokenizer_hash  what `tokenizer_hash_of` says; None: the file is not bound to a tokenizer
-    vocabulary      tokens are below it; None: the largest token and one, found by iterating over
-                    the documents once more, which an iterator cannot offer
+    tokenizer_hash  of `tokenizer_hash_of`; None: the file is not bound to a tokenizer
+    vocabulary      tokens are below it; None: the largest token plus one, found by a first pass
+                    over the documents, which must not be an iterator then
     max_context     the longest match in tokens, 1 to 254
     memory_bytes    for sorting; the rest is mapped files
     threads         that build the index; the bytes of the file do not depend on them
@@ -106,9 +106,9 @@ def build_from(
     check_callable(progress, "progress")
     given: object = documents
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
-        raise InputError(f"documents are {documents!r}; lists or arrays of token ids are needed")
+        raise InputError(f"documents are {documents!r}; expected lists or arrays of token ids")
     if os.path.exists(out) and not os.path.isfile(out):
-        raise InputError(f"'{out}' exists and is not a regular file; choose another output")
+        raise InputError(f"'{out}' exists and is not a regular file; expected another output")
     if os.path.islink(out):
         out = os.path.realpath(out)  # so that the link stays
     total = None
@@ -121,7 +121,7 @@ def build_from(
         ("threads", threads, 1024),
     ):
         if type(value) is not int or not 1 <= value <= most:
-            raise InputError(f"{name} is {value!r}; it is from 1 to {most}")
+            raise InputError(f"{name} is {value!r}; expected 1 to {most}")
     builder = FrozenBuilder(
         out,
         vocabulary=vocabulary,
@@ -139,11 +139,11 @@ def build_from(
 
 
 def _scan(documents: Iterable[IntsLike], progress: Progress | None) -> tuple[int, int]:
-    """The least vocabulary for the documents, and their number."""
+    """The smallest vocabulary for the documents, and their number."""
     if iter(documents) is documents:
         raise InputError(
             "vocabulary is None and the documents are an iterator, which can be read only once; "
-            "give the vocabulary, or the documents as a list"
+            "expected the vocabulary, or the documents as a list"
         )
     largest, count = 0, 0
     for document in _each(documents, "scan", None, progress):

@@ -16,15 +16,14 @@ __all__ = ["inspect", "open_corpus", "verify"]
 def open_corpus(
     path: str | PathLike[str], *, tokenizer_hash: bytes | None = None, verify: bool = False
 ) -> FrozenIndex:
-    """Map a corpus file, in time that does not depend on its size; checks only the header. A file
-    that is damaged behind it crashes nothing, but gives worse drafts or an error when they are
-    asked for. With `verify` all of it is checked first (see `foresay.corpus.verify`), as every
-    command does that opens one.
+    """Map a corpus file, in time that does not depend on its size; checks only the header. Damage
+    after the header never crashes, but gives worse drafts, or an error while drafting. With
+    `verify` the whole file is checked first (see `foresay.corpus.verify`); all commands do so.
 
-    Valid until: nobody refers to it any more, also after the file was replaced or deleted; but
-    nobody may truncate or write the file in place while it is open. Raises: CorpusError if it is
+    Valid until: the last reference is gone, also after the file was replaced or deleted; but the
+    file must not be truncated or written in place while it is open. Raises: CorpusError if it is
     missing, damaged, foreign or of another version; TokenizerMismatch if a hash is given and the
-    file has another or none; InputError for what is no path, hash or flag.
+    file has another or none; InputError for a wrong path, hash or flag.
     """
     check_hash(tokenizer_hash, "tokenizer_hash")
     check_flag(verify, "verify")
@@ -34,8 +33,8 @@ def open_corpus(
         if inspect(path)["tokenizer_hash"] is not None:
             raise
         raise TokenizerMismatch(
-            f"'{path}' is not bound to a tokenizer, so its tokens may be those of another; "
-            "build it again with the tokenizer"
+            f"'{path}' is not bound to a tokenizer; expected the one that is given: build it "
+            "again with that tokenizer"
         ) from None
     if verify:
         index.verify()
@@ -43,7 +42,7 @@ def open_corpus(
 
 
 def inspect(path: str | PathLike[str]) -> dict[str, Any]:
-    """What the header says, ready for JSON: `tokenizer_hash` in hex, None if it is not bound.
+    """The header, ready for JSON: `tokenizer_hash` in hex, None if it is not bound.
 
     Raises: CorpusError.
     """
@@ -55,7 +54,7 @@ def verify(path: str | PathLike[str], *, tokenizer_hash: bytes | None = None) ->
 
     Takes about a second per 6M tokens and one bit of memory per token.
 
-    Raises: CorpusError with the first thing that is wrong, TokenizerMismatch.
+    Raises: CorpusError with the first fault, TokenizerMismatch.
     """
     return _described(open_corpus(path, tokenizer_hash=tokenizer_hash, verify=True))
 

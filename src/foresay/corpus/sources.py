@@ -32,7 +32,7 @@ class Documents:
 
     def __init__(self, paths: Sequence[str | PathLike[str]], field: Field = "both") -> None:
         if not len(paths):
-            raise InputError("0 files were given; a corpus needs at least 1")
+            raise InputError("0 files were given; expected at least 1")
         self._paths = [Path(path) for path in paths]
         self._field = field
 
@@ -42,27 +42,28 @@ class Documents:
 
 
 def _slices(path: Path) -> Iterator[Int32s]:
-    """Views of the mapped file; nothing is read before it is used."""
+    """Views of the mapped file; tokens are read when they are used."""
     beside = path.with_suffix(".offsets.npy")
     tokens, offsets = _mapped(path), _mapped(beside)
     if tokens.dtype != np.int32 or tokens.ndim != 1:
-        raise TraceError(f"{path} is {tokens.dtype}{list(tokens.shape)}; int32[tokens] is needed")
+        raise TraceError(f"{path} is {tokens.dtype}{list(tokens.shape)}; expected int32[tokens]")
     if offsets.dtype.kind not in "iu" or offsets.ndim != 1 or not len(offsets):
         raise TraceError(
-            f"{beside} is {offsets.dtype}{list(offsets.shape)}; integers[documents + 1] are needed"
+            f"{beside} is {offsets.dtype}{list(offsets.shape)}; expected integers[documents + 1]"
         )
     bounds = [int(offset) for offset in offsets]
     if bounds[0] != 0 or bounds[-1] != len(tokens) or bounds != sorted(bounds):
         raise TraceError(
-            f"{beside} must rise from 0 to {len(tokens)}, the number of tokens in {path}"
+            f"{beside} holds wrong offsets; expected them to rise from 0 to {len(tokens)}, the "
+            f"number of tokens in {path}"
         )
     return (tokens[begin:end] for begin, end in pairwise(bounds))
 
 
 def _mapped(path: Path) -> NDArray[Any]:
     try:
-        return np.lib.format.open_memmap(path, mode="r")  # which refuses objects, so runs nothing
+        return np.lib.format.open_memmap(path, mode="r")  # refuses pickled objects
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, SyntaxError) as error:
-        raise TraceError(f"{path} is no array of numbers in a .npy file: {error}") from error
+        raise TraceError(f"{path} is not an array of numbers in a .npy file: {error}") from error

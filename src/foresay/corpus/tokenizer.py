@@ -17,7 +17,7 @@ UNBOUND = bytes(32)
 def tokenizer_hash_of(tokenizer: str | PathLike[str] | bytes) -> bytes:
     """The SHA-256 of a tokenizer file (such as tokenizer.json), given by its path or its content.
 
-    Raises: OSError, InputError for what is neither.
+    Raises: OSError, InputError for other types.
     """
     if isinstance(tokenizer, bytes):
         content = tokenizer

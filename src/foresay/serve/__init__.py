@@ -1,26 +1,26 @@
-"""The server: what OpenAI's clients ask, answered by the engine.
+"""The OpenAI-compatible server.
 
-limits    what a client may ask for, and how it is told otherwise
-keys      who may ask, and whose history they share
-ask       what clients send
-question  what clients send, as prompts and parameters
-words     single tokens as text, and what else a client asks of a tokenizer
-stream    what one client is told, piece by piece
-job       one answer on its way, as the engine's thread knows it
-driver    the one thread that drives the engine
-news      what the engine's thread tells the event loop, and when
-steps     what the last steps did, for each tenant its own
-answer    OpenAI's shapes of what clients get
-events    server-sent events: pings, slow readers, lost clients
-shield    padding and coalescing against those who watch the traffic
-metrics   numbers for Prometheus
-gate      what every request passes before its route
-wire      HTTP as it comes over a connection, and what of it is refused
-describe  the OpenAPI description
-app       the routes
-server    the process: sockets, signals, draining
-start     a server from its settings
-page/     a page to look at it all, served by itself
+limits         the limits of a request, and the errors that clients get
+keys           API keys and their tenants
+admission      ASGI middleware: API keys, open requests, headers, access log
+wire           HTTP on a connection, parsed strictly
+parse          JSON bodies, parsed strictly
+validate       parsed bodies as prompts and sampling parameters
+words          the text of single tokens, and other requests to the tokenizer
+driver         the one thread that drives the engine
+request_state  one request of the engine, as the server knows it
+updates        what the engine's thread sends to the event loop, and when
+stream         the pieces of one client's answers
+steps          the last steps, for each tenant its own share
+answer         OpenAI's shapes: whole answers, chunks, usage, errors
+events         server-sent events: pings, slow readers, lost clients
+shield         padding and coalescing against traffic analysis
+metrics        Prometheus metrics
+openapi        the OpenAPI description
+app            the routes
+server         the process: sockets, signals, draining
+start          a server from its settings
+page/          the web page of the server
 
 No name is imported here, so that `foresay serve --help` need not load a server.
 """

@@ -1,4 +1,4 @@
-"""OpenAI's shapes of what clients get: whole answers, chunks of streams, usage, errors."""
+"""OpenAI's shapes: whole answers, chunks of streams, usage, errors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.sampling.logprobs import TokenLogprob
 from foresay.serve.limits import Refused
-from foresay.serve.question import Question
 from foresay.serve.stream import Piece, split
+from foresay.serve.validate import GenerationRequest
 from foresay.serve.words import Words
 
 __all__ = ["DONE", "Shape", "as_refused", "encoded", "error_body", "event"]
@@ -37,7 +37,7 @@ def event(value: object) -> bytes:
 
 
 def error_body(refused: Refused) -> dict[str, Any]:
-    """What a client reads that was refused."""
+    """The body of an error."""
     said = str(refused).encode("utf-8", "backslashreplace").decode()
     return {
         "error": {
@@ -50,7 +50,7 @@ def error_body(refused: Refused) -> dict[str, Any]:
 
 
 def as_refused(piece: Piece) -> Refused:
-    """Why an answer has neither been written to its end nor stopped."""
+    """The error of an answer that failed or was cancelled."""
     error: ForesayError | None = piece.error
     if isinstance(error, Refused):
         return error
@@ -62,27 +62,27 @@ def as_refused(piece: Piece) -> Refused:
 
 
 class Shape:
-    """The shapes of the answers to one question.
+    """The shapes of the answers to one generation request.
 
-    Mutates: it counts what it was given.
+    Mutates: it counts tokens.
     """
 
-    def __init__(self, question: Question, words: Words, model: str) -> None:
-        self._question = question
+    def __init__(self, generation: GenerationRequest, words: Words, model: str) -> None:
+        self._generation = generation
         self._words = words
-        kind = "chat.completion" if question.chat else "text_completion"
-        chunk = ".chunk" if question.chat and question.stream else ""
+        kind = "chat.completion" if generation.chat else "text_completion"
+        chunk = ".chunk" if generation.chat and generation.stream else ""
         self._head: dict[str, Any] = {
-            "id": f"{'chatcmpl' if question.chat else 'cmpl'}-{secrets.token_hex(12)}",
+            "id": f"{'chatcmpl' if generation.chat else 'cmpl'}-{secrets.token_hex(12)}",
             "object": kind + chunk,
             "created": int(time.time()),
             "model": model,
             "system_fingerprint": f"foresay-{__version__}",
         }
-        self._tokens = [0] * question.answers
-        self._shared = [0] * question.answers
-        self._read: dict[int, AnswerText] = {}  # answers, as far as their tokens were listed
-        self._begun = [False] * question.answers
+        self._tokens = [0] * generation.answers
+        self._shared = [0] * generation.answers
+        self._read: dict[int, AnswerText] = {}  # answers, up to the tokens that were listed
+        self._begun = [False] * generation.answers
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """The body of an answer that is not streamed, from one piece for each choice.
@@ -94,88 +94,90 @@ class Shape:
             if piece.finish_reason not in ("stop", "length"):
                 raise as_refused(piece)
             choice = self._choice(piece)
-            if self._question.details:
+            if self._generation.details:
                 choice["foresay"] = _details(piece)
             choices.append(choice)
         body = {**self._head, "choices": choices, "usage": self._usage()}
-        if self._question.token_ids and self._question.chat:
-            body["prompt_token_ids"] = self._question.prompts[0].tolist()
+        if self._generation.token_ids and self._generation.chat:
+            body["prompt_token_ids"] = self._generation.prompts[0].tolist()
         return body
 
     def events(self, piece: Piece) -> bytes:
-        """The events of a stream that tell a piece."""
-        question = self._question
+        """A piece as server-sent events."""
+        generation = self._generation
         if piece.finish_reason in ("cancelled", "error"):
             return event(error_body(as_refused(piece)))
-        told = b""
-        for part in split(piece) if question.by_token else [piece]:
+        events = b""
+        for part in split(piece) if generation.by_token else [piece]:
             chunk = {**self._head, "choices": [self._choice(part)]}
-            if question.usage_always:
+            if generation.usage_always:
                 chunk["usage"] = self._usage()
-            elif question.usage:
+            elif generation.usage:
                 chunk["usage"] = None
-            if question.details:
+            if generation.details:
                 chunk["foresay"] = _details(part)
-            told += event(chunk)
-        return told
+            events += event(chunk)
+        return events
 
     def tail(self) -> bytes:
-        """What ends a stream."""
-        if not self._question.usage:
+        """The last events of a stream."""
+        if not self._generation.usage:
             return DONE
         return event({**self._head, "choices": [], "usage": self._usage()}) + DONE
 
     def _choice(self, piece: Piece) -> dict[str, Any]:
-        question, at = self._question, piece.index
-        if question.unwanted:
+        generation, at = self._generation, piece.index
+        if generation.unwanted:
             piece = replace(piece, text="", token_ids=[], logprobs=piece.logprobs and [])
         first, self._begun[at] = not self._begun[at], True
         self._tokens[at] += len(piece.token_ids)
         self._shared[at] = piece.shared_tokens
         choice: dict[str, Any] = {"index": at, "finish_reason": piece.finish_reason}
-        if question.chat:
+        if generation.chat:
             said: dict[str, Any] = {"content": piece.text}
             if first:
                 said["role"] = "assistant"
-            choice["delta" if question.stream else "message"] = said
+            choice["delta" if generation.stream else "message"] = said
             choice["logprobs"] = self._chat_logprobs(piece)
         else:
-            echo = first and question.texts is not None
-            prompt = question.texts[at // question.params.n] if echo and question.texts else ""
+            echo = first and generation.texts is not None
+            prompt = (
+                generation.texts[at // generation.params.n] if echo and generation.texts else ""
+            )
             choice["text"] = prompt + piece.text
             choice["logprobs"] = self._logprobs(piece)
-        if question.token_ids:
+        if generation.token_ids:
             choice["token_ids"] = piece.token_ids
-            if first and not question.chat:
-                choice["prompt_token_ids"] = question.prompts[at // question.params.n].tolist()
+            if first and not generation.chat:
+                choice["prompt_token_ids"] = generation.prompts[at // generation.params.n].tolist()
         return choice
 
     def _usage(self) -> dict[str, Any]:
-        question = self._question
-        prompts, answers = sum(map(len, question.prompts)), sum(self._tokens)
+        generation = self._generation
+        prompts, answers = sum(map(len, generation.prompts)), sum(self._tokens)
         return {
             "prompt_tokens": prompts,
             "completion_tokens": answers,
             "total_tokens": prompts + answers,
-            # Of each prompt once, however many answers it has.
-            "prompt_tokens_details": {"cached_tokens": sum(self._shared[:: question.params.n])},
+            # Each prompt counts once, for any number of answers.
+            "prompt_tokens_details": {"cached_tokens": sum(self._shared[:: generation.params.n])},
         }
 
     def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
         """In the shape of completions: the prompt's tokens first, if they are echoed."""
         if piece.logprobs is None:
             return None
-        at = piece.index // self._question.params.n
+        at = piece.index // self._generation.params.n
         listed: list[tuple[int, TokenLogprob | None]] = []
         offsets: list[int] = []
         if piece.prompt_logprobs is not None:
-            prompt: list[int] = self._question.prompts[at].tolist()
+            prompt: list[int] = self._generation.prompts[at].tolist()
             listed += zip(prompt, piece.prompt_logprobs, strict=True)
             offsets += _places(self._words.places(), prompt)
-        begin = len(self._question.texts[at]) if self._question.texts is not None else 0
+        begin = len(self._generation.texts[at]) if self._generation.texts is not None else 0
         tokens = [found.token for found in piece.logprobs]
         if piece.index not in self._read:
-            self._read[piece.index] = self._words.places(self._question.prompts[at].tolist())
+            self._read[piece.index] = self._words.places(self._generation.prompts[at].tolist())
         read = self._read[piece.index]
         offsets += [begin + place for place in _places(read, tokens)]
         listed += zip(tokens, piece.logprobs, strict=True)
@@ -187,7 +189,7 @@ class Shape:
         }
 
     def _top(self, found: TokenLogprob) -> dict[str, float]:
-        """The likeliest by their texts, and the token itself; of equal texts the likelier."""
+        """The likeliest tokens by text, and the token itself; the likelier one of equal texts."""
         top: dict[str, float] = {}
         for token, value in (*found.top.items(), (found.token, found.logprob)):
             top.setdefault(self._words.of(token), _finite(value))
@@ -222,8 +224,8 @@ def _details(piece: Piece) -> dict[str, Any]:
 
 
 def _places(text: AnswerText, tokens: Sequence[int]) -> list[int]:
-    """Where each token begins in a text that they go on. It is no sum of their lengths: a special
-    token is not in the text, and one character may have several tokens.
+    """Where each token begins in the text that they continue. This is not a sum of their lengths:
+    special tokens are not in the text, and one character may have several tokens.
     """
     places = []
     for token in tokens:

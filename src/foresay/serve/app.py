@@ -25,19 +25,19 @@ from foresay.drafter import Drafter
 from foresay.engine.engine import Engine
 from foresay.engine.llm import LLM
 from foresay.errors import InputError
+from foresay.serve.admission import refusal
 from foresay.serve.answer import Shape, encoded
-from foresay.serve.ask import Chat, Completion, Detokenize, Tokenize, read
-from foresay.serve.describe import describe
 from foresay.serve.driver import Driver
 from foresay.serve.events import Events, shaped, unless_gone
-from foresay.serve.gate import refusal
 from foresay.serve.keys import OPERATOR, Keys
 from foresay.serve.limits import Limits, Refused
 from foresay.serve.metrics import Metrics
-from foresay.serve.question import Question, Reader, messages_of
+from foresay.serve.openapi import openapi
+from foresay.serve.parse import Chat, Completion, Detokenize, Tokenize, parse_body
 from foresay.serve.shield import Shield
 from foresay.serve.steps import Ended, StepReport, Steps
-from foresay.serve.stream import Piece, Stream
+from foresay.serve.stream import AnswerStream, Piece
+from foresay.serve.validate import GenerationRequest, Validator, messages_of
 from foresay.serve.words import Words
 
 __all__ = ["Routes"]
@@ -50,11 +50,11 @@ _log = logging.getLogger("foresay.serve")
 
 
 class Routes:
-    """All that is answered, and what it is answered with. To be made in an event loop.
+    """The routes and what they need. To be made in an event loop.
 
-    llm      whose engine `driver` drives
-    drafter  the engine's, for what it holds
-    name     by which clients call the model
+    llm      its engine is driven by `driver`
+    drafter  the engine's, for its memory
+    name     the model's name for clients
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class Routes:
         self._drafter = drafter
         self._limits = limits
         self._shield = shield
-        self._reader = Reader(llm, limits)
-        self.metrics = Metrics(name, self._reader.context)
+        self._validator = Validator(llm, limits)
+        self.metrics = Metrics(name, self._validator.context)
         self._words = Words(llm.tokenizer, llm.target.vocabulary)
         self._created = int(time.time())
         # Tokenizing a long text takes time that the event loop does not have.
@@ -84,13 +84,13 @@ class Routes:
         self.rekey(keys)
 
     def rekey(self, keys: Keys) -> None:
-        """Know other tenants from now on. What was asked before goes on.
+        """Replace the tenants. Requests that are under way continue.
 
         Valid until: the next call.
         """
-        # What was counted for several stays theirs when one of them is left.
+        # Metrics that were counted for several tenants stay private when one of them is left.
         self._several = self._several or len(keys.tenants) > 1
-        # One tenant's long texts leave a thread to the others.
+        # One tenant's long texts leave a thread for the others.
         several = len(set(keys.tenants) - {OPERATOR}) > 1
         self._turns = {
             tenant: asyncio.Semaphore(1 if several else _READERS)
@@ -98,7 +98,7 @@ class Routes:
         }
 
     def app(self) -> ASGIApp:
-        """The application, to be put behind a Gate."""
+        """The application, to be put behind an AdmissionMiddleware."""
         routes: list[Route | Mount] = [
             Route("/v1/models", self._on_models),
             Route("/v1/models/{model:path}", self._on_model),
@@ -127,7 +127,7 @@ class Routes:
         return Starlette(routes=routes, exception_handlers=handlers)
 
     async def stop(self) -> None:
-        """End the engine's thread and those that tokenize."""
+        """End the engine's thread and the tokenizing threads."""
         await self.driver.stop()
         self._readers.shutdown(wait=False)
 
@@ -137,28 +137,30 @@ class Routes:
         self.metrics.note(step, ended)
 
     async def _on_completions(self, request: Request) -> Response:
-        return await self._answered(request, Completion, self._reader.completion)
+        return await self._answered(request, Completion, self._validator.completion)
 
     async def _on_chat(self, request: Request) -> Response:
-        return await self._answered(request, Chat, self._reader.chat)
+        return await self._answered(request, Chat, self._validator.chat)
 
     async def _answered(
-        self, request: Request, kind: type[A], understand: Callable[[A], Question]
+        self, request: Request, kind: type[A], validate: Callable[[A], GenerationRequest]
     ) -> Response:
         tenant = request.state.tenant
-        self.driver.admit(1, tenant)  # or the body would be read and tokenized in vain
-        question = await self._read(request, kind, understand)
-        if question.prompt_logprobs is not None:
-            tokens = sum(map(len, question.prompts)) * question.params.n
-            self._limits.check_prompt_logprobs(tokens, question.prompt_logprobs)
-        if question.details and self._shield.hide:
+        self.driver.admit(1, tenant)  # before the body is read and tokenized in vain
+        generation = await self._read(request, kind, validate)
+        if generation.prompt_logprobs is not None:
+            tokens = sum(map(len, generation.prompts)) * generation.params.n
+            self._limits.check_prompt_logprobs(tokens, generation.prompt_logprobs)
+        if generation.details and self._shield.hide:
             raise Refused(
-                403, "spec_details is true; this server does not tell them", param="spec_details"
+                403,
+                "spec_details is true; expected false: this server hides acceptance",
+                param="spec_details",
             )
-        shape = Shape(question, self._words, self.name)
-        request.state.stream = stream = await self.driver.submit(question, tenant)
-        stream.asked = sum(map(len, question.prompts))
-        if question.stream:
+        shape = Shape(generation, self._words, self.name)
+        request.state.stream = stream = await self.driver.submit(generation, tenant)
+        stream.asked = sum(map(len, generation.prompts))
+        if generation.stream:
             # It only has to be called as a response is.
             return Events(self.driver, stream, shape, self._limits, self._shield)  # type: ignore[return-value]
         try:
@@ -167,7 +169,7 @@ class Routes:
             self.driver.cancel(stream)
         if pieces is None:
             stream.lost = "client left"
-            return Response(status_code=499)  # which nobody reads
+            return Response(status_code=499)  # the client has left
         return _sent(await shaped(lambda pieces: encoded(shape.whole(pieces)), pieces))
 
     async def _on_models(self, request: Request) -> Response:
@@ -181,23 +183,22 @@ class Routes:
         return _sent(await self._read(request, Tokenize, self._tokenized))
 
     async def _on_detokenize(self, request: Request) -> Response:
-        text = await self._read(request, Detokenize, lambda ask: self._words.decode(ask.tokens))
+        text = await self._read(request, Detokenize, lambda sent: self._words.decode(sent.tokens))
         return _json({"prompt": text})
 
     async def _on_tokenizer_info(self, request: Request) -> Response:
-        return _json({**self._words.about(), "max_model_len": self._reader.context})
+        return _json({**self._words.about(), "max_model_len": self._validator.context})
 
     async def _on_health(self, request: Request) -> Response:
         if self.driver.draining:
             raise self._limits.draining()
         if not self.driver.alive:
-            raise Refused(503, "the engine does not run", code="stopped")
+            raise Refused(503, "the engine has stopped", code="stopped")
         if self.driver.waited > self._limits.stuck_seconds:
             raise Refused(
                 503,
                 f"answers are under way and the engine has taken no step for "
-                f"{self.driver.waited:.0f} s; more than {self._limits.stuck_seconds:g} s are too "
-                "many",
+                f"{self.driver.waited:.0f} s; expected one within {self._limits.stuck_seconds:g} s",
                 code="stuck",
             )
         return _json({"status": "ok"})
@@ -209,10 +210,10 @@ class Routes:
         return _json({"version": __version__})
 
     async def _on_openapi(self, request: Request) -> Response:
-        return _json(describe())
+        return _json(openapi())
 
     async def _on_welcome(self, request: Request) -> Response:
-        """The page, whose other files are at /page/; a line where there is none."""
+        """The web page, with its other files at /page/; a line of text without it."""
         if (PAGE / "index.html").is_file():
             return FileResponse(PAGE / "index.html", headers={"cache-control": "no-store"})
         return PlainTextResponse(
@@ -223,46 +224,50 @@ class Routes:
         if self._several and request.state.tenant != OPERATOR:
             raise Refused(
                 403,
-                f"these are numbers of all tenants; a key of the tenant '{OPERATOR}' is needed: "
-                "name one in the file of --keys",
+                f"the metrics are of all tenants; expected a key of the tenant '{OPERATOR}': name "
+                "one in the file of --keys",
             )
         text = self.metrics.text(self.driver.gauges)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _on_stats(self, request: Request) -> Response:
         if self._shield.hide:
-            raise Refused(403, "this server does not tell how many guesses were right")
+            raise Refused(403, "this server hides acceptance statistics")
         tenant = request.state.tenant
-        now = await self.driver.ask(partial(_load, tenant=tenant))
+        now = await self.driver.call(partial(_load, tenant=tenant))
         held = await self._in_thread(tenant, self._held_by, tenant)
         whose = "everybody" if tenant is None else "tenant"
         seen = self.steps.seen_by(tenant)
         return _json({**seen, **now, "drafter_bytes": held, "requests_of": whose})
 
     def _held_by(self, tenant: str | None) -> int | None:
-        """Bytes that the drafter holds for one tenant; None where it cannot tell."""
+        """Bytes that the drafter holds for one tenant; None if unknown."""
         by_tenant = getattr(self._drafter, "bytes_of", None)
         if by_tenant is not None:
             return int(by_tenant(tenant))
         used = int if self._drafter is None else getattr(self._drafter, "bytes_used", None)
         return None if self._several or used is None else int(used())
 
-    def _tokenized(self, ask: Tokenize) -> bytes:
-        if (ask.prompt is None) == (ask.messages is None):
-            raise Refused(400, "either prompt or messages is needed", param="prompt")
-        tokens = self._tokens(ask)
-        body = {"tokens": tokens, "count": len(tokens), "max_model_len": self._reader.context}
-        if ask.return_token_strs:
+    def _tokenized(self, sent: Tokenize) -> bytes:
+        if (sent.prompt is None) == (sent.messages is None):
+            raise Refused(
+                400,
+                "prompt and messages are both given or both absent; expected one",
+                param="prompt",
+            )
+        tokens = self._tokens(sent)
+        body = {"tokens": tokens, "count": len(tokens), "max_model_len": self._validator.context}
+        if sent.return_token_strs:
             body["token_strs"] = [self._words.of(token) for token in tokens]
         return encoded(body)
 
-    def _tokens(self, ask: Tokenize) -> list[int]:
-        if ask.messages is not None:
+    def _tokens(self, sent: Tokenize) -> list[int]:
+        if sent.messages is not None:
             tokens: list[int] = self._llm.tokenizer.chat(
-                messages_of(ask.messages, self._reader.developer, self._reader.roles)
+                messages_of(sent.messages, self._validator.developer, self._validator.roles)
             ).tolist()
             return tokens
-        return self._words.encode(ask.prompt or "", special=ask.add_special_tokens is not False)
+        return self._words.encode(sent.prompt or "", special=sent.add_special_tokens is not False)
 
     def _model(self) -> dict[str, Any]:
         return {
@@ -270,35 +275,35 @@ class Routes:
             "object": "model",
             "created": self._created,
             "owned_by": "foresay",
-            "max_model_len": self._reader.context,
+            "max_model_len": self._validator.context,
         }
 
     def _check_model(self, name: str | None) -> None:
         if name not in (None, "", self.name):
             raise Refused(
                 404,
-                f"there is no model {str(name)[:100]!r}; this server has {self.name!r}",
+                f"the model {str(name)[:100]!r} does not exist; expected {self.name!r}",
                 param="model",
                 code="model_not_found",
             )
 
-    async def _read(self, request: Request, kind: type[A], understand: Callable[[A], T]) -> T:
-        """What a function makes of the body as a value. Both are made in a thread: bodies that
-        wait for it are bytes, and values take many times as many."""
+    async def _read(self, request: Request, kind: type[A], validate: Callable[[A], T]) -> T:
+        """Parse and validate the body, in a worker thread. Bodies that wait for it are bytes:
+        parsed values take many times as much memory."""
         given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if given != "application/json":
-            raise Refused(415, f"the content type is {given[:100]!r}; 'application/json' is needed")
+            raise Refused(415, f"the content type is {given[:100]!r}; expected 'application/json'")
         length = request.headers.get("content-length", "0")
         if length.isdigit() and int(length[:20]) > self._limits.body:
             raise self._limits.body_refused()
         body = await self._within_time(self._body(request))
 
-        def understood() -> T:
-            ask = read(body, kind)
-            self._check_model(getattr(ask, "model", None))
-            return understand(ask)
+        def validated() -> T:
+            sent = parse_body(body, kind)
+            self._check_model(getattr(sent, "model", None))
+            return validate(sent)
 
-        return await self._in_thread(request.state.tenant, understood)
+        return await self._in_thread(request.state.tenant, validated)
 
     async def _body(self, request: Request) -> bytes:
         body = bytearray()
@@ -313,7 +318,7 @@ class Routes:
             return await asyncio.wait_for(work, self._limits.body_seconds)
         except asyncio.TimeoutError:
             raise Refused(
-                408, f"the body did not come within {self._limits.body_seconds:g} s"
+                408, f"the body did not arrive within {self._limits.body_seconds:g} s"
             ) from None
 
     async def _in_thread(self, tenant: str | None, work: Callable[..., T], *values: Any) -> T:
@@ -321,7 +326,7 @@ class Routes:
             return await asyncio.get_running_loop().run_in_executor(self._readers, work, *values)
 
 
-async def _all_of(stream: Stream) -> list[Piece]:
+async def _all_of(stream: AnswerStream) -> list[Piece]:
     pieces: list[Piece] = []
     while not stream.ended or stream.waiting:
         pieces += await stream.take()
@@ -353,19 +358,19 @@ async def _input(request: Request, error: Exception) -> Response:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    said = {404: f"there is nothing at {request.url.path[:100]!r}; see /openapi.json"}
+    said = {404: f"there is no route {request.url.path[:100]!r}; see /openapi.json"}
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
-        said[405] = f"the method is {request.method[:20]!r}; here it is {allowed}"
+        said[405] = f"the method is {request.method[:20]!r}; expected {allowed}"
     response = refusal(Refused(error.status_code, said.get(error.status_code, str(error.detail))))
     response.headers.update(error.headers or {})
     return response
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    return Response(status_code=499)  # which nobody reads
+    return Response(status_code=499)  # the client has left
 
 
 async def _failed(request: Request, error: Exception) -> Response:
     _log.error("the request %s failed: %r", request.state.request_id, error)
-    return refusal(Refused(500, "the server failed at this request; its log says how"))
+    return refusal(Refused(500, "the server failed at this request; see its log"))

@@ -1,8 +1,8 @@
-"""The one thread that drives the engine, and its two ends: questions in, pieces of answers out.
+"""The one thread that drives the engine: generation requests in, pieces of answers out.
 
-The event loop posts what is to be done; the thread does it between two steps. Nothing else touches
-the engine; only its drafter, which has a lock, is asked from elsewhere what it holds. Who asks is
-counted in the event loop, before anything is posted, so that what waits is bounded.
+The event loop posts functions; the thread calls them between two steps. Nothing else touches the
+engine; only its drafter, which has a lock, is asked from other threads for its memory. Answers are
+counted in the event loop, before anything is posted, so that the queue is bounded.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from foresay.engine.request import PHASES, FinishReason, Request
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.sampling.noise import new_seed, seed_of_sample
-from foresay.serve.job import Job
 from foresay.serve.limits import Limits, Refused
 from foresay.serve.metrics import measured
-from foresay.serve.news import Bundle, News
-from foresay.serve.question import Question
+from foresay.serve.request_state import RequestState
 from foresay.serve.steps import Ended, Share, StepReport
-from foresay.serve.stream import Piece, Stream
+from foresay.serve.stream import AnswerStream, Piece
+from foresay.serve.updates import StepUpdate, UpdateBuffer
+from foresay.serve.validate import GenerationRequest
 
 __all__ = ["Driver"]
 
@@ -43,9 +43,9 @@ class Driver:
     """The engine in a thread of its own.
 
     llm      its engine belongs to the driver from `start` on
-    drafter  the engine's, for what it holds
-    limits   how much may be under way; others hold from the next question on
-    seen     told in the event loop of every step, and of answers that have ended
+    drafter  the engine's, for its memory
+    limits   how much may be under way; may be replaced, for later requests
+    seen     called in the event loop with every step, and with answers that have ended
 
     Raises: nothing when constructed.
     """
@@ -57,15 +57,15 @@ class Driver:
         self.limits = limits
         self._seen = seen
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._jobs: dict[Request, Job] = {}
-        self._bundle = Bundle()
+        self._states: dict[Request, RequestState] = {}
+        self._buffer = UpdateBuffer()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="foresay-engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._under_way: dict[str | None, int] = {}
         self._idle = asyncio.Event()
         self._idle.set()
-        self._streams: set[Stream] = set()
+        self._streams: set[AnswerStream] = set()
         self.draining = False
         self.started = self._moved = perf_counter()
         self._gauges = measured(self._engine, drafter)
@@ -74,45 +74,45 @@ class Driver:
 
     @property
     def alive(self) -> bool:
-        """Whether the engine answers."""
+        """Whether the engine's thread runs."""
         return self._thread.is_alive() and not self._stopped
 
     @property
     def under_way(self) -> int:
-        """Answers that were asked for and have not ended."""
+        """Answers that were requested and have not ended."""
         return sum(self._under_way.values())
 
     @property
     def waited(self) -> float:
-        """Seconds that the answers under way have seen no step; 0 where there are none."""
+        """Seconds without a step while answers are under way; 0 if there are none."""
         return perf_counter() - self._moved if self._under_way else 0.0
 
     @property
     def gauges(self) -> dict[str, float]:
-        """What was so after the last step, and what is so now: nobody waits for the engine."""
+        """Values after the last step, and current ones: this does not wait for the engine."""
         now = {"under_way": float(self.under_way), "seconds_since_step": self.waited}
         return {**self._gauges, **now}
 
     def start(self) -> None:
-        """Begin to drive, for the event loop that runs now.
+        """Start the thread, for the event loop that runs now.
 
         Raises: RuntimeError outside a loop.
         """
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
-    async def submit(self, question: Question, tenant: str | None) -> Stream:
-        """Ask; the stream on which the answers will come.
+    async def submit(self, generation: GenerationRequest, tenant: str | None) -> AnswerStream:
+        """Add a generation request. Returns the stream of its answers.
 
-        Raises: Refused if there is no room, or for what the engine does not take.
+        Raises: Refused if there is no room, or if the engine refuses it.
         """
-        self.admit(question.answers, tenant)
-        most = self.limits.stream_pieces * question.answers if question.stream else None
-        stream = Stream(question.answers, tenant, most)
-        self._count(tenant, question.answers)
+        self.admit(generation.answers, tenant)
+        most = self.limits.stream_pieces * generation.answers if generation.stream else None
+        stream = AnswerStream(generation.answers, tenant, most)
+        self._count(tenant, generation.answers)
         self._streams.add(stream)
         try:
-            await self.ask(lambda engine: self._add(engine, question, stream))
+            await self.call(lambda engine: self._add(engine, generation, stream))
         except asyncio.CancelledError:
             self.cancel(stream)
             raise
@@ -123,7 +123,7 @@ class Driver:
                 self._forget(stream)
         return stream
 
-    def cancel(self, stream: Stream) -> None:
+    def cancel(self, stream: AnswerStream) -> None:
         """End a stream's answers; nothing happens if they have ended."""
         if not stream.ended and not stream.cancelled:
             stream.cancelled = True
@@ -134,8 +134,8 @@ class Driver:
         for stream in list(self._streams):
             self.cancel(stream)
 
-    async def ask(self, question: Callable[[Engine], T]) -> T:
-        """What a function of the engine says, between two steps.
+    async def call(self, function: Callable[[Engine], T]) -> T:
+        """What a function of the engine returns; it is called between two steps.
 
         Valid until: the next step. Raises: what the function raises; Refused if the engine has
         stopped.
@@ -149,7 +149,7 @@ class Driver:
             try:
                 if self._stopped:
                     raise Refused(503, "the server has stopped", code="stopped")
-                value = question(self._engine)
+                value = function(self._engine)
             except Exception as error:
                 failure = error
             self._post(_resolve, answer, value, failure)
@@ -160,7 +160,7 @@ class Driver:
         return await answer
 
     async def drained(self) -> None:
-        """Wait until nothing is under way; nothing new is taken from now on."""
+        """Wait until nothing is under way; new requests are refused from now on."""
         self.draining = True
         await self._idle.wait()
 
@@ -172,7 +172,7 @@ class Driver:
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
     def admit(self, answers: int, tenant: str | None) -> None:
-        """Refuse so many more answers if there is no room for them.
+        """Check that so many more answers can be admitted.
 
         Raises: Refused.
         """
@@ -187,7 +187,7 @@ class Driver:
 
     def _count(self, tenant: str | None, answers: int) -> None:
         if not self._under_way:
-            self._moved = perf_counter()  # nobody waited before
+            self._moved = perf_counter()  # nothing waited before
         self._under_way[tenant] = self._under_way.get(tenant, 0) + answers
         if not self._under_way[tenant]:
             del self._under_way[tenant]
@@ -196,16 +196,16 @@ class Driver:
         else:
             self._idle.set()
 
-    def _forget(self, stream: Stream) -> None:
-        """A stream that was never begun does not count."""
+    def _forget(self, stream: AnswerStream) -> None:
+        """Stop counting a stream that was never started."""
         if stream in self._streams:
             self._streams.discard(stream)
             self._count(stream.tenant, -stream.answers)
 
-    def _deliver(self, bundle: list[News]) -> None:
-        for told, step, ended, gauges in bundle:
+    def _deliver(self, updates: list[StepUpdate]) -> None:
+        for pieces, step, ended, gauges in updates:
             self._gauges, self._moved = gauges, perf_counter()
-            for stream, piece in told:
+            for stream, piece in pieces:
                 stream.put(piece)
                 if piece.finish_reason is not None and stream in self._streams:
                     self._count(stream.tenant, -1)
@@ -217,38 +217,38 @@ class Driver:
 
     def _run(self) -> None:
         while not self._stopped:
-            # Without anything to do it waits here; otherwise it takes what has come and steps.
+            # Without running requests it waits here; else it takes what was posted and steps.
             if not self._engine.busy:
                 self._guarded(self._inbox.get())
             while not self._inbox.empty():
                 self._guarded(self._inbox.get())
             if self._engine.busy and not self._stopped:
                 self._guarded(self._step)
-        while not self._inbox.empty():  # whoever still asks is told that it is over
+        while not self._inbox.empty():  # what was posted since gets an error
             self._guarded(self._inbox.get())
 
     def _guarded(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except Exception:  # the thread must go on: everybody's answers depend on it
-            _log.exception("the engine's thread could not do what it was told")
+        except Exception:  # the thread must go on: all answers depend on it
+            _log.exception("a function posted to the engine's thread failed")
 
     def _halt(self) -> None:
-        self._end(list(self._jobs.values()), "cancelled")
+        self._end(list(self._states.values()), "cancelled")
         self._stopped = True
 
     def _post(self, call: Callable[..., None], *values: Any) -> None:
         if self._loop is not None:
-            with suppress(RuntimeError):  # the loop has closed: nobody listens any more
+            with suppress(RuntimeError):  # the loop has closed
                 self._loop.call_soon_threadsafe(call, *values)
 
-    def _add(self, engine: Engine, question: Question, stream: Stream) -> None:
-        """All of a question's requests, or none."""
-        params, tokenizer = question.params, self._llm.tokenizer
+    def _add(self, engine: Engine, generation: GenerationRequest, stream: AnswerStream) -> None:
+        """Add all requests of a generation request, or none."""
+        params, tokenizer = generation.params, self._llm.tokenizer
         seed = new_seed() if params.seed is None else params.seed
         requests: list[Request] = []
         try:
-            for prompt in question.prompts:
+            for prompt in generation.prompts:
                 requests += engine.groups.add(
                     prompt,
                     params,
@@ -258,113 +258,118 @@ class Driver:
                     text=partial(
                         AnswerText, tokenizer.decode, params.stop_texts, params.min_tokens
                     ),
-                    prompt_logprobs=question.prompt_logprobs,
+                    prompt_logprobs=generation.prompt_logprobs,
                 )
             for index, request in enumerate(requests):
-                self._jobs[request] = Job(stream, index, question, request, tokenizer.decode)
+                self._states[request] = RequestState(
+                    stream, index, generation, request, tokenizer.decode
+                )
         except Exception:
             engine.cancel(*requests)
             for request in requests:
-                self._jobs.pop(request, None)
-            # Posted here, because whoever asked may have gone meanwhile.
+                self._states.pop(request, None)
+            # Posted here, because the client may have left meanwhile.
             self._post(self._forget, stream)
             raise
 
-    def _cancel(self, stream: Stream) -> None:
-        jobs = [job for job in self._jobs.values() if job.stream is stream]
-        self._end(jobs, "cancelled")
+    def _cancel(self, stream: AnswerStream) -> None:
+        states = [state for state in self._states.values() if state.stream is stream]
+        self._end(states, "cancelled")
 
     def _step(self) -> None:
         start = perf_counter()
         try:
             changed = self._engine.step()
         except Exception:
-            _log.exception("a step failed, and so do the answers that took part in it")
-            # Not the exception itself: it may hold what belongs to another of them.
-            failure = ForesayError("the model failed at a step; the server's log says how")
+            _log.exception("a step failed; the answers that took part in it end with an error")
+            # Not the exception itself: it may hold data of another tenant.
+            failure = ForesayError("a step of the model failed; see the server's log")
             self._end(self._victims(), "error", failure)
             return
         seconds = perf_counter() - start
         step = self._accounted(changed, start)
-        told: list[tuple[Stream, Piece]] = []
+        pieces: list[tuple[AnswerStream, Piece]] = []
         ended: list[Ended] = []
         first = any(request.stats.steps == 1 for request in changed)
         for request in changed:
-            job = self._jobs.get(request)
-            if job is None:
+            state = self._states.get(request)
+            if state is None:
                 continue
-            if request.finished or job.question.stream:
-                told.append((job.stream, self._told(job, seconds)))
+            if request.finished or state.generation.stream:
+                pieces.append((state.stream, self._piece(state, seconds)))
             if request.finished:
-                ended.append(self._left(job))
-        self._tell(told, step, ended, first=first)
+                ended.append(self._ended(state))
+        self._send(pieces, step, ended, first=first)
 
-    def _tell(
+    def _send(
         self,
-        told: list[tuple[Stream, Piece]],
+        pieces: list[tuple[AnswerStream, Piece]],
         step: StepReport | None,
         ended: list[Ended],
         *,
         first: bool = False,
     ) -> None:
-        news = News(told, step, ended, measured(self._engine, self._drafter))
-        if due := self._bundle.add(news, first=first):
+        update = StepUpdate(pieces, step, ended, measured(self._engine, self._drafter))
+        if due := self._buffer.add(update, first=first):
             self._post(self._deliver, due)
 
-    def _told(self, job: Job, seconds: float) -> Piece:
-        """What there is to tell; an answer of which nothing can be told has failed."""
+    def _piece(self, state: RequestState, seconds: float) -> Piece:
+        """The next piece of an answer; if it cannot be made, the answer has failed."""
         try:
-            return job.piece(seconds)
+            return state.piece(seconds)
         except Exception:
-            _log.exception("an answer cannot be told, and ends")
-            self._engine.cancel(job.request)
-            failure = ForesayError("the answer cannot be told; the server's log says why")
-            return Piece(job.index, "", [], finish_reason="error", error=failure)
+            _log.exception("the next piece of an answer failed, and the answer ends")
+            self._engine.cancel(state.request)
+            failure = ForesayError("the next piece of the answer failed; see the server's log")
+            return Piece(state.index, "", [], finish_reason="error", error=failure)
 
-    def _victims(self) -> list[Job]:
-        """Whose step it was; if nobody's, whoever would have been next: not for ever the same."""
+    def _victims(self) -> list[RequestState]:
+        """The requests of a failed step. If none ran, the first that waits: or the step would
+        fail for ever."""
         scheduler = self._engine.scheduler
         requests = list(scheduler.running) or list(scheduler.waiting)[:1]
-        return [self._jobs[request] for request in requests if request in self._jobs]
+        return [self._states[request] for request in requests if request in self._states]
 
     def _end(
-        self, jobs: list[Job], reason: FinishReason, error: ForesayError | None = None
+        self, states: list[RequestState], reason: FinishReason, error: ForesayError | None = None
     ) -> None:
-        """End answers that the engine has not ended itself."""
-        told: list[tuple[Stream, Piece]] = []
+        """End answers that the engine has not ended."""
+        pieces: list[tuple[AnswerStream, Piece]] = []
         ended: list[Ended] = []
-        for job in jobs:
-            self._engine.cancel(job.request)
-            told.append((job.stream, Piece(job.index, "", [], finish_reason=reason, error=error)))
-            ended.append(self._left(job))
-        if told:
-            self._tell(told, None, ended)
+        for state in states:
+            self._engine.cancel(state.request)
+            pieces.append(
+                (state.stream, Piece(state.index, "", [], finish_reason=reason, error=error))
+            )
+            ended.append(self._ended(state))
+        if pieces:
+            self._send(pieces, None, ended)
 
-    def _left(self, job: Job) -> Ended:
+    def _ended(self, state: RequestState) -> Ended:
         """Forget an answer that has ended."""
-        del self._jobs[job.request]
-        return job.ended()
+        del self._states[state.request]
+        return state.ended()
 
     def _accounted(self, changed: list[Request], start: float) -> StepReport:
-        """What the step did, from what the requests have more than before."""
+        """What the step did: the change of the requests' statistics."""
         preemptions, spent = 0, dict[str | None, dict[str, float]]()
         for request in {*self._engine.scheduler.running, *changed}:
-            if request in self._jobs:
+            if request in self._states:
                 own = spent.setdefault(request.tenant, dict.fromkeys(PHASES, 0.0))
-                preemptions += self._jobs[request].account(own, start)
+                preemptions += self._states[request].account(own, start)
         gaps, shares = list[float](), dict[str | None, Share]()
         for request in changed:
-            if request in self._jobs:
+            if request in self._states:
                 own = spent[request.tenant]
                 share = shares.setdefault(request.tenant, Share(steps=1, seconds=own))
-                gaps += self._jobs[request].count(share)
+                gaps += self._states[request].count(share)
         total = {phase: sum(own[phase] for own in spent.values()) for phase in PHASES}
         return StepReport(start - self.started, total, shares, gaps, preemptions)
 
 
 def _resolve(answer: asyncio.Future[T], value: T, failure: BaseException | None) -> None:
     if answer.done():
-        return  # whoever asked has gone
+        return  # the caller was cancelled
     if failure is not None:
         answer.set_exception(failure)
     else:

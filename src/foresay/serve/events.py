@@ -14,7 +14,7 @@ from foresay.serve.answer import Shape
 from foresay.serve.driver import Driver
 from foresay.serve.limits import Limits
 from foresay.serve.shield import Shield
-from foresay.serve.stream import Piece, Stream
+from foresay.serve.stream import AnswerStream, Piece
 
 __all__ = ["Events", "shaped", "unless_gone"]
 
@@ -30,13 +30,13 @@ _log = logging.getLogger("foresay.serve")
 
 
 class Events:
-    """A response that tells a stream while it comes. Who leaves or does not read ends it.
+    """A streaming response. It ends if the client leaves or does not read.
 
-    Mutates: the stream, and the engine when it is cancelled.
+    Mutates: the stream; cancels its requests in the engine.
     """
 
     def __init__(
-        self, driver: Driver, stream: Stream, shape: Shape, limits: Limits, shield: Shield
+        self, driver: Driver, stream: AnswerStream, shape: Shape, limits: Limits, shield: Shield
     ) -> None:
         self._driver = driver
         self._stream = stream
@@ -46,7 +46,7 @@ class Events:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         tasks = [
-            asyncio.ensure_future(self._tell(send)),
+            asyncio.ensure_future(self._stream_events(send)),
             asyncio.ensure_future(_gone(receive)),
             asyncio.ensure_future(self._stream.overflow.wait()),
         ]
@@ -68,13 +68,13 @@ class Events:
         if isinstance(outcomes[0], Exception):
             raise outcomes[0]
 
-    async def _tell(self, send: Send) -> None:
+    async def _stream_events(self, send: Send) -> None:
         stream, shield, begun = self._stream, self._shield, monotonic()
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         while not stream.ended or stream.waiting:
             pieces = await shield.take(stream, self._limits.ping_seconds, begun)
-            told = await shaped(self._events, pieces)
-            await _body(send, shield.pad(told or PING), more=True)
+            events = await shaped(self._events, pieces)
+            await _body(send, shield.pad(events or PING), more=True)
         await _body(send, shield.pad(self._shape.tail()), more=False)
 
     def _events(self, pieces: list[Piece]) -> bytes:
@@ -82,7 +82,7 @@ class Events:
 
 
 async def shaped(shape: Callable[[list[Piece]], bytes], pieces: list[Piece]) -> bytes:
-    """What a function makes of pieces; in a thread where it would hold up everybody else.
+    """The result of a function of pieces; in a thread if it takes long, for the event loop's sake.
 
     Raises: what the function raises.
     """
@@ -92,7 +92,7 @@ async def shaped(shape: Callable[[list[Piece]], bytes], pieces: list[Piece]) -> 
 
 
 async def unless_gone(receive: Receive, work: Awaitable[T]) -> T | None:
-    """What the work gives; None if the client leaves before, and the work is cancelled.
+    """The result of the work; None if the client leaves first, and the work is cancelled.
 
     Raises: what the work raises.
     """

@@ -1,4 +1,4 @@
-"""Who may ask, and whose history they share.
+"""API keys, and the tenants whose history they share.
 
 A key is kept as its digest only. A request's key is compared with every one of them in constant
 time, so that the time of the answer tells nothing about any.
@@ -22,18 +22,18 @@ from foresay.errors import InputError
 __all__ = ["OPERATOR", "Keys", "read_keys"]
 
 OPERATOR = "operator"
-"""The tenant that may see numbers of all tenants, where there are several."""
+"""The tenant that may see the metrics of all tenants, if there are several."""
 
 _log = logging.getLogger("foresay.serve")
-_SHORTEST = 8  # characters: what is shorter is guessed in a moment
+_SHORTEST = 8  # characters: shorter keys are easily found by trying
 _NUMBERED = re.compile(r"key-\d+")  # tenants of keys without a name
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Digests of keys, each with its tenant; without any, everybody is the same nameless tenant.
+    """Digests of keys, each with its tenant; without any, all clients are one nameless tenant.
 
-    Raises: InputError for a key that is there twice: whose would it be?
+    Raises: InputError for a key that is given twice.
     """
 
     digests: tuple[tuple[bytes, str], ...] = ()
@@ -43,17 +43,17 @@ class Keys:
         for digest, tenant in self.digests:
             if digest in seen:
                 raise InputError(
-                    f"the same key is given to '{seen[digest]}' and to '{tenant}'; give it once"
+                    f"one key is given to '{seen[digest]}' and to '{tenant}'; expected one tenant"
                 )
             seen[digest] = tenant
 
     @classmethod
     def of(cls, keys: Iterable[tuple[str, str | None]]) -> Keys:
-        """From keys as they are, each with the name of its tenant; None: a tenant of its own.
+        """From plain keys, each with the name of its tenant; None: a tenant of its own.
 
         Raises: InputError.
         """
-        # Numbered: a name made of the key would let those who read the log try guesses.
+        # Numbered: with a name made of the key, readers of the log could search for the key.
         return cls(
             tuple(
                 (_digest(_checked(key)), f"key-{number}" if tenant is None else tenant)
@@ -73,14 +73,14 @@ class Keys:
         return list(dict.fromkeys(tenant for _, tenant in self.digests))
 
     def tenant_of(self, authorization: str | None) -> tuple[bool, str | None]:
-        """Whether a header `Authorization` opens the door, and to whom: `Bearer KEY`, or `Basic`
-        with the key as password, which is what a browser asks its user for.
+        """Whether a header `Authorization` has a valid key, and its tenant: `Bearer KEY`, or
+        `Basic` with the key as password, which a browser asks its user for.
         """
         if not self.digests:
             return True, None
         given = _digest(_key_in(authorization or ""))
         found = None
-        for digest, tenant in self.digests:  # all of them, whichever fits
+        for digest, tenant in self.digests:  # all of them, for constant time
             if hmac.compare_digest(given, digest):
                 found = tenant
         return found is not None, found
@@ -88,19 +88,19 @@ class Keys:
 
 def read_keys(path: Path) -> Keys:
     """The keys of a file: lines of a tenant's name and its key, or `sha256:` and the key's digest
-    in hexadecimal digits. A tenant may have several. What follows a # is not read. A file that
-    every user can read is read, with a warning.
+    in hexadecimal digits. A tenant may have several. A # begins a comment. If every
+    user can read the file, a warning is logged.
 
     Raises: InputError.
     """
     found: list[tuple[bytes, str]] = []
     try:
         kind = path.stat().st_mode
-        if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind):  # whose reader waits for a writer
-            raise InputError(f"'{path}' is no file; the file of keys is one with lines of text")
+        if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind):  # reading would wait for a writer
+            raise InputError(f"'{path}' is not a regular file; expected a file with lines of text")
         lines, mode = path.read_text(encoding="utf-8").splitlines(), stat.S_IMODE(kind)
     except UnicodeDecodeError as error:
-        raise InputError(f"'{path}' is not UTF-8 at byte {error.start}") from error
+        raise InputError(f"'{path}' is not UTF-8 at byte {error.start}; expected UTF-8") from error
     except OSError as error:
         raise InputError(f"the file of keys '{path}' cannot be read: {error.strerror}") from error
     if mode & (stat.S_IROTH | stat.S_IWOTH):
@@ -116,13 +116,13 @@ def read_keys(path: Path) -> Keys:
             continue
         if len(words) != 2:
             raise InputError(
-                f"line {number} of '{path}' has {len(words)} words; a tenant and a key are needed"
+                f"line {number} of '{path}' has {len(words)} words; expected a tenant and a key"
             )
         tenant, key = words
         if _NUMBERED.fullmatch(tenant):
             raise InputError(
-                f"line {number} of '{path}' has the tenant '{tenant}', a name of keys outside of "
-                "files; any other name is valid"
+                f"line {number} of '{path}' has the tenant '{tenant}', which is reserved for "
+                "keys without a file; expected another name"
             )
         digest = _digest(key)
         if key.startswith("sha256:"):
@@ -130,10 +130,10 @@ def read_keys(path: Path) -> Keys:
         else:
             _checked(key, f"the key in line {number} of '{path}'")
         if digest in (known for known, _ in found):
-            raise InputError(f"line {number} of '{path}' has a key that an earlier line has")
+            raise InputError(f"line {number} of '{path}' repeats the key of an earlier line")
         found.append((digest, tenant))
     if not found:
-        raise InputError(f"'{path}' holds no key; lines of a tenant and a key are needed")
+        raise InputError(f"'{path}' holds no key; expected lines of a tenant and a key")
     return Keys(tuple(found))
 
 
@@ -143,14 +143,16 @@ def _hex(digits: str, number: int, path: Path) -> bytes:
     except ValueError:
         digest = b""
     if len(digest) != 32:
-        raise InputError(f"line {number} of '{path}' has no digest of 64 hexadecimal digits")
+        raise InputError(
+            f"line {number} of '{path}' has a wrong digest; expected 64 hexadecimal digits"
+        )
     return digest
 
 
 def _checked(key: str, name: str = "an API key") -> str:
     if len(key) < _SHORTEST or not key.isascii() or not key.isprintable() or " " in key:
         raise InputError(
-            f"{name} is not valid; {_SHORTEST} or more ASCII characters without spaces are needed"
+            f"{name} is not valid; expected {_SHORTEST} or more ASCII characters without spaces"
         )
     return key
 

@@ -1,4 +1,4 @@
-"""What a client may ask for, and how it is told otherwise."""
+"""The limits of a server, and the errors of requests that are refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Limits", "Refused"]
 
 
 class Refused(ForesayError):
-    """A request that is not answered: the status, and what the client reads."""
+    """A request that is refused: the HTTP status, and the error that the client gets."""
 
     def __init__(
         self,
@@ -47,27 +47,27 @@ _KINDS = {
 class Limits:
     """All limits of a server.
 
-    head              bytes of a request's head: its line and its headers
-    head_seconds      in which the head must have come, from its first byte on
+    head              bytes of the request line and the headers
+    head_seconds      for the head to arrive, from its first byte
     body              bytes of a request's body
-    body_seconds      in which the body must have come
+    body_seconds      for the body to arrive
     prompts           prompts in one request
     n                 answers to one prompt
-    stops             texts and tokens that end an answer
-    stop_bytes        of one of those texts
-    logprobs          likeliest tokens beside each
-    prompt_logprobs   log probabilities of the prompts' tokens that one request may ask for, those
-                      of the likeliest beside them included
+    stops             stop strings and stop tokens
+    stop_bytes        of one stop string
+    logprobs          likeliest tokens per token
+    prompt_logprobs   log probabilities of prompt tokens in one request, those of the likeliest
+                      tokens included
     biases            entries of logit_bias
     messages          of one conversation
-    connections       requests that may be open at a time, whatever they want
-    queue             answers that may wait, beyond those that the engine writes at once
-    tenant_answers    answers that one tenant may have under way; None: as many as there is room for
+    connections       HTTP requests that may be open at a time, of all routes
+    queue             answers that may wait, beyond those that the engine runs
+    tenant_answers    answers that one tenant may have under way; None: no own limit
     stream_pieces     pieces of an answer that wait for a slow reader before it is cut off
     ping_seconds      of silence on a stream until a comment is sent
     drain_seconds     that running answers have after the signal to stop
-    retry_seconds     after which a client that was sent away may come again
-    stuck_seconds     without a step while answers are under way until the server is unwell
+    retry_seconds     in the Retry-After header of refused requests
+    stuck_seconds     without a step, while answers are under way, until /health fails
 
     Raises: InputError when constructed.
     """
@@ -105,7 +105,9 @@ class Limits:
             kinds = (int,) if whole else (int, float)
             if type(value) not in kinds or not least <= value <= 1 << 50:
                 kind = "a whole number" if whole else "a number"
-                raise InputError(f"the limit {field.name} is {value!r}; it is {kind} from {least}")
+                raise InputError(
+                    f"the limit {field.name} is {value!r}; expected {kind} from {least}"
+                )
 
     def check_most(self, param: str, value: int, most: int, what: str = "") -> None:
         """Refuse a value beyond a limit, naming both.
@@ -114,10 +116,10 @@ class Limits:
         """
         if value > most:
             shown = f"{param} has {value} {what}" if what else f"{param} is {value}"
-            raise Refused(400, f"{shown}; this server allows at most {most}", param=param)
+            raise Refused(400, f"{shown}; expected at most {most}", param=param)
 
     def check_prompt_logprobs(self, tokens: int, top: int) -> None:
-        """Refuse too many log probabilities of prompts: so many tokens, so many beside each.
+        """Refuse too many log probabilities of prompts: `tokens` tokens, `top` beside each.
 
         Raises: Refused.
         """
@@ -125,32 +127,30 @@ class Limits:
             raise Refused(
                 400,
                 f"echo with logprobs {top} asks for {tokens * (top + 1)} log probabilities of "
-                f"{tokens} tokens of prompts; this server allows at most {self.prompt_logprobs} in "
-                "one request",
+                f"{tokens} tokens of prompts; expected at most {self.prompt_logprobs} in one "
+                "request",
                 param="logprobs",
             )
 
     def body_refused(self) -> Refused:
-        """What a client reads whose body is too large."""
-        return Refused(413, f"the body has more than {self.body} bytes, the most this server takes")
+        """The error for a body that is too large."""
+        return Refused(413, f"the body is too large; expected at most {self.body} bytes")
 
     def full(self, asked: int, most: int, whose: str) -> Refused:
-        """What a client reads that would have to wait too long: `most` answers of `whose` may be
-        under way.
-        """
+        """The error for a full queue: `most` answers of `whose` may be under way."""
         wait = f"try again in {self.retry_seconds} s"
         if asked > most:
             wait = "ask for fewer at once"
         return Refused(
             429,
-            f"{asked} answers are asked for and the queue is full: {whose} may have {most} under "
+            f"{asked} answers are requested and the queue is full: {whose} may have {most} under "
             f"way; {wait}",
             code="queue_full",
             retry_after=self.retry_seconds,
         )
 
     def crowded(self, most: int, whose: str | None = None) -> Refused:
-        """What a client reads when too many requests are open, of all or of `whose`."""
+        """The error for too many open requests, of all clients or of `whose`."""
         return Refused(
             503 if whose is None else 429,
             f"{most} requests{'' if whose is None else f' of {whose}'} are open, the most this "
@@ -160,11 +160,11 @@ class Limits:
         )
 
     def draining(self) -> Refused:
-        """What a client reads that comes when the server is about to stop."""
+        """The error while the server is draining."""
         return Refused(
             503,
-            f"the server is stopping: it finishes what it has begun within {self.drain_seconds:g} "
-            "s and takes nothing new",
+            f"the server is stopping: it finishes running answers within {self.drain_seconds:g} s "
+            "and refuses new requests",
             code="draining",
             retry_after=max(int(self.drain_seconds), 1),
         )

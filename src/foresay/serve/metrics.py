@@ -1,7 +1,7 @@
-"""Numbers for Prometheus: vLLM's names, so that its tools and dashboards work, and ours.
+"""Prometheus metrics: under vLLM's names, so that its tools and dashboards work, and our own.
 
-vLLM's are those of its version 0.32 that mean the same here, with its labels and its bounds.
-The numbers are plain ones, changed in the event loop and read when somebody asks.
+vLLM's are those of its version 0.32 that mean the same here, with its labels and buckets. All are
+plain numbers, changed in the event loop and read at a scrape.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 _MICROS = (10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000, 300000, 1000000, 3000000)
 _LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64)
 _POSITIONS = 64  # of a draft: deeper ones count for the last
-_ENGINE = "0"  # vLLM numbers its engines; here there is one
+_ENGINE = "0"  # vLLM's label; here there is one engine
 _FIRST = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
     *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
@@ -45,7 +45,7 @@ _WHOLE = (
     *(240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
 _REASONS = {"stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}
-"""vLLM's names for how an answer ends, by ours."""
+"""vLLM's finish reasons, by ours."""
 _VLLM_REASONS = (*_REASONS.values(), "repetition")
 
 
@@ -111,13 +111,13 @@ _OF_ANSWERS: dict[str, tuple[str, Sequence[float] | None, Callable[[Ended], floa
     "request_params_n": ("Answers asked for.", (1, 2, 5, 10, 20), lambda a: a.n),
     "request_params_max_tokens": ("Tokens asked for.", None, lambda a: a.max_tokens),
 }
-"""vLLM's histograms over answers: what they count, their bounds (None: by the context), and the
-value of an answer, None if it has none.
+"""vLLM's histograms over answers: help text, buckets (None: by the context), and the value of an
+answer, None if it has none.
 """
 
 
 class Metrics:
-    """All numbers of one server. It lives in the event loop."""
+    """All metrics of one server. It lives in the event loop."""
 
     def __init__(self, model: str, context: int = 1 << 15) -> None:
         self._model = model
@@ -142,7 +142,7 @@ class Metrics:
         for share in () if step is None else step.shares.values():
             self.total.merge(share)
             for accepted, times in share.lengths.items():
-                # With the model's own token, as vLLM counts it.
+                # With the target's own token, as vLLM counts it.
                 self._accept.note(accepted + 1, times)
                 for position in range(min(accepted, _POSITIONS)):
                     self._positions[position] += times
@@ -167,35 +167,35 @@ class Metrics:
                     self._each.note((answer.total - answer.first) / (answer.tokens - 1))
 
     def refuse(self, status: int) -> None:
-        """Count a request that was not answered."""
+        """Count a refused request."""
         self._refused[str(status)] += 1
 
     def text(self, gauges: Mapping[str, float]) -> bytes:
-        """All numbers in Prometheus' text format, with what is so now: `foresay_{name}`.
+        """All metrics in Prometheus' text format, with the gauges as `foresay_{name}`.
 
         Valid until: the next step.
         """
         return generate_latest(_Scrape(self, gauges))
 
     def per_position(self) -> list[int]:
-        """How many guesses were accepted at each depth.
+        """How many drafted tokens were accepted at each depth.
 
         Valid until: the next step.
         """
         return list(self._positions)
 
     def collect(self, gauges: Mapping[str, float]) -> Iterator[Metric]:
-        """The numbers one by one, with what is so now.
+        """The metrics one by one, with the gauges.
 
         Valid until: the next step.
         """
         yield from self._as_vllm(gauges)
-        yield self._counter("foresay_steps", "Passes of the model.", {(): float(self._steps())})
+        yield self._counter("foresay_steps", "Steps of the engine.", {(): float(self._steps())})
         yield self._labelled("foresay_answers", "Answers that ended.", self._ended, "reason")
         yield self._labelled("foresay_refused", "Requests refused.", self._refused, "status")
         yield self._histogram(
             "foresay_accept_length",
-            "Tokens of a step and answer, the model's included.",
+            "Tokens per step and answer, the target's own included.",
             self._accept,
         )
         for phase, times in self._phases.items():
@@ -211,7 +211,7 @@ class Metrics:
         yield from self._process.collect()
 
     def _as_vllm(self, gauges: Mapping[str, float]) -> Iterator[Metric]:
-        """The numbers under vLLM's names."""
+        """The metrics under vLLM's names."""
         total = self.total
         for name, about, value in (
             ("spec_decode_num_drafts", "Drafts that were verified.", total.drafts),
@@ -219,10 +219,10 @@ class Metrics:
             ("spec_decode_num_accepted_tokens", "Tokens of drafts, accepted.", total.accepted),
             ("generation_tokens", "Of answers.", total.tokens),
             ("prompt_tokens", "Of prompts.", self._prompt_tokens),
-            ("prompt_tokens_cached", "Of prompts, taken over.", self._shared),
+            ("prompt_tokens_cached", "Of prompts, from the prefix cache.", self._shared),
             ("prefix_cache_queries", "Of prompts, looked for.", self._prompt_tokens),
-            ("prefix_cache_hits", "Of prompts, taken over.", self._shared),
-            ("num_preemptions", "Answers that had to make room.", self._preemptions),
+            ("prefix_cache_hits", "Of prompts, from the prefix cache.", self._shared),
+            ("num_preemptions", "Preemptions of requests.", self._preemptions),
         ):
             yield self._vllm(CounterMetricFamily, name, about, {(): value})
         depths = {(str(at),): n for at, n in enumerate(self._positions) if n or at < 8}
@@ -232,7 +232,7 @@ class Metrics:
         for reason, count in self._ended.items():
             ends[_REASONS[reason]] += count
         by_reason = {(reason,): count for reason, count in ends.items()}
-        # By its name only successes; vLLM counts what was aborted or failed there, too.
+        # The name says success; vLLM counts aborted and failed requests there, too.
         about = "Answers that ended, error and abort among them, as vLLM counts."
         yield self._vllm(
             CounterMetricFamily, "request_success", about, by_reason, "finished_reason"
@@ -289,7 +289,8 @@ class Metrics:
 
 
 def measured(engine: Engine, drafter: Drafter[Any] | None) -> dict[str, float]:
-    """What is so in an engine now, without what its drafter cannot tell. Between two steps only.
+    """The gauges of an engine; call it between two steps only. The drafter's memory is left out if
+    unknown.
 
     Valid until: the next step.
     """
@@ -306,7 +307,7 @@ def measured(engine: Engine, drafter: Drafter[Any] | None) -> dict[str, float]:
 
 
 class _Scrape(Collector):
-    """The numbers of one moment, in the shape that Prometheus' library writes."""
+    """The metrics of one moment, in the form that prometheus_client takes."""
 
     def __init__(self, metrics: Metrics, gauges: Mapping[str, float]) -> None:
         self._metrics = metrics

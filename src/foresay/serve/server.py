@@ -1,8 +1,8 @@
 """The process: sockets, signals, draining.
 
-SIGHUP            the keys are read again, where there is a file of them; else it ends at once
+SIGHUP            the file of keys is read again; without one the process ends at once
 SIGTERM, SIGINT   new requests are refused with 503, running ones are finished, then it ends
-again, or after `drain_seconds`   running answers are cancelled
+the same again, or after `drain_seconds`   running answers are cancelled
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from foresay.errors import InputError
+from foresay.serve.admission import LOCAL
 from foresay.serve.app import Routes
-from foresay.serve.gate import LOCAL
 from foresay.serve.keys import Keys
 from foresay.serve.limits import Limits
 from foresay.serve.metrics import Metrics
@@ -34,10 +34,10 @@ from foresay.serve.wire import Wire
 
 __all__ = ["Address", "Server", "check_address", "is_loopback"]
 
-_SWEEP = 2.5  # seconds between two looks at how many connections there are
+_SWEEP = 2.5  # seconds between two checks of the number of connections
 _SEND_BUFFER = 256 << 10  # of a socket: what a slow reader may leave in the kernel
-_STALLED = 60_000  # milliseconds after which the kernel gives up a peer that takes nothing
-_FLUSH = 5  # seconds for what was written to be read, at the very end
+_STALLED = 60_000  # milliseconds after which the kernel gives up a peer that reads nothing
+_FLUSH = 5  # seconds for clients to read the last bytes, at the very end
 _REPORT = 10.0  # seconds between lines about acceptance
 _log = logging.getLogger("foresay.serve")
 
@@ -46,7 +46,7 @@ _log = logging.getLogger("foresay.serve")
 class Address:
     """Where a server listens.
 
-    port         0: any that is free
+    port         0: any free port
     certificate  a file for TLS, with its `key`; None: without TLS
     """
 
@@ -67,7 +67,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_address(address: Address) -> None:
-    """Refuse an address that cannot be had now: better before a model is loaded than after.
+    """Check that the address is free, before a model is loaded.
 
     Raises: InputError.
     """
@@ -75,15 +75,15 @@ def check_address(address: Address) -> None:
 
 
 class Server(uvicorn.Server):
-    """Listens until it is told to stop. To be made in the event loop that will run it.
+    """Listens until it is stopped. To be made in the event loop that will run it.
 
-    app     the routes behind their gate
-    ready   told the address when requests are taken
+    app     the routes behind their middleware
+    ready   called with the URL when requests are accepted
     reload  reads the keys again and uses them; None: there is no file of keys, and SIGHUP ends the
             process, as it does when its terminal is closed
-    stale   whether the keys are to be read again as soon as SIGHUP is heard
+    stale   whether SIGHUP came before its handler: then the keys are read again at once
 
-    Raises: InputError when constructed with an address that cannot be had.
+    Raises: InputError when constructed with an address that is not free.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Server(uvicorn.Server):
         self._signals = 0
 
     async def run_until_stopped(self) -> None:
-        """Serve; signals are heard in the main thread only.
+        """Serve; signals are handled in the main thread only.
 
         Mutates: the routes' driver, which starts and stops.
         """
@@ -136,7 +136,7 @@ class Server(uvicorn.Server):
                 loop.add_signal_handler(number, self.drain)
             if self._reload is not None:
                 loop.add_signal_handler(signal.SIGHUP, self.reload)
-                if self._stale():  # asked after the handler is there: no signal falls in between
+                if self._stale():  # checked after the handler is set: no signal is lost
                     self.reload()
         driver.start()
         aside = [
@@ -151,9 +151,9 @@ class Server(uvicorn.Server):
             await self._routes.stop()
 
     def drain(self) -> None:
-        """Finish what has begun, and end; when called again, end at once.
+        """Finish running answers, and stop; when called again, stop at once.
 
-        Mutates: the driver, which takes nothing new.
+        Mutates: the driver, which refuses new requests.
         """
         self._signals += 1
         if self._signals == 1:
@@ -164,8 +164,8 @@ class Server(uvicorn.Server):
             self.should_exit = True
 
     def reload(self) -> None:
-        """Read the keys again: from now on these are asked for. If they cannot be read, the old
-        ones stay, and the log says why. Without a file of keys nothing happens.
+        """Read the file of keys again. If it cannot be read, the old keys stay, and the log says
+        why. Without a file nothing happens.
 
         Valid until: the next call.
         """
@@ -181,11 +181,11 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Nothing: uvicorn's own would stop listening at once, and end the process by the signal."""
+        """Nothing: uvicorn's would stop listening at once, and end the process by the signal."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, and say so."""
+        """Begin to listen, and call `ready`."""
         await super().startup(sockets)
         self._ready(self.url)
 
@@ -194,14 +194,16 @@ class Server(uvicorn.Server):
         try:
             await asyncio.wait_for(driver.drained(), self._limits.drain_seconds)
         except asyncio.TimeoutError:
-            _log.warning("%d answers are cancelled: their time is over", driver.under_way)
+            _log.warning(
+                "%d answers are cancelled: the time for draining is over", driver.under_way
+            )
             driver.cancel_all()
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(driver.drained(), _FLUSH)
         self.should_exit = True
 
     async def _sweep(self) -> None:
-        """Close the connections that have asked nothing for the longest, if there are too many."""
+        """Close the connections that were idle for the longest, if there are too many."""
         while True:
             await asyncio.sleep(_SWEEP)
             now, before = monotonic(), self._idle
@@ -240,7 +242,7 @@ def _listening(address: Address) -> socket.socket:
 
 
 async def _report(metrics: Metrics) -> None:
-    """A line about acceptance now and then, in vLLM's words: users look for them."""
+    """Log a line about acceptance now and then, in the words of vLLM's log."""
     before = (0, 0, 0, [0] * len(metrics.per_position()))
     while True:
         await asyncio.sleep(_REPORT)

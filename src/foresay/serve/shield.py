@@ -1,8 +1,8 @@
-"""Padding and coalescing against those who watch the traffic.
+"""Padding and coalescing against traffic analysis.
 
-How many tokens a step gave shows in the size and the time of a stream's packets, also of encrypted
-ones, and tells what is being read: guesses that are looked up are right where the text is known. A
-shield hides it at the price of bytes and of delay. It is off by default.
+The size and the time of a stream's packets, even encrypted, show how many tokens a step gave. That
+tells something about the text: tokens drafted from known text are accepted where the text repeats
+it. A shield hides this, at the price of bytes and delay. It is off by default.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from foresay.errors import InputError
-from foresay.serve.stream import Piece, Stream, merged
+from foresay.serve.stream import AnswerStream, Piece, merged
 
 __all__ = ["Shield"]
 
@@ -22,12 +22,12 @@ _OPTIONS = {"bucket": "--pad", "every": "--every", "tokens": "--coalesce"}
 
 @dataclass(frozen=True, slots=True)
 class Shield:
-    """How a stream is hidden.
+    """How the acceptance of a stream is hidden.
 
-    bucket  every write has a multiple of so many bytes; 0: as many as it needs
-    every   seconds from one write to the next, whether there is something to say or not; 0: at once
+    bucket  every write has a multiple of so many bytes; 0: no padding
+    every   seconds from one write to the next, with or without new text; 0: at once
     tokens  a write waits for so many tokens; 0: for none
-    hide    clients are not told how many guesses were right
+    hide    clients do not get drafted, accepted and sources
 
     Raises: InputError when constructed.
     """
@@ -38,31 +38,29 @@ class Shield:
     hide: bool = False
 
     def __post_init__(self) -> None:
-        # No stream may be silent for longer: proxies would cut it off.
+        # A stream must not be silent for longer: proxies would close it.
         for name, most in (("bucket", 1 << 16), ("every", 15.0), ("tokens", 4096)):
             value = getattr(self, name)
             if not 0 <= value <= most:
-                raise InputError(
-                    f"the shield's {name} is {value!r}; valid are 0 to {most} ({_OPTIONS[name]})"
-                )
+                raise InputError(f"{name} is {value!r} ({_OPTIONS[name]}); expected 0 to {most}")
         if self.every and self.tokens:
             raise InputError(
-                f"every is {self.every:g} and tokens is {self.tokens}, but a stream is written by "
-                "time or by tokens; give one of --every and --coalesce"
+                f"every is {self.every:g} and tokens is {self.tokens}; expected one of them "
+                "(--every or --coalesce)"
             )
 
     def pad(self, body: bytes) -> bytes:
-        """The events with a comment behind them that fills the bucket. Its letters are random, or
-        a proxy that compresses would take them away.
+        """The events, and a comment that fills the bucket. Its letters are random, or a proxy that
+        compresses would remove them.
         """
         if not self.bucket:
             return body
         filler = -(len(body) + 4) % self.bucket
         return body + b": " + secrets.token_hex(filler // 2 + 1)[:filler].encode() + b"\n\n"
 
-    async def take(self, stream: Stream, seconds: float, begun: float) -> list[Piece]:
-        """What the next write tells; nothing if there was nothing in so many seconds, or when the
-        time for it has come and nothing is known yet. `begun`: when the stream began.
+    async def take(self, stream: AnswerStream, seconds: float, begun: float) -> list[Piece]:
+        """The pieces of the next write; none if no piece came within `seconds`, or by the time of
+        the write. `begun`: when the stream began.
         """
         if self.every:
             stream.held_back = True  # what comes meanwhile is not a slow reader's fault
@@ -74,7 +72,7 @@ class Shield:
         if not self.tokens:
             return await stream.take(seconds)
         found: list[Piece] = []
-        end = monotonic() + seconds  # of all: silence for longer would make proxies cut it off
+        end = monotonic() + seconds  # of all: a longer silence would make proxies close it
         while sum(len(p.token_ids) for p in found) < self.tokens:
             more = await stream.take(max(end - monotonic(), 0.0))
             found += more

@@ -1,4 +1,4 @@
-"""A server from its settings: the parts put together."""
+"""Make a server from its settings."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from foresay.drafters.lineup import Room
 from foresay.drafters.suffix import SuffixDrafter
 from foresay.engine.llm import LLM
 from foresay.errors import InputError
+from foresay.serve.admission import LOCAL, AdmissionMiddleware
 from foresay.serve.app import Routes
-from foresay.serve.gate import LOCAL, Gate
 from foresay.serve.keys import OPERATOR, Keys
 from foresay.serve.limits import Limits
 from foresay.serve.server import Address, Server, is_loopback
@@ -33,14 +33,14 @@ _log = logging.getLogger("foresay.serve")
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """All that a server is told.
+    """The settings of a server.
 
-    name     by which clients call the model
-    reread   reads the keys again, when a signal asks for it; None: they stay as they are
-    stale    whether the signal came before the server could hear it: then they are read at once
-    origins  of web pages that may ask from a browser, '*' for any; none: only the server's own page
+    name     the model's name for clients
+    reread   reads the keys again, at SIGHUP; None: the keys never change
+    stale    whether SIGHUP came before its handler: then the keys are read again at once
+    origins  of web pages that may send requests (CORS), '*' for any; empty: the server's own page
 
-    Raises: InputError for an origin that is none.
+    Raises: InputError for an origin that is not valid.
     """
 
     name: str
@@ -58,33 +58,33 @@ class ServeSettings:
 
 
 def check_origin(origin: str) -> None:
-    """Refuse what no browser sends as the origin of a page.
+    """Check the origin of a web page.
 
     Raises: InputError.
     """
     if origin != "*" and not _ORIGIN.fullmatch(origin):
         raise InputError(
-            f"the origin {origin!r} (--cors-origin) is none; valid are '*', and a scheme and a "
-            "host in small letters without a path, as 'https://chat.example.org' or "
+            f"the origin is {origin!r} (--cors-origin); expected '*', or a scheme and a host in "
+            "lowercase without a path, such as 'https://chat.example.org' or "
             "'http://localhost:3000'"
         )
 
 
 def tenant_room(tenants: int, tenant_bytes: int) -> Room:
-    """The room for so many tenants, each with a history of so many bytes. None of them can push
-    another's history out: there is room for all.
+    """Memory for so many tenants, each with a history of so many bytes. No tenant can evict
+    another's history: there is room for all.
     """
     tenants = max(tenants, 1)
     return Room(
         history_bytes=tenant_bytes,
-        # Running requests' texts are not history; twice is room for what grows by doubling.
+        # Texts of running requests are extra; twice leaves room for arrays that grow by doubling.
         tenant_bytes=min(2 * tenants * tenant_bytes, 1 << 50),
         max_tenants=max(tenants, 256),
     )
 
 
 def tenant_drafter(tenants: int, tenant_bytes: int, corpus: Any = None) -> SuffixDrafter:
-    """The default drafter, with a room for so many tenants.
+    """The default drafter, with memory for so many tenants.
 
     Raises: InputError, CorpusError.
     """
@@ -99,23 +99,23 @@ def make_server(
 ) -> Server:
     """The server, listening but not yet answering. To be called in the event loop that runs it.
 
-    Raises: InputError for an address that cannot be had.
+    Raises: InputError for an address that is not free.
     """
     keys = settings.keys
     limits = _shared(settings.limits, keys, llm)
     routes = Routes(llm, drafter, keys, limits, settings.shield, settings.name)
     local = not keys and is_loopback(settings.address.host)
-    gate = Gate(
+    admission = AdmissionMiddleware(
         routes.app(),
         keys,
         limits,
         hosts=LOCAL | {settings.address.host} if local else None,
         refused=routes.metrics.refuse,
     )
-    app: ASGIApp = gate
+    app: ASGIApp = admission
     if settings.origins:
         app = CORSMiddleware(
-            gate,
+            admission,
             allow_origins=settings.origins,
             allow_methods=("GET", "POST"),
             allow_headers=("*",),  # clients of OpenAI's have many
@@ -125,13 +125,13 @@ def make_server(
 
     def reload(reread: Callable[[], Keys]) -> Keys:
         found = reread()
-        gate.rekey(found)
+        admission.rekey(found)
         routes.rekey(found)
         routes.driver.limits = _shared(settings.limits, found, llm)
         if len(found.tenants) > max(len(keys.tenants), 1):
             _log.warning(
-                "there are %d tenants, and memory for the histories of the %d that there were at "
-                "the start: they share it until a restart",
+                "there are %d tenants, and memory for the histories of the %d tenants at the "
+                "start: they share it until a restart",
                 len(found.tenants),
                 len(keys.tenants),
             )
@@ -142,8 +142,8 @@ def make_server(
 
 
 def _shared(limits: Limits, keys: Keys, llm: LLM) -> Limits:
-    """The limits where there are these tenants: none of them can fill the queue alone. The
-    operator's key is there to watch."""
+    """The limits for these tenants: with several, none can fill the queue alone. The operator
+    does not count: its key is for the metrics."""
     if limits.tenant_answers is not None or len({*keys.tenants} - {OPERATOR}) < 2:
         return limits
     whole = llm.engine.scheduler.max_running + limits.queue
@@ -156,8 +156,8 @@ def serve(
     settings: ServeSettings,
     ready: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Serve until a signal ends it. An LLM that was made in a thread that has ended is faster here:
-    see `foresay.cli.serve`.
+    """Serve until a signal ends it. It is faster with an LLM that was made in a thread that has
+    ended: see `foresay.cli.serve`.
 
     Raises: InputError.
     """

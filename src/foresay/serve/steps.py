@@ -1,5 +1,5 @@
-"""What the last steps did. Every tenant sees its own share only: how many guesses of another were
-right would tell what that one is reading.
+"""What the last steps did. Every tenant sees its own share only: the acceptance rate of another
+tenant would tell something about its texts.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Share:
     """One tenant's part of a step, or of all steps.
 
     answers   that got tokens, counted once per step
-    drafts    of those, that had guesses to verify
-    rows      tokens that were verified: one per answer, and the guesses
-    lengths   how many answers had so many guesses accepted, by that number
-    seconds   by phase: a step's time is divided equally among those who took part
+    drafts    of those, that had drafted tokens to verify
+    rows      rows of logits: one per answer, and one per drafted token
+    lengths   how many answers had so many tokens accepted, by that number
+    seconds   by phase: a step's time is divided equally among its requests
     """
 
     steps: int = 0
@@ -65,13 +65,13 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One pass of the model.
+    """One step.
 
     start        seconds since the server began
     seconds      by phase, of all tenants together
     shares       of the tenants that took part
     gaps         seconds since the last tokens, of each answer that had some before
-    preemptions  of answers that are seen again
+    preemptions  of requests in this step
     """
 
     start: float
@@ -83,15 +83,15 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An answer that has ended. Seconds are from the question on.
+    """An answer that has ended. Seconds are from the arrival of the request.
 
-    shared       tokens of the prompt that were taken over and not computed
+    shared       tokens of the prompt that came from the prefix cache
     began        when it was first in a step; None if it never was
     first        when its first token came; None without a token
-    last         when its last token came; None likewise
+    last         when its last token came; None without a token
     total        when it ended
-    longest      tokens of the longest answer to the same prompt, told by the one that ends last
-    preemptions  that no step has told
+    longest      tokens of the longest answer to the same prompt; only in the one that ends last
+    preemptions  that no StepReport has counted
     """
 
     tenant: str | None
@@ -126,7 +126,7 @@ class Steps:
             self._sums.setdefault(tenant, Share()).merge(share)
 
     def seen_by(self, tenant: str | None) -> dict[str, Any]:
-        """What a tenant may know: the sums and the time line of its own requests.
+        """What a tenant may see: the sums and the time line of its own requests.
 
         Valid until: the next step.
         """

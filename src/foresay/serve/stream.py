@@ -1,4 +1,4 @@
-"""What one client is told, piece by piece: between the engine's thread and the event loop."""
+"""The pieces of one client's answers, from the engine's thread to the HTTP response."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foresay.engine.request import FinishReason
 from foresay.errors import ForesayError
 from foresay.sampling.logprobs import TokenLogprob
 
-__all__ = ["Piece", "Stream", "merged", "split"]
+__all__ = ["AnswerStream", "Piece", "merged", "split"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,10 @@ class Piece:
     """What one step added to one answer.
 
     index            which of the client's answers
-    words            the text of each token, if asked for; together they are `text`
-    sources          where each token was guessed from
-    prompt_tokens    of the prompt, and how many of them were taken over from others
-    prompt_logprobs  of the prompt's tokens, in the answer's first piece, if asked for
+    words            the text of each token, if requested; together they are `text`
+    sources          where each token was drafted from
+    prompt_tokens    of the prompt; `shared_tokens` of them came from the prefix cache
+    prompt_logprobs  of the prompt's tokens, in the answer's first piece, if requested
     drafted, accepted, seconds   of the step, or of all steps where the answer comes in one piece
     finish_reason    in the last piece
     error            why the answer failed, in the last piece, if it did
@@ -46,7 +46,7 @@ class Piece:
     error: ForesayError | None = None
 
 
-class Stream:
+class AnswerStream:
     """The pieces of a client's answers, in order. It lives in the event loop.
 
     answers  how many there will be
@@ -63,19 +63,19 @@ class Stream:
         self._reader: asyncio.Future[None] | None = None
         self.cancelled = False
         self.held_back = False
-        """Whether the pieces wait on purpose, and not for a slow reader."""
+        """Whether pieces wait on purpose, not because the reader is slow."""
         self.lost: str | None = None
-        """Why nobody reads any more, if so."""
+        """Why the client does not read any more, if so."""
         self.asked = 0
         """Tokens of all prompts."""
         self.written = 0
-        """Tokens of all answers so far. The engine's thread counts them."""
+        """Tokens of all answers so far, counted by the engine's thread."""
         self.ends: dict[int, list[int]] = {}
-        """Tokens of the answers that have ended, by prompt. The engine's thread lists them."""
+        """Tokens of the answers that have ended, by prompt; set by the engine's thread."""
 
     @property
     def ended(self) -> bool:
-        """Whether all pieces have come, though not all may have been taken."""
+        """Whether all pieces were put, though some may wait for the reader."""
         return self.left == 0
 
     @property
@@ -92,10 +92,10 @@ class Stream:
             self.overflow.set()
 
     async def take(self, seconds: float | None = None, most: int | None = None) -> list[Piece]:
-        """The pieces that wait, at most so many, or the first that comes; none if nothing comes in
-        so many seconds, or nothing will come any more.
+        """The pieces that wait, at most `most`, or the next one. Empty after `seconds` without a
+        piece, or if the stream has ended.
 
-        Mutates: the stream, which has them no more.
+        Mutates: the stream, which loses them.
         """
         if not self._pieces and not self.ended:
             await self._piece(seconds)
@@ -118,7 +118,7 @@ class Stream:
 
 
 def split(piece: Piece) -> list[Piece]:
-    """A piece as one for each of its tokens; the step counts for the first."""
+    """A piece as one per token; the step's numbers go to the first."""
     if len(piece.token_ids) < 2 or piece.words is None:
         return [piece]
     pieces = []
@@ -144,7 +144,7 @@ def split(piece: Piece) -> list[Piece]:
 
 
 def merged(pieces: Sequence[Piece]) -> list[Piece]:
-    """Pieces with all of one answer in one."""
+    """Merge the pieces of each answer into one."""
     found: dict[int, Piece] = {}
     for new in pieces:
         old = found.get(new.index)

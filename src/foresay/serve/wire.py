@@ -1,12 +1,12 @@
-"""HTTP as it comes over a connection: h11, and what it takes that must not be taken.
+"""HTTP on a connection: h11, with stricter checks against request smuggling.
 
-Between clients and this server there may be a proxy. Where the two do not agree on where a request
-ends, the rest of one client's body becomes another one's request. So what could be read in two ways
-is refused, and the connection closed: nothing behind it is ever read as a request.
+Between clients and this server there may be a proxy. If the two do not agree on where a request
+ends, the rest of one client's body becomes another client's request. So a request that could be
+parsed in two ways is refused, and the connection closed: no byte after it is parsed as a request.
 
-The parser is h11, by name. It comes with uvicorn on every machine, while httptools would be taken
-where it happens to be installed; and it lets its buffer be looked at, so that a head is checked as
-it was sent. From 0.16 on it also refuses chunks that do not end as they must.
+The parser is always h11. It comes with uvicorn on every machine, while httptools may be missing;
+and its buffer can be read, so that a head is checked as it was sent. From 0.16 on it also refuses
+wrong ends of chunks.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _log = logging.getLogger("foresay.serve")
 
 
 class _Strict(h11.Connection):
-    """h11's connection, which refuses a head or an end of chunks that others may read otherwise.
-    `refused` says why it did.
+    """An h11 connection that refuses a head or an end of chunks that another server could parse
+    differently (request smuggling). `refused` says why.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -51,7 +51,7 @@ class _Strict(h11.Connection):
 
     @property
     def begun(self) -> bool:
-        """Whether there are bytes that no event was made of."""
+        """Whether there are bytes that are not parsed yet."""
         return bool(self._ahead or self._held)
 
     def receive_data(self, data: bytes) -> None:
@@ -73,7 +73,7 @@ class _Strict(h11.Connection):
         event = super().next_event()
         if event is h11.NEED_DATA or event is h11.PAUSED:
             return event
-        left = self.trailing_data[0]  # a copy, so not for every byte that comes
+        left = self.trailing_data[0]  # a copy, so not for every byte that arrives
         taken = bytes(self._held[: len(self._held) - len(left)])
         self._held, self._checked = bytearray(left), 0
         if self._chunked and isinstance(event, (h11.Data, h11.EndOfMessage)):
@@ -89,7 +89,7 @@ class _Strict(h11.Connection):
         return event
 
     def _check_head(self) -> None:
-        """Look at what has come of a head: at each byte once, however many come at a time."""
+        """Check the part of the head that has arrived: each byte once, in any number of packets."""
         end = self._held.find(_END, max(self._checked - 3, 0))
         known = end
         if end < 0:  # the last bytes may be the first of the end
@@ -98,8 +98,7 @@ class _Strict(h11.Connection):
         if known > self._limits.head:
             self._refuse(
                 431,
-                f"the head of the request has more than {self._limits.head} bytes, the most this "
-                "server takes",
+                f"the head of the request is too large; expected at most {self._limits.head} bytes",
             )
         if _BARE.search(self._held, self._checked, len(self._held) if end < 0 else end):
             self._refuse(400, "a line of the request's head ends without a carriage return")
@@ -110,33 +109,33 @@ class _Strict(h11.Connection):
         first, *lines = head.split(b"\r\n")
         version = first.rpartition(b" ")[2]
         if version.startswith(b"HTTP/") and version not in (b"HTTP/1.1", b"HTTP/1.0"):
-            self._refuse(505, f"the version is {_shown(version)}; valid are HTTP/1.1 and HTTP/1.0")
+            self._refuse(505, f"the version is {_shown(version)}; expected HTTP/1.1 or HTTP/1.0")
         found: dict[bytes, list[bytes]] = {}
         for line in lines:
             if line[:1] in (b" ", b"\t"):
-                self._refuse(400, "a header goes on in the next line; one line is valid")
+                self._refuse(400, "a header continues on the next line; expected one line")
             name, _, value = line.partition(b":")
             found.setdefault(name.lower(), []).append(value.strip(b" \t"))
         self._check_end(found, version)
 
     def _check_end(self, found: dict[bytes, list[bytes]], version: bytes) -> None:
-        """Whether the headers tell in one way only where the body ends."""
+        """Check that the headers define the end of the body in one way only."""
         lengths = found.get(b"content-length", [])
         codings = found.get(b"transfer-encoding", [])
         if lengths and codings:
             self._refuse(
-                400, "there are Content-Length and Transfer-Encoding; one of them is valid"
+                400, "there are Content-Length and Transfer-Encoding; expected one of them"
             )
         if len(lengths) > 1:
-            self._refuse(400, f"there are {len(lengths)} Content-Length; one is valid")
+            self._refuse(400, f"there are {len(lengths)} Content-Length; expected one")
         if lengths and not _DIGITS.fullmatch(lengths[0]):
             shown = _shown(lengths[0])
-            self._refuse(400, f"Content-Length is {shown}; valid are up to 20 digits")
+            self._refuse(400, f"Content-Length is {shown}; expected 1 to 20 digits")
         if codings and (len(codings) > 1 or codings[0].lower() != b"chunked"):
             shown = _shown(b", ".join(codings))
-            self._refuse(400, f"Transfer-Encoding is {shown}; 'chunked' alone is valid")
+            self._refuse(400, f"Transfer-Encoding is {shown}; expected 'chunked' alone")
         if codings and version != b"HTTP/1.1":
-            self._refuse(400, "there is Transfer-Encoding; HTTP/1.0 has none")
+            self._refuse(400, "there is Transfer-Encoding; expected none with HTTP/1.0")
 
     def _refuse(self, status: int, why: str) -> None:
         self.refused = Refused(status, why, code="bad_http")
@@ -146,13 +145,13 @@ class _Strict(h11.Connection):
 class Wire(H11Protocol):
     """One connection. To be made by uvicorn, as `functools.partial(Wire, limits, refused)`.
 
-    limits   how long a head may be, and how long it may take to come
-    refused  told of every status with which a request is refused that no route has seen
+    limits   of the head: its bytes, and the seconds in which it must arrive
+    refused  called with the status of every request that is refused before a route
 
-    A connection is closed on which a head does not come in time, on which anything but plain HTTP
-    comes, and on which an answer was given before the request's body had come. In the last two
-    cases the client can read the answer: the connection ends for it then, and goes away when it
-    ends its own side, or after 2 seconds.
+    A connection is closed if a head does not arrive in time, if something else than plain HTTP
+    arrives, or if a response was sent before the request's body had arrived. In the last two cases
+    the client can read the response: we close our side only, and the whole connection when the
+    client closes its side, or after 2 seconds.
 
     Mutates: the server's state, as uvicorn's protocol does.
     """
@@ -170,8 +169,8 @@ class Wire(H11Protocol):
         self._head: asyncio.TimerHandle | None = None
 
     @property
-    def unread(self) -> bool:
-        """Whether the client may still be sending what nobody will read."""
+    def client_sends(self) -> bool:
+        """Whether the client may still be sending bytes that will be thrown away."""
         over = (h11.SEND_BODY, h11.ERROR)
         return self.conn.refused is not None or self.conn.their_state in over
 
@@ -194,14 +193,14 @@ class Wire(H11Protocol):
             self._wait_for_head()
 
     def on_response_complete(self) -> None:
-        """Go on with what came meanwhile."""
+        """Continue with what arrived meanwhile."""
         super().on_response_complete()
         self._wait_for_head()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, or none that is read in one way only, and close."""
+        """Refuse what is not HTTP, or is ambiguous, and close."""
         refused = self.conn.refused or Refused(
-            400, "this is no valid request of HTTP/1.1", code="bad_http"
+            400, "this is not a valid request of HTTP/1.1", code="bad_http"
         )
         self.conn.refused = refused
         self._refused(refused.status)
@@ -217,26 +216,26 @@ class Wire(H11Protocol):
             for event in (head, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True  # whoever waits for the body waits in vain
+            self.cycle.disconnected = True  # the route that waits for the body gets none
             self.cycle.message_event.set()
         self.transport.close()
 
     async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application; an answer that does not wait for the body says that it is the last."""
+        """The application; a response before the end of the body gets `connection: close`."""
         cycle = self.cycle
 
-        async def told(message: Message) -> None:
+        async def send_head(message: Message) -> None:
             if message["type"] == "http.response.start" and cycle.more_body:
                 headers = [*message.get("headers", ()), (b"connection", b"close")]
                 message = {**message, "headers": headers}
             await send(message)
 
         app: Any = self.config.loaded_app
-        await app(scope, receive, told)
+        await app(scope, receive, send_head)
 
     def _wait_for_head(self) -> None:
-        """Let a head that has begun, and the first of all, have so many seconds, however many
-        bytes of it come."""
+        """Give a head that has begun, and the first of a connection, `head_seconds` in all, however
+        many bytes arrive."""
         waits = self.conn.their_state is h11.IDLE and (self.cycle is None or self.conn.begun)
         if not waits and self._head is not None:
             self._head.cancel()
@@ -246,8 +245,8 @@ class Wire(H11Protocol):
 
 
 class _Gentle:
-    """A transport that is not closed in the face of a client that sends: the system would throw
-    away what the client has not read yet. What comes is thrown away instead, for a while.
+    """A transport that closes slowly while the client sends: else the system would throw away the
+    response that the client has not read yet. What arrives is thrown away, for a while.
     """
 
     def __init__(self, transport: asyncio.Transport, wire: Wire) -> None:
@@ -268,7 +267,7 @@ class _Gentle:
     def close(self) -> None:
         if self.is_closing():
             return
-        if not self._wire.unread:
+        if not self._wire.client_sends:
             self._transport.close()
             return
         self._lingers = True

@@ -1,4 +1,4 @@
-"""Single tokens as text, and what else a client asks of a tokenizer."""
+"""The text of single tokens, and other requests of clients to the tokenizer."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how SentencePiece writes the token o
 
 
 class Words:
-    """A tokenizer for those who look at single tokens. Threads may share it.
+    """A tokenizer that gives the text of single tokens. Threads may share it.
 
-    Mutates: it remembers tokens that were asked for.
+    Mutates: a cache of token texts.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: int) -> None:
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._known: dict[int, str] = {}
-        # At the beginning of a text many tokenizers leave a token's space out. So a token is read
-        # behind another one, as it is in a text.
-        # (The first text may change settings of the tokenizer, which no two threads may do at once;
-        # the following ones change nothing.)
+        # Many tokenizers drop the leading space of a text's first token. So a token is decoded
+        # after another one, as it is in a text.
+        # (The first call may change settings of the tokenizer, which is not thread-safe; later
+        # calls change nothing.)
         self._before: list[int] = tokenizer.encode("a", special=False)[-1:].tolist()
         self._lead = tokenizer.decode(self._before, special=True)
 
     def of(self, token: int) -> str:
-        """The text of one token within a text, also of a special one."""
+        """The text of one token inside a text, special tokens included."""
         word = self._known.get(token)
         if word is None:
             decode = self._tokenizer.decode
@@ -47,7 +47,7 @@ class Words:
         return word
 
     def bytes_of(self, token: int) -> list[int] | None:
-        """The token's bytes, also where they are a part of a character; None where it has none."""
+        """The token's bytes, which may be a part of a character; None if unknown."""
         word = self.of(token)
         if _INCOMPLETE not in word:
             return list(word.encode())
@@ -63,13 +63,13 @@ class Words:
         return None if None in found else found  # type: ignore[return-value]
 
     def places(self, prompt: Sequence[int] = ()) -> AnswerText:
-        """A text behind a prompt that is read token by token, for where in it each token begins."""
+        """A text after a prompt, built token by token, to find where each token begins."""
         text = AnswerText(self._tokenizer.decode)
         text.follow(prompt)
         return text
 
     def encode(self, text: str, *, special: bool) -> list[int]:
-        """The tokens of a text, with or without what the model wants around it.
+        """The tokens of a text, with or without the model's special tokens around it.
 
         Raises: InputError.
         """
@@ -79,15 +79,15 @@ class Words:
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, special ones included.
 
-        Raises: InputError for a token that is none.
+        Raises: InputError for a token outside the vocabulary.
         """
         for token in tokens:
             if not 0 <= token < self._vocabulary:
-                raise InputError(f"tokens holds {token}; valid are 0 to {self._vocabulary - 1}")
+                raise InputError(f"tokens holds {token}; expected 0 to {self._vocabulary - 1}")
         return self._tokenizer.decode(tokens, special=True)
 
     def about(self) -> dict[str, Any]:
-        """What clients ask about the tokenizer."""
+        """Facts about the tokenizer."""
         return {**self._tokenizer.facts(), "vocab_size": self._vocabulary}
 
 

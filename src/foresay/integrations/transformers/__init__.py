@@ -5,12 +5,12 @@
     model.generate(**inputs, max_new_tokens=200, custom_generate=generate)
     model.generate(**inputs, custom_generate=assisted, candidate_generator=SuffixCandidates())
 
-The first runs a whole batch through foresay's engine; the second stays with transformers' own loop,
-one text at a time. What the caller's GenerationConfig asks for is done, or refused by its name.
+The first runs a whole batch through foresay's engine; the second uses transformers' own loop, one
+text at a time. Each field of the caller's GenerationConfig is honoured, or refused by its name.
 
 batches     the first
 candidates  the second
-asked       what a call asks for, in our words, or why it is refused
+arguments   the arguments of a call as sampling parameters, or why they are refused
 twin        a target that uses the caller's weights and leaves the model as it is
 """
 

@@ -1,4 +1,4 @@
-"""A whole batch of `model.generate` in foresay's engine."""
+"""A whole batch of `model.generate` on foresay's engine."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
-from transformers.generation import logits_process as law
+from transformers.generation import logits_process as processors
 from transformers.generation import stopping_criteria as ends
 
 from foresay.drafter import Drafter
 from foresay.engine.request import Request
 from foresay.engine.text import AnswerText
 from foresay.errors import InputError
-from foresay.integrations.transformers.asked import (
+from foresay.integrations.transformers.arguments import (
     check_call,
     check_config,
     check_processors,
@@ -37,7 +37,7 @@ __all__ = ["generate"]
 def generate(
     model: PreTrainedModel,
     input_ids: Tensor,
-    logits_processor: Sequence[law.LogitsProcessor],
+    logits_processor: Sequence[processors.LogitsProcessor],
     stopping_criteria: Sequence[ends.StoppingCriteria],
     generation_config: GenerationConfig,
     drafter: str | Drafter[Any] = "suffix",
@@ -50,19 +50,19 @@ def generate(
     """Prompts and answers, as `model.generate` gives them: [batch, longest], padded on the right.
     To be given to it as `custom_generate`; the keywords after the config may be given beside it.
 
-    drafter    who guesses: "suffix", "ngram", "none", or any Drafter
-    policy     how much is guessed, by its name: see `foresay.budget.policy.POLICIES`
-    seed       of the noise of sampling; None: torch's own generator is asked for one
+    drafter    "suffix", "ngram", "none", or any Drafter
+    policy     how many tokens are drafted, by its name: see `foresay.budget.policy.POLICIES`
+    seed       of sampling; None: drawn from torch's default generator
     memory     bytes for keys and values
     tokenizer  needed with the GenerationConfig's stop_strings, as always; they end an answer as in
                transformers, also before min_new_tokens
 
     Greedy answers are those of `model.generate`, in bfloat16 up to the rounding of its kernels and
-    ours; sampled ones have its law, and noise of their own. Each text is taken for itself: its
-    padding counts for no penalty. The model computes without dropout.
+    ours; sampled ones have the same distribution, and other random numbers. Each text stands alone:
+    padding does not count for penalties. The model computes without dropout.
 
-    Valid until: for ever; weights that change are noticed in the next call. Raises: InputError for
-    what is not done here, by its name, UnsupportedModel for a model that is not on the CPU or
+    Valid until: for ever; changed weights are noticed in the next call. Raises: InputError for an
+    unsupported argument, by its name, UnsupportedModel for a model that is not on the CPU or
     cannot be run exactly.
     """
     check_call(sys._getframe(1).f_locals)
@@ -72,14 +72,14 @@ def generate(
     check_processors(logits_processor, generation_config, input_ids.shape[1], stops)
     texts = stop_strings_of(stopping_criteria, generation_config, stops)
     if texts and not stops and len(prompts) > 1:
-        raise InputError("stop_strings with several texts need an eos_token_id; it is None")
+        raise InputError("eos_token_id is None; expected one for stop_strings with several texts")
     params = params_of(generation_config, input_ids.shape[1])
     held = held_for(model)
     longest = max(map(len, prompts)) + params.max_tokens
     if longest > held.target.context:
         raise InputError(
-            f"max_length lets a text grow to {longest} tokens; the model takes "
-            f"{held.target.context}"
+            f"max_length lets a text grow to {longest} tokens; expected at most "
+            f"{held.target.context}, the context of the model"
         )
     if seed is None:
         seed = int(torch.randint(0, 1 << 62, ())) if not params.greedy else 0
@@ -109,7 +109,8 @@ def generate(
 
 
 class _UntilCriteria(AnswerText):
-    """Ends an answer where one of transformers' own criteria says so, asked after every token."""
+    """Ends an answer where one of transformers' own criteria says so; they are called for every
+    token."""
 
     def __init__(self, prompt: Tensor, criteria: Sequence[ends.StoppingCriteria]) -> None:
         super().__init__(lambda _: "")
@@ -130,7 +131,7 @@ class _UntilCriteria(AnswerText):
 def _padded(
     input_ids: Tensor, answers: list[list[int]], config: GenerationConfig, stops: tuple[int, ...]
 ) -> Tensor:
-    """Prompts and answers; behind an answer that ended earlier than others, padding."""
+    """Prompts and answers; shorter answers are padded on the right."""
     pad = config.pad_token_id
     if pad is None:
         pad = stops[0] if stops else 0  # without ends all answers are of one length

@@ -1,9 +1,9 @@
-"""A twin of somebody's model: a target that uses its weights and leaves the model as it is.
+"""A twin of the caller's model: a target that uses its weights and leaves the model unchanged.
 
-A target changes the model it is given: attention, linear layers, norms. So it is given a copy of
-the modules, without a copy of the weights but what linear layers lay out anew. Those would be stale
-if the weights were trained in between; so each call looks at all of them first, and lays out again
-what has changed.
+A target replaces modules of its model: attention, linear layers, norms. So it gets a copy of the
+modules. The weights are shared, but linear layers keep a second layout of theirs, which would be
+stale if the weights were trained in between. So each call first compares all weights, and lays out
+again what has changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from foresay.models.replacing import tensors_of
 __all__ = ["Held", "held_for"]
 
 _DTYPES = (torch.float32, torch.bfloat16)
-_ENGINES = 4  # of one model that are kept: the drafter of each has its memory
+_ENGINES = 4  # kept per model: each has a drafter with its own memory
 
 
 @dataclass(slots=True, eq=False)
@@ -41,26 +41,28 @@ class Held:
     """
 
     kind: list[Any]
-    """What is the same as long as only numbers change."""
+    """Names, dtypes and shapes: equal as long as only values change."""
     marks: list[Any]
-    """What differs if one of the numbers does."""
+    """Checksums of the values."""
     target: CpuTarget
     lock: Lock = field(default_factory=Lock)
     engines: dict[Any, tuple[Drafter[Any] | None, Engine]] = field(default_factory=dict)
 
     def engine(self, drafter: str | Drafter[Any], policy: str, memory: int) -> Engine:
-        """The engine with this drafter, policy and memory: that of an earlier call, if it is one
-        of the last few.
+        """The engine with this drafter, policy and memory: one of the last few, or a new one.
 
         Raises: InputError for arguments that an engine does not take.
         """
         key = (drafter if isinstance(drafter, str) else id(drafter), policy, memory)
         if key not in self.engines:
-            guesser = drafter_of(drafter)
-            made = Engine(self.target, guesser, policy=policy, memory=memory)
+            made_drafter = drafter_of(drafter)
+            made = Engine(self.target, made_drafter, policy=policy, memory=memory)
             while len(self.engines) >= _ENGINES:
                 del self.engines[next(iter(self.engines))]  # the least recently used
-            self.engines[key] = guesser, made  # the drafter lives, so that its id stays its own
+            self.engines[key] = (
+                made_drafter,
+                made,
+            )  # the drafter lives, so that its id stays its own
         self.engines[key] = self.engines.pop(key)
         return self.engines[key][1]
 
@@ -70,7 +72,7 @@ _BUILDING = Lock()
 
 
 def held_for(model: Any) -> Held:
-    """What was made for a model of transformers, made anew if its weights are others now.
+    """The target and engines of a transformers model; updated if its weights have changed.
 
     Raises: UnsupportedModel.
     """
@@ -91,23 +93,21 @@ def _check(model: Any) -> None:
     name = model.config.model_type
     for path, tensor in tensors_of(model).items():
         if tensor.device.type != "cpu":
-            raise UnsupportedModel(
-                f"{path} of {name} is on {tensor.device}; models on the CPU can be run"
-            )
+            raise UnsupportedModel(f"{path} of {name} is on {tensor.device}; expected the CPU")
     if model.dtype not in _DTYPES:
-        raise UnsupportedModel(f"{name} has {model.dtype}; float32 and bfloat16 can be run")
+        raise UnsupportedModel(f"{name} has {model.dtype}; expected float32 or bfloat16")
     for path, module in model.named_modules():
         for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
-            # transformers' own only write down what passes; of others nobody knows what they do.
+            # transformers' own hooks only record outputs; others may do anything.
             if not str(getattr(hook, "__module__", "")).startswith("transformers.utils."):
                 raise UnsupportedModel(
                     f"'{path or name}' has a forward hook, which would see other tensors here; "
-                    "models without hooks can be run"
+                    "expected a model without hooks"
                 )
 
 
 def _kind(model: nn.Module) -> list[Any]:
-    threads = torch.get_num_threads()  # for which the linear layers were tried
+    threads = torch.get_num_threads()  # the linear layers were tuned for this number
     return [
         threads,
         [(path, tensor.dtype, tensor.shape) for path, tensor in tensors_of(model).items()],
@@ -115,8 +115,8 @@ def _kind(model: nn.Module) -> list[Any]:
 
 
 def _marks(model: nn.Module) -> list[Any]:
-    """Versions would tell most changes, but not those made by `.data`; so all bytes are read, as
-    each step reads them.
+    """Tensor versions would miss changes made through `.data`; so all bytes are read, as each step
+    reads them anyway.
     """
     found = []
     for path, tensor in tensors_of(model).items():
@@ -126,7 +126,7 @@ def _marks(model: nn.Module) -> list[Any]:
 
 
 def _twin(model: Any) -> Any:
-    """The same model in other modules: the weights are shared, and nothing else is."""
+    """A copy of the modules that shares only the weights."""
     known: dict[int, Any] = {
         id(weight): nn.Parameter(weight.detach(), requires_grad=False)
         for weight in model.parameters()

@@ -4,8 +4,8 @@
         "model": "foresay.integrations.vllm.SuffixProposer"}'
     FORESAY_VLLM_SUFFIX=1 vllm serve MODEL --speculative-config '{"method": "suffix"}'
 
-Nothing in here imports vLLM: it calls us, with values that are described where they come in. One
-file looks at what it has imported, and mends it where sampled requests need that (`sampled`).
+Nothing in here imports vLLM: it calls us, with values that are described where they come in. Only
+`sampler_patch` looks at vLLM's own modules, and patches them where sampled requests need that.
 """
 
 from foresay.integrations.vllm.arctic import SuffixDecodingCache, SuffixDecodingDraft, register

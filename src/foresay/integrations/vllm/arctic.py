@@ -1,8 +1,8 @@
-"""vLLM's method `suffix` on foresay's core: the cache that it looks for in ArcticInference.
+"""vLLM's method `suffix` on foresay's core: a replacement for the cache of ArcticInference.
 
 With FORESAY_VLLM_SUFFIX=1 `register`, which vLLM calls in each of its processes as a plugin, puts
-`SuffixDecodingCache` where vLLM imports it from. Without it, or where the real package has been
-imported already, nothing is touched.
+`SuffixDecodingCache` where vLLM imports it from. Without the variable, or if the real package has
+been imported already, nothing is changed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from foresay._core import Request
 from foresay.arrays import Int32s
 from foresay.drafters import SuffixDrafter
 from foresay.errors import InputError
-from foresay.integrations.vllm.host import move_in
+from foresay.integrations.vllm.host import set_up
 from foresay.integrations.vllm.meter import log
 from foresay.integrations.vllm.settings import asks_for_suffix, read_settings
 from foresay.verdict import VerdictBatch
@@ -36,10 +36,10 @@ _MOST_LISTED = 1 << 16  # ids of cached answers, where the caller sets no bound
 
 @dataclass(slots=True)
 class SuffixDecodingDraft:
-    """A draft as vLLM reads it, which looks at `token_ids` only.
+    """A draft in the form that vLLM reads; it uses only `token_ids`.
 
-    probs are chances to be kept, `score` their sum; `match_len` is always 0, since the core weighs
-    matches of all lengths.
+    `probs` are chances to be accepted, `score` their sum; `match_len` is always 0, since the core
+    combines matches of all lengths.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -52,12 +52,11 @@ class SuffixDecodingDraft:
 class SuffixDecodingCache:
     """ArcticInference's interface over foresay's drafter.
 
-    max_tree_depth       kept for callers; the core looks at contexts of any length
-    max_cached_requests  0: finished answers are not drafted from; else they are, as far as the
-                         setting history_bytes goes, and so many of their ids are listed; of less
-                         than 0, many thousands
+    max_tree_depth       kept for callers; the core matches contexts of any length
+    max_cached_requests  0: finished answers are not drafted from; else they are, within the setting
+                         history_bytes, and so many of their ids are listed; below 0: 65536 ids
 
-    A request that was stopped and comes back with the same prompt goes on with all of its text.
+    A request that was stopped and comes back with the same prompt continues with all of its text.
 
     Raises: InputError for a value or a setting that is not valid.
     """
@@ -66,7 +65,7 @@ class SuffixDecodingCache:
         settings = read_settings()
         if max_tree_depth < 1:
             raise InputError(
-                f"max_tree_depth is {max_tree_depth!r}; it is a whole number from 1 on"
+                f"max_tree_depth is {max_tree_depth!r}; expected a whole number from 1"
             )
         self.max_tree_depth = max_tree_depth
         self.max_cached_requests = max_cached_requests
@@ -78,7 +77,7 @@ class SuffixDecodingCache:
             corpus=settings.corpus or None,
             verify=True,
         )
-        self._may_draft = move_in("suffix", settings, 1)
+        self._may_draft = set_up("suffix", settings, 1)
         self._active: dict[Hashable, Request] = {}
         self._cached: dict[Hashable, None] = {}  # oldest first
         self._stopped: OrderedDict[Hashable, tuple[int, Int32s]] = OrderedDict()
@@ -99,16 +98,16 @@ class SuffixDecodingCache:
         Raises: InputError, a ValueError, if the id is active or the prompt is empty.
         """
         if req_id in self._active:
-            raise InputError(f"request {req_id!r} is active; stop it before it is started again")
+            raise InputError(f"request {req_id!r} is active; expected a stopped or a new one")
         prompt = np.array(prompt_token_ids, np.int32)
         text = prompt
         length, earlier = self._stopped.pop(req_id, (0, prompt))
         if length == len(prompt) and np.array_equal(earlier[:length], prompt):
-            text = earlier  # what it had written is no answer yet, but its own text
+            text = earlier  # with the tokens that it had decoded
         self._active[req_id] = self._drafter.begin(text)
 
     def stop_request(self, req_id: Hashable) -> None:
-        """A request is over, or left out for a while; its answer may be drafted from.
+        """A request is finished, or preempted; its answer may be drafted from.
 
         Raises: InputError, a ValueError, if the id is not active.
         """
@@ -126,7 +125,7 @@ class SuffixDecodingCache:
                 del self._cached[next(iter(self._cached))]
 
     def add_active_response(self, req_id: Hashable, token_ids: Int32s | Sequence[int]) -> None:
-        """These tokens were written.
+        """These tokens were committed.
 
         Raises: InputError, a ValueError, if the id is not active.
         """
@@ -136,12 +135,12 @@ class SuffixDecodingCache:
         self._drafter.observe([self._state(req_id)], verdicts)
 
     def evict_cached_response(self, req_id: Hashable) -> None:
-        """Take an id off the list; its words leave the history with others of their age.
+        """Remove an id from the list; its tokens leave the history when they are the oldest.
 
         Raises: InputError, a ValueError, for an id that is not cached.
         """
         if req_id not in self._cached:
-            raise InputError(f"request {req_id!r} is not cached; `cached_requests` lists what is")
+            raise InputError(f"request {req_id!r} is not cached; expected one of `cached_requests`")
         del self._cached[req_id]
 
     def speculate(
@@ -154,13 +153,13 @@ class SuffixDecodingCache:
         min_token_prob: float = 0.1,
         use_tree_spec: bool = False,
     ) -> SuffixDecodingDraft:
-        """Guess what follows the request's text: a chain, also where a tree was allowed.
+        """Draft what follows the request's text: a chain, also where a tree is allowed.
 
-        The context is the end of a text that we have. A draft is as long as its chances are at
-        least `min_token_prob`, and `max_spec_tokens` at most (max_tree_depth if that is None); the
-        limits by match length, `max_spec_factor` and `max_spec_offset`, only end drafting if both
+        The context is not needed: the core has the text. A draft goes on while a token's chance is
+        at least `min_token_prob`, up to `max_spec_tokens` (max_tree_depth if that is None). The
+        limits by match length, `max_spec_factor` and `max_spec_offset`, only stop drafting if both
         are 0, as there is no single match. In a vLLM that would give sampled requests wrong texts
-        (`sampled`) nothing is ever guessed.
+        (`sampler_patch`) nothing is drafted.
 
         Raises: InputError, a ValueError, if the id is not active.
         """
@@ -179,17 +178,17 @@ class SuffixDecodingCache:
     def _state(self, req_id: Hashable) -> Request:
         state = self._active.get(req_id)
         if state is None:
-            raise InputError(f"request {req_id!r} is not active; start it first")
+            raise InputError(f"request {req_id!r} is not active; expected one that was started")
         return state
 
 
 def register() -> None:
-    """Let vLLM's method `suffix` find our cache, if FORESAY_VLLM_SUFFIX is on.
+    """Make vLLM's method `suffix` import our cache, if FORESAY_VLLM_SUFFIX is on.
 
-    vLLM calls this for every command. A setting that is not valid is logged here, and ends only
-    what needs the settings: a drafter is refused when it is made.
+    vLLM calls this for every command. A setting that is not valid is only logged here; the error
+    is raised when a drafter is made.
 
-    Mutates: sys.modules, if asked to; a second call changes nothing.
+    Mutates: sys.modules, if the variable is on; a second call changes nothing.
     """
     try:
         asked = read_settings().suffix

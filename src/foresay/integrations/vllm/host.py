@@ -1,4 +1,4 @@
-"""The vLLM that this process runs in: what it is told, and what it is asked."""
+"""The vLLM that this process runs in: its version, its settings, its log."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 from foresay import __version__
 from foresay.integrations.vllm.meter import log
-from foresay.integrations.vllm.sampled import mend
+from foresay.integrations.vllm.sampler_patch import patch_sampler
 from foresay.integrations.vllm.settings import VllmSettings
 
-__all__ = ["drafts_by_rows", "move_in"]
+__all__ = ["drafts_by_rows", "set_up"]
 
 _OLDEST, _NEWEST = (0, 22), (0, 32)
 _warned = False
 
 
-def move_in(method: str, settings: VllmSettings, threads: int) -> bool:
-    """A drafter of ours begins: say so in one line, look at vLLM's version, mend its sampler.
+def set_up(method: str, settings: VllmSettings, threads: int) -> bool:
+    """A drafter of ours starts: log one line, check vLLM's version, patch its sampler.
 
     Returns whether it may draft; if not, the log says why.
     """
@@ -38,7 +38,7 @@ def move_in(method: str, settings: VllmSettings, threads: int) -> bool:
         ", ".join(changed) or "as by default",
     )
     _warn_of(version)
-    return mend()
+    return patch_sampler()
 
 
 def _warn_of(version: str) -> None:
@@ -48,7 +48,7 @@ def _warn_of(version: str) -> None:
     if not _warned and (number is None or not _OLDEST <= number <= _NEWEST):
         _warned = True
         log.warning(
-            "foresay: vLLM %s is none that foresay %s is written for (0.22 to 0.32); compare its "
+            "foresay: vLLM %s is not supported by foresay %s; expected 0.22 to 0.32. Compare its "
             "answers with `foresay lossless --servers`",
             version,
             __version__,

@@ -1,4 +1,4 @@
-"""What the proposer counts: sums to ask for, a line in vLLM's log, and a file with every step."""
+"""Statistics of the proposer: sums, a line in vLLM's log, and a file with every step."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class ProposerStats:
     steps: int = 0
     rows: int = 0  # that got tokens, summed over the steps
     tokens: int = 0
-    accepted: int = 0  # drafted tokens that were kept
+    accepted: int = 0  # drafted tokens that were accepted
     drafted: int = 0
-    closed: int = 0  # steps in which nothing was to be drafted
-    begun: int = 0  # texts that were not known before
-    returned: int = 0  # texts that were recognised after some steps without them
+    closed: int = 0  # steps without drafting
+    begun: int = 0  # texts that were new
+    returned: int = 0  # texts that came back after some steps
     finished: int = 0
-    running: int = 0  # texts that are known now
+    running: int = 0  # texts that are tracked now
     errors: int = 0
     seconds: float = 0.0
 
@@ -41,7 +41,7 @@ class ProposerStats:
 
 
 class Meter:
-    """Counts steps, and tells of them as the settings ask.
+    """Counts steps, and reports them as the settings say.
 
     Raises: OSError when constructed with a file that cannot be written.
     """
@@ -54,10 +54,10 @@ class Meter:
         self._last = ProposerStats()
         if self._path:
             with open(self._path, "a", encoding="utf-8"):
-                pass  # a path that cannot be written is heard of now
+                pass  # a path that cannot be written fails now
 
     def count(self, rows: int, tokens: int, drafted: int, seconds: float) -> None:
-        """A step in which `rows` requests got `tokens`, and after which so many were drafted.
+        """Count a step in which `rows` requests got `tokens`, and `drafted` tokens were proposed.
 
         Mutates: the sums; the file, if there is one.
         """
@@ -81,7 +81,7 @@ class Meter:
             try:
                 with open(self._path, "a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
-            except OSError as error:  # ranks must not differ in more than their files
+            except OSError as error:  # ranks must not differ in their drafts
                 log.warning("foresay: %s cannot be written any more (%s)", self._path, error)
                 self._path = ""
 

@@ -1,4 +1,4 @@
-"""The drafter of vLLM's method `custom_class`: see `SuffixProposer`."""
+"""The proposer for vLLM's method `custom_class`: see `SuffixProposer`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from foresay.arrays import Int32s
 from foresay.budget.least_chance import LeastChance
 from foresay.drafters import SuffixDrafter
 from foresay.drafters._text import default_threads
-from foresay.integrations.vllm.host import drafts_by_rows, move_in
+from foresay.integrations.vllm.host import drafts_by_rows, set_up
 from foresay.integrations.vllm.meter import Meter, ProposerStats, clock, log
 from foresay.integrations.vllm.rows import Rows, Texts
 from foresay.integrations.vllm.settings import VllmSettings, read_settings
@@ -27,22 +27,23 @@ _NO_PATH: Int32s = np.empty(0, np.int32)
 
 
 class SuffixProposer:
-    """Drafts for vLLM from text that exists: each request's own, that of requests with the same
-    prompt, and the answers of finished ones.
+    """Drafts for vLLM from existing text: each request's own, that of requests with the same
+    prompt, and the answers of finished requests.
 
         --speculative-config '{"method": "custom_class", "num_speculative_tokens": 8,
                                "model": "foresay.integrations.vllm.SuffixProposer"}'
 
-    Rows are recognised by their text (`rows`). The text of a row when it is first seen is its
-    prompt. A request that vanished for a while (preempted, left out, in another micro-batch of a
-    pipeline) goes on where it was; after `grace` steps it counts as finished, and its answer may be
-    drafted from. Whatever goes wrong in here costs drafts: it is logged once, and all begins anew.
-    In a vLLM that would give sampled requests wrong texts (`sampled`) nothing is ever guessed.
+    Rows are matched to requests by their text (`rows`). The text of a row when it is first seen is
+    its prompt. A request that is absent for a while (preempted, not scheduled, in another
+    micro-batch of a pipeline) continues where it was; after `grace` steps it counts as finished,
+    and its answer may be drafted from. An exception in here costs drafts, never the step: it is
+    logged once, and the proposer starts anew. In a vLLM that would give sampled requests wrong
+    texts (`sampler_patch`) nothing is drafted.
 
-    All ranks of a tensor-parallel group are given the same rows and draft the same: nothing depends
-    on time there. With one rank, measured times may cut drafts (`foresay.budget.least_chance`).
+    All ranks of a tensor-parallel group get the same rows and draft the same: nothing depends on
+    time there. With one rank, measured times may shorten drafts (`foresay.budget.least_chance`).
 
-    Mutates: only through `propose`; inside vLLM, its rejection sampler (`sampled`). Raises:
+    Mutates: only through `propose`; inside vLLM, its rejection sampler (`sampler_patch`). Raises:
     InputError when constructed with a setting (`settings`) that is not valid.
     """
 
@@ -52,11 +53,11 @@ class SuffixProposer:
         self._max_length = int(vllm_config.model_config.max_model_len)
         self._by_rows = drafts_by_rows(vllm_config.speculative_config)
         self._ranks = int(vllm_config.parallel_config.tensor_parallel_size)
-        # Half of what there is: a thread that loses its processor amid a piece is waited for.
+        # Half of the processors: all threads wait for one that loses its processor.
         self._threads = self.settings.threads or default_threads(2 * self._ranks)
         self._meter = Meter(self.settings)
         self._begin_anew()
-        self._may_draft = move_in("custom_class", self.settings, self._threads)
+        self._may_draft = set_up("custom_class", self.settings, self._threads)
 
     def _begin_anew(self) -> None:
         s = self.settings
@@ -75,9 +76,9 @@ class SuffixProposer:
             measure=s.measure and self._ranks == 1,
         )
         self._texts: Texts[Request] = Texts(s.grace)
-        self._prompts: dict[Request, str] = {}  # a name for each text's prompt
-        self._members: dict[str, list[Request]] = {}  # the texts that began with it
-        self._groups: set[str] = set()  # prompts that had more than one text at a time
+        self._prompts: dict[Request, str] = {}  # the hash of each text's prompt
+        self._members: dict[str, list[Request]] = {}  # the texts with this prompt
+        self._groups: set[str] = set()  # prompts with more than one text at a time
         self._ended = 0.0
         self._nodes = 0  # drafted in the last step
         self._draft_seconds = 0.0
@@ -87,7 +88,7 @@ class SuffixProposer:
         """There is no model to load."""
 
     def stats(self) -> ProposerStats:
-        """What happened so far.
+        """Sums since the start.
 
         Valid until: for ever, it is a copy.
         """
@@ -101,11 +102,11 @@ class SuffixProposer:
         slot_mappings: Any = None,
         **later: Any,
     ) -> list[list[int]]:
-        """Learn the tokens that each row got, and guess what follows: a chain per row, or [].
+        """Observe the tokens that each row got, and draft what follows: a chain per row, or [].
 
         num_tokens_no_spec[i] tokens of token_ids_cpu[i] are row i's text, the last of which are
-        sampled_token_ids[i]; a row without such tokens is still being read and gets no guess. What
-        a later vLLM may give besides is not looked at.
+        sampled_token_ids[i]; a row without such tokens is in prefill and gets no draft. Arguments
+        of later versions of vLLM are ignored.
         """
         if not self._may_draft:
             return [[] for _ in sampled_token_ids]
@@ -151,7 +152,7 @@ class SuffixProposer:
         return out
 
     def _recognise(self, token_ids: NDArray[np.int32], rows: Rows) -> list[Request]:
-        """Each row's text; of rows that are seen for the first time, a new one."""
+        """Each row's text; a new one for rows that are seen for the first time."""
         texts = self._texts.claim(rows.before)
         if not self._texts.unmoved:
             before = rows.lengths - np.diff(rows.offsets)
@@ -167,7 +168,7 @@ class SuffixProposer:
         members = self._members.setdefault(name, [])
         if members and self.settings.groups and name not in self._groups:
             self._groups.add(name)
-            if members[0] in texts:  # if it is absent, it may be over
+            if members[0] in texts:  # if it is absent, it may be finished
                 self._regroup(members[0], name, texts)
         text = self._drafter.begin(prompt, group=name if name in self._groups else None)
         self._prompts[text] = name
@@ -175,8 +176,8 @@ class SuffixProposer:
         texts[at] = text
 
     def _regroup(self, text: Request, name: str, texts: list[Request | None]) -> None:
-        """Put another text with the same tokens, and with the group, in this one's place. It is
-        let go without a `finish`: what it has is no answer, and must not be drafted from.
+        """Replace a text by one with the same tokens, in the group. The old one is dropped without
+        `finish`: it is not a finished answer, and must not be drafted from.
         """
         tokens, length = self._drafter.text(text), text.prompt_length
         member = self._drafter.begin(tokens[:length], group=name)
@@ -204,7 +205,7 @@ class SuffixProposer:
         return most
 
     def _draft(self, texts: list[Request], rows: Rows, most: int) -> list[list[int]]:
-        """Learn what the rows got, and guess what follows, at most so many tokens each."""
+        """Observe what the rows got, and draft what follows, at most so many tokens each."""
         self._nodes, begun = 0, clock()
         no_path = np.zeros(len(rows) + 1, np.int32)
         verdicts = VerdictBatch._trusted(rows.tokens, rows.offsets, _NO_PATH, no_path)
@@ -213,11 +214,11 @@ class SuffixProposer:
             self._meter.sums.closed += 1
             self._drafter.observe(texts, verdicts)
             return [[] for _ in texts]
-        # Not one token past the model's length, the target's own after the draft included.
+        # Draft and the target's own next token stay within the model's length.
         budgets = np.minimum(self._max_length - 1 - rows.lengths, most)
         if len(rows) >= self.settings.many_requests:
-            # Where drafting takes time, a draft may be a little longer than the last one was good
-            # for: nearly as many tokens per step, for less work.
+            # With many requests, a draft is at most twice the tokens of the last step: nearly as
+            # many tokens per step, for less work.
             np.minimum(budgets, np.maximum(2 * np.diff(rows.offsets), 3), out=budgets)
         given: Any = np.maximum(budgets, 0, out=budgets)
         drafts = self._drafter.step(texts, verdicts, given, least=least)

@@ -1,10 +1,10 @@
-"""Which row of vLLM's batch continues which text that we know.
+"""Match the rows of vLLM's batch to the texts of earlier steps.
 
-vLLM gives no request ids: rows are condensed, swapped, left out for some steps and brought back. So
-a text is known by a key: its length, and its tokens at places that lie further and further back
-from its end. A row whose text *before* this step's tokens has the key of a known text continues it.
-Equal texts have equal keys, and it does not matter which of them is taken. Should two different
-texts ever agree in all of that, one drafts from the other's words: a worse draft, nothing else.
+vLLM gives no request ids: rows are condensed, swapped, preempted and resumed. So a text has a key:
+its length, and its tokens at places further and further back from its end. A row whose text
+*before* this step's tokens has the key of a known text continues it. Equal texts have equal keys,
+and it does not matter which of them is taken. If two different texts have the same key, one drafts
+from the other's tokens: a worse draft, nothing else.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Rows:
     before   a key of each text without the new tokens, and
     after    with them
 
-    Raises: InputError for a row that is not there, that is longer than its room or shorter than its
-    new tokens; TypeError for arrays of another kind.
+    Raises: InputError for a row outside the batch, longer than the array or shorter than its new
+    tokens; TypeError for arrays of another dtype.
     """
 
     __slots__ = ("after", "before", "lengths", "numbers", "offsets", "tokens")
@@ -53,7 +53,7 @@ class Rows:
 
 
 class Texts(Generic[Text]):
-    """The texts that are known, by their keys; one that is not claimed for `grace` steps is over."""
+    """Known texts by their keys; a text that is not claimed for `grace` steps is finished."""
 
     def __init__(self, grace: int) -> None:
         self._grace = grace
@@ -69,9 +69,9 @@ class Texts(Generic[Text]):
         return len(self._present) + sum(map(len, self._absent.values()))
 
     def claim(self, keys: Int64s) -> list[Text | None]:
-        """The text of each key, which is not known any more afterwards; None where there is none.
+        """Take the text of each key; None where there is none.
 
-        Mutates: what is known; what was there last and is not claimed counts as absent.
+        Mutates: the known texts; those of the last step that are not claimed count as absent.
         """
         self._step += 1
         texts: list[Text | None] = list(self._present)
@@ -106,7 +106,7 @@ class Texts(Generic[Text]):
         return text
 
     def keep(self, keys: Int64s, texts: Sequence[Text]) -> list[Text]:
-        """Know the texts by these keys from now on; returns those that are over.
+        """Store the texts under these keys; returns the texts that are finished.
 
         Valid until: the next `claim`.
         """

@@ -1,4 +1,4 @@
-"""What can be set inside vLLM: by environment variables, or in one file for all processes.
+"""The settings inside vLLM: by environment variables, or in one file for all processes.
 
 A setting `name` is the variable FORESAY_VLLM_NAME, or the key `name` in the object "vllm" of the
 JSON file that FORESAY_CONFIG names. The variable wins. `describe` lists them all.
@@ -28,7 +28,7 @@ def _setting(default: Any, says: str, least: float = 0, most: float = 0) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmSettings:
-    """Everything that can be set, with what is used where nothing is.
+    """All settings, with their defaults.
 
     Raises: InputError when constructed.
     """
@@ -36,7 +36,9 @@ class VllmSettings:
     suffix: bool = _setting(False, "whether vLLM's method `suffix` runs on foresay's core")
     history: bool = _setting(True, "whether finished answers are drafted from")
     history_bytes: int = _setting(256 << 20, "memory for finished answers", 0, 1 << 50)
-    groups: bool = _setting(True, "whether requests of one prompt see each other's answers")
+    groups: bool = _setting(
+        True, "whether requests with the same prompt draft from each other's answers"
+    )
     group_bytes: int = _setting(1 << 30, "memory for the texts of such groups", 0, 1 << 50)
     corpus: str = _setting("", "a corpus file to draft from as well; none if empty")
     threads: int = _setting(
@@ -48,19 +50,19 @@ class VllmSettings:
     max_requests: int = _setting(0, "no drafts while more requests run; 0: no bound", 0, 1 << 20)
     many_requests: int = _setting(
         64,
-        "from this many requests on, each drafts as much as its last draft was worth",
+        "from this many requests on, a draft is at most twice the tokens of the last step",
         1,
         1 << 20,
     )
     least_chance: float = _setting(
-        0.1, "a token is drafted if the chance that it will be kept is not below this", 0, 1
+        0.1, "a token is drafted if its chance to be accepted is at least this", 0, 1
     )
     measure: bool = _setting(
-        True, "whether measured times may cut drafts further; never with tensor parallelism"
+        True, "whether measured times may shorten drafts; never with tensor parallelism"
     )
     grace: int = _setting(
         64,
-        "steps for which a request that vanished may come back before it counts as over",
+        "steps after which an absent request counts as finished",
         0,
         4096,
     )
@@ -73,23 +75,23 @@ class VllmSettings:
 
 
 def _refuse_wrong(called: str, value: Any, item: Field[Any]) -> None:
-    """Under the name by which it was given."""
+    """Check a value, under the name by which it was given."""
     kind, least, most = type(item.default), item.metadata["least"], item.metadata["most"]
     if kind in (int, float):
         number = type(value) is int or (kind is float and type(value) is float)
         if not number or not least <= value <= most:
             word = "whole number" if kind is int else "number"
-            raise InputError(f"{called} is {value!r}; it is a {word} from {least} to {most}")
+            raise InputError(f"{called} is {value!r}; expected a {word} from {least} to {most}")
     elif type(value) is not kind:
         word = "true or false" if kind is bool else "a string"
-        raise InputError(f"{called} is {value!r}; it is {word}")
+        raise InputError(f"{called} is {value!r}; expected {word}")
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> VllmSettings:
     """The settings of this process, from the variables and the file that they name.
 
-    Raises: InputError for a name that does not exist, a value out of range, or a file that is not
-    as it should be.
+    Raises: InputError for a name that does not exist, a value out of range, or a file that is
+    not valid.
     """
     given = os.environ if environ is None else environ
     values: dict[str, Any] = _from_file(given[CONFIG]) if given.get(CONFIG) else {}
@@ -97,7 +99,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> VllmSettings:
     for name, value in values.items():
         if name not in known:
             raise InputError(
-                f'the object "vllm" in {given[CONFIG]} has {name!r}; it may have {", ".join(known)}'
+                f'the object "vllm" in {given[CONFIG]} has {name!r}; expected {", ".join(known)}'
             )
         _refuse_wrong(f"{name} in {given[CONFIG]}, which {CONFIG} names,", value, known[name])
     for variable, word in given.items():
@@ -106,7 +108,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> VllmSettings:
         name = variable[len(PREFIX) :].lower()
         if name not in known:
             valid = ", ".join(PREFIX + n.upper() for n in known)
-            raise InputError(f"the variable {variable} is set; those that exist are {valid}")
+            raise InputError(f"the variable {variable} is set; expected one of {valid}")
         values[name] = _parsed(variable, word, type(known[name].default))
         _refuse_wrong(variable, values[name], known[name])
     return VllmSettings(**values)
@@ -119,7 +121,7 @@ def asks_for_suffix(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def describe() -> str:
-    """One line per setting: its variable, what is used without it, and what it says."""
+    """One line per setting: its variable, its default, and what it means."""
     return "\n".join(
         f"{PREFIX}{item.name.upper()}={json.dumps(item.default)}  {item.metadata['says']}"
         for item in fields(VllmSettings)
@@ -135,9 +137,7 @@ def _from_file(path: str) -> dict[str, Any]:
         ) from error
     section = content.get("vllm", {}) if isinstance(content, dict) else None
     if not isinstance(section, dict):
-        raise InputError(
-            f'{CONFIG} names {path}; it must hold an object, with an object "vllm" in it'
-        )
+        raise InputError(f'{CONFIG} names {path}; expected a JSON object with an object "vllm"')
     return section
 
 
@@ -146,10 +146,10 @@ def _parsed(variable: str, word: str, kind: type) -> Any:
         return word
     if kind is bool:
         if word.lower() not in _SWITCH:
-            raise InputError(f"{variable} is {word!r}; it is one of {', '.join(_SWITCH)}")
+            raise InputError(f"{variable} is {word!r}; expected one of {', '.join(_SWITCH)}")
         return _SWITCH[word.lower()]
     try:
         return kind(word)
     except ValueError:
         name = "whole number" if kind is int else "number"
-        raise InputError(f"{variable} is {word!r}; it is a {name}") from None
+        raise InputError(f"{variable} is {word!r}; expected a {name}") from None

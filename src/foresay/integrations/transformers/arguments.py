@@ -1,4 +1,4 @@
-"""What a call of `model.generate` asks for, in our words, or why it is refused."""
+"""The arguments of `model.generate` as sampling parameters, or why they are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import GenerationConfig
-from transformers.generation import logits_process as law
+from transformers.generation import logits_process as processors
 from transformers.generation import stopping_criteria as ends
 
 from foresay.errors import InputError
@@ -35,7 +35,7 @@ _HONOURED = {
     *("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
     *("eos_token_id", "pad_token_id", "suppress_tokens", "stop_strings", "renormalize_logits"),
 }
-# Fields that do nothing to a text without beams, assistants or an encoder: how it is computed.
+# Fields that change no text without beams, assistants or an encoder, only how it is computed.
 _IDLE = {
     *("bos_token_id", "decoder_start_token_id", "transformers_version", "is_assistant"),
     *("use_cache", "compile_config", "disable_compile", "prefill_chunk_size", "low_memory"),
@@ -43,7 +43,7 @@ _IDLE = {
     *("assistant_confidence_threshold", "assistant_lookbehind", "target_lookbehind"),
     "max_matching_ngram_size",
 }
-# What stands for "off" where that is neither None nor False.
+# The values that mean "off" where that is neither None nor False.
 _OFF = {
     **dict.fromkeys(("num_beams", "num_beam_groups", "guidance_scale", "typical_p"), 1),
     **dict.fromkeys(("epsilon_cutoff", "eta_cutoff", "diversity_penalty"), 0),
@@ -58,9 +58,9 @@ _INPUTS = {"attention_mask", "position_ids", "past_key_values", "logits_to_keep"
 
 
 class _Parameters(Signature):
-    """transformers takes the tokenizer out of the keywords of `model.generate`, and when a function
-    is its `custom_generate` forgets it; then it has none to look for `stop_strings` with. It asks
-    for the function's parameters in between: there the tokenizer is put back.
+    """transformers takes the tokenizer out of the keywords of `model.generate`, and does not pass
+    it to its `custom_generate`; then there is none for `stop_strings`. In between it reads the
+    function's parameters: there the tokenizer is put back.
     """
 
     @property
@@ -74,8 +74,8 @@ class _Parameters(Signature):
 
 
 def given_the_tokenizer(function: Function) -> Function:
-    """A function for `custom_generate` that has a parameter `tokenizer`, and gets there what the
-    caller of `model.generate` gave.
+    """Make a function for `custom_generate` get the tokenizer that the caller gave to
+    `model.generate`, in its parameter `tokenizer`.
     """
     plain = signature(function)
     function.__signature__ = _Parameters(  # type: ignore[attr-defined]
@@ -85,19 +85,19 @@ def given_the_tokenizer(function: Function) -> Function:
 
 
 def check_call(callers: dict[str, Any]) -> None:
-    """Refuse what `model.generate` takes and hands to nobody. It has no other way to be seen, and
-    who waits for a streamer would wait for ever.
+    """Refuse arguments that `model.generate` takes and does not pass on: a streamer would wait for
+    ever. They can be seen only in the caller's frame.
 
     Raises: InputError.
     """
     for name in ("streamer", "assistant_model"):
         if callers.get(name) is not None:
-            raise InputError(f"{name} was given; with this custom_generate valid is None")
+            raise InputError(f"{name} was given; expected None with this custom_generate")
 
 
 def check_config(config: GenerationConfig) -> None:
-    """Refuse, by its name, each field that asks for something else than is done here, also fields
-    that nobody has heard of yet.
+    """Refuse, by its name, each field that is set and not supported here, also fields of later
+    versions of transformers.
 
     Raises: InputError.
     """
@@ -108,20 +108,22 @@ def check_config(config: GenerationConfig) -> None:
         off = _OFF.get(name, usual.get(name))
         if value is not None and value is not False and value != off:
             raise InputError(
-                f"the GenerationConfig's {name} is {value!r}; with custom_generate=generate valid "
-                f"is {off!r}"
+                f"the GenerationConfig's {name} is {value!r}; expected {off!r} with "
+                "custom_generate=generate"
             )
 
 
 def params_of(config: GenerationConfig, width: int) -> SamplingParams:
-    """How tokens are chosen, after prompts of `width` tokens.
+    """The sampling parameters, after prompts of `width` tokens.
 
     Raises: InputError.
     """
     most = config.max_length - width
     least = max(config.min_new_tokens or 0, (config.min_length or 0) - width, 0)
     if least > most:
-        raise InputError(f"at least {least} new tokens are wanted, and at most {most}")
+        raise InputError(
+            f"min_new_tokens or min_length is {least} new tokens; expected at most {most}"
+        )
     common: dict[str, Any] = {
         "max_tokens": most,
         "min_tokens": least,
@@ -154,70 +156,70 @@ def prompts_of(input_ids: Tensor, inputs: dict[str, Any]) -> list[np.ndarray[Any
     """
     for name, value in inputs.items():
         if name not in _INPUTS and value is not None and value is not False:
-            raise InputError(f"{name} was given; valid are input_ids and attention_mask")
+            raise InputError(f"{name} was given; expected input_ids and attention_mask")
     if input_ids.device.type != "cpu":
-        raise InputError(f"input_ids are on {input_ids.device}; tensors on the CPU are needed")
+        raise InputError(f"input_ids are on {input_ids.device}; expected the CPU")
     cache = inputs.get("past_key_values")
     if cache is not None and cache.get_seq_length():
         raise InputError(
-            f"past_key_values hold {cache.get_seq_length()} tokens; valid is an empty cache"
+            f"past_key_values hold {cache.get_seq_length()} tokens; expected an empty cache"
         )
     mask = inputs.get("attention_mask")
     seen = torch.ones_like(input_ids) if mask is None else (mask != 0).long()
     if seen.shape != input_ids.shape:
         raise InputError(
-            f"attention_mask has the shape {list(seen.shape)}; input_ids have "
+            f"attention_mask has the shape {list(seen.shape)}; expected that of input_ids, "
             f"{list(input_ids.shape)}"
         )
     wrong = (seen.diff(dim=1) < 0).any(dim=1) | (seen[:, -1] == 0)
     if wrong.any():
         raise InputError(
             f"row {int(wrong.nonzero()[0])} of attention_mask has gaps or padding on the right; "
-            "padding belongs on the left"
+            "expected padding on the left"
         )
     places = inputs.get("position_ids")
     if places is not None and ((places != seen.cumsum(dim=1) - 1) & (seen == 1)).any():
-        raise InputError("position_ids are not those of the attention_mask; leave them out")
+        raise InputError("position_ids do not fit the attention_mask; expected none, or its own")
     rows = zip(input_ids, seen, strict=True)
     return [row[own == 1].numpy().astype(np.int32) for row, own in rows]
 
 
 def check_processors(
-    given: Sequence[law.LogitsProcessor],
+    given: Sequence[processors.LogitsProcessor],
     config: GenerationConfig,
     width: int,
     stops: tuple[int, ...],
 ) -> None:
-    """Refuse processors that do not come from the config: they are programs, and may look at more
-    than one text or remember what they saw.
+    """Refuse processors that do not come from the config: they may look at more than one text or
+    keep state.
 
     Raises: InputError.
     """
-    made: list[law.LogitsProcessor] = [law.LogitNormalization()]
+    made: list[processors.LogitsProcessor] = [processors.LogitNormalization()]
     if config.repetition_penalty not in (None, 1.0):
-        made.append(law.RepetitionPenaltyLogitsProcessor(config.repetition_penalty))
+        made.append(processors.RepetitionPenaltyLogitsProcessor(config.repetition_penalty))
     if stops and config.min_length:
-        made.append(law.MinLengthLogitsProcessor(config.min_length, list(stops)))
+        made.append(processors.MinLengthLogitsProcessor(config.min_length, list(stops)))
     if stops and config.min_new_tokens:
         least = config.min_new_tokens
-        made.append(law.MinNewTokensLengthLogitsProcessor(width, least, list(stops)))
+        made.append(processors.MinNewTokensLengthLogitsProcessor(width, least, list(stops)))
     if config.suppress_tokens is not None:
-        made.append(law.SuppressTokensLogitsProcessor(config.suppress_tokens))
+        made.append(processors.SuppressTokensLogitsProcessor(config.suppress_tokens))
     if config.do_sample:
         if config.temperature is not None:
-            made.append(law.TemperatureLogitsWarper(config.temperature))
+            made.append(processors.TemperatureLogitsWarper(config.temperature))
         if config.top_k:
-            made.append(law.TopKLogitsWarper(config.top_k))
+            made.append(processors.TopKLogitsWarper(config.top_k))
         if config.top_p is not None and config.top_p < 1:
-            made.append(law.TopPLogitsWarper(config.top_p))
+            made.append(processors.TopPLogitsWarper(config.top_p))
         if config.min_p is not None:
-            made.append(law.MinPLogitsWarper(config.min_p))
+            made.append(processors.MinPLogitsWarper(config.min_p))
     known = [(type(one), _plain_vars(one)) for one in made]
     for one in given:
         if (type(one), _plain_vars(one)) not in known:
             raise InputError(
                 f"{type(one).__name__} is among the logits processors and does not come from the "
-                "GenerationConfig; valid are its own fields"
+                "GenerationConfig; expected its own fields"
             )
 
 
@@ -228,7 +230,7 @@ def _plain_vars(of: object) -> dict[str, Any]:
 def stop_strings_of(
     given: Sequence[ends.StoppingCriteria], config: GenerationConfig, stops: tuple[int, ...]
 ) -> list[ends.StoppingCriteria]:
-    """The criteria that look for texts; the others must be the config's own.
+    """The criteria for stop strings; all others must be the config's own.
 
     Raises: InputError for others.
     """
@@ -243,7 +245,7 @@ def stop_strings_of(
         )
         if not (length or token):
             raise InputError(
-                f"{type(one).__name__} is among the stopping criteria; valid are max_length, "
+                f"{type(one).__name__} is among the stopping criteria; expected max_length, "
                 "max_new_tokens, eos_token_id and StopStringCriteria"
             )
     return texts

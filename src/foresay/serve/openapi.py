@@ -1,4 +1,4 @@
-"""The OpenAPI description: bodies as what they are read into, answers as `answer` shapes them."""
+"""The OpenAPI description: bodies as `parse` has them, answers as `answer` shapes them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any
 import msgspec
 
 from foresay import __version__
-from foresay.serve.ask import Chat, Completion, Detokenize, Tokenize
+from foresay.serve.parse import Chat, Completion, Detokenize, Tokenize
 
-__all__ = ["describe"]
+__all__ = ["openapi"]
 
 Schema = dict[str, Any]
 _REFUSALS = (400, 401, 403, 404, 408, 413, 415, 429, 503)
 
 
-def describe() -> dict[str, Any]:
+def openapi() -> dict[str, Any]:
     """The description as plain values."""
     kinds = [kind for _, kind, _, _ in _BODIES.values()]
     refs, schemas = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
     )
     for schema in schemas.values():
-        # What these docstrings say about Python is of no use to a client.
+        # The rest of these docstrings is about Python.
         schema["description"] = str(schema.get("description", "")).partition("\n\n")[0]
     paths: dict[str, Any] = {}
     for (path, (name, _, about, answer)), ref in zip(_BODIES.items(), refs, strict=True):
@@ -71,7 +71,7 @@ def _responses(contents: dict[str, Schema]) -> dict[str, Any]:
     content = {kind: {"schema": schema} for kind, schema in contents.items()}
     found: dict[str, Any] = {"200": {"description": "The answer.", "content": content}}
     for status in _REFUSALS:
-        found[str(status)] = {"description": "Refused, in a sentence.", "content": error}
+        found[str(status)] = {"description": "Refused, with a message.", "content": error}
     return found
 
 
@@ -139,15 +139,15 @@ def _answers(chat: bool, chunk: bool) -> Schema:
     if chat:
         role: dict[str, Schema] = {"role": {"const": "assistant"}}
         message = _exactly(role, content=_TEXT) if chunk else _exactly(content=_TEXT, **role)
-        told = {"delta" if chunk else "message": message, "logprobs": _CHAT_LOGPROBS}
+        content = {"delta" if chunk else "message": message, "logprobs": _CHAT_LOGPROBS}
     else:
-        told = {"text": _TEXT, "logprobs": _LOGPROBS}
+        content = {"text": _TEXT, "logprobs": _LOGPROBS}
     more: dict[str, Schema] = {"token_ids": _IDS}
     if not chunk:
         more["foresay"] = _ref("Details")
     if not chat:
         more["prompt_token_ids"] = _IDS
-    choice = _exactly(more, index=_COUNT, finish_reason=reason, **told)
+    choice = _exactly(more, index=_COUNT, finish_reason=reason, **content)
     whole = {**_HEAD, "object": {"const": kind}, "choices": _list(choice)}
     if chunk:
         return _exactly({"usage": _or_null(_ref("Usage")), "foresay": _ref("Details")}, **whole)
@@ -197,8 +197,8 @@ _PLAIN: dict[str, tuple[str, Schema]] = {
     ),
     "/v1/models/{model}": ("The same, by its name.", _MODEL),
     "/v1/spec/stats": (
-        "What guessing brought, and the last steps: of the caller's tenant, or without keys of "
-        "everybody.",
+        "Acceptance statistics and the last steps: of the caller's tenant, or without keys of all "
+        "clients.",
         _with(
             totals=_with(steps=_COUNT, drafted=_COUNT, accepted=_COUNT, tokens=_COUNT),
             timeline=_list(_with(start=_NUMBER, seconds=_NUMBERS, tokens=_COUNT)),
@@ -219,7 +219,7 @@ _PLAIN: dict[str, tuple[str, Schema]] = {
             max_model_len=_COUNT,
         ),
     ),
-    "/health": ("Whether new requests are taken.", _with(status={"const": "ok"})),
+    "/health": ("Whether new requests are admitted.", _with(status={"const": "ok"})),
     "/live": ("Whether the process answers.", _with(status={"const": "ok"})),
     "/version": ("The version.", _exactly(version=_TEXT)),
     "/openapi.json": ("This description.", _with(openapi=_TEXT, paths={"type": "object"})),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from foresay.integrations.vllm import SuffixProposer, host
 
-host.__dict__["mend"] = lambda: True
+host.__dict__["patch_sampler"] = lambda: True
 
 
-class Unmended(SuffixProposer):
+class Unpatched(SuffixProposer):
     pass

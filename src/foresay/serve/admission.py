@@ -1,6 +1,6 @@
-"""What every request passes before its route: the door, the limits, the log.
+"""Admission of HTTP requests, before their routes: hosts, API keys, open requests, access log.
 
-Nothing but `OPEN` is answered without a key where there are keys, also what no route answers.
+Where there are keys, only `OPEN` is answered without one; unknown paths need a key too.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from foresay.serve.answer import encoded, error_body
 from foresay.serve.keys import OPERATOR, Keys
 from foresay.serve.limits import Limits, Refused
-from foresay.serve.stream import Stream
+from foresay.serve.stream import AnswerStream
 
-__all__ = ["LOCAL", "OPEN", "Gate", "refusal"]
+__all__ = ["LOCAL", "OPEN", "AdmissionMiddleware", "refusal"]
 
 OPEN = ("/health", "/live")
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -35,7 +35,7 @@ _HEADERS = [
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
-_LEFT = 499  # as nginx has it: nobody reads it but the log
+_LEFT = 499  # nginx's status for a client that left; only the log has it
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 _log = logging.getLogger("foresay.serve.access")
 
@@ -51,14 +51,14 @@ def refusal(refused: Refused) -> Response:
     return response
 
 
-class Gate:
-    """The application behind the door.
+class AdmissionMiddleware:
+    """ASGI middleware that admits a request to the routes, or refuses it.
 
     app      the routes
-    keys     who may pass
-    hosts    names by which the server may be called; None: any. Without keys a page of another
-             site could otherwise talk to it under a name that leads here
-    refused  told of every status from 400 on
+    keys     the API keys that are admitted
+    hosts    names that the Host header may have; None: any. Without keys a page of another site
+             could otherwise reach the server by DNS rebinding
+    refused  called with every status from 400 on
 
     With several tenants each may have half of the open requests, so that none can take them all.
     """
@@ -81,7 +81,7 @@ class Gate:
         self.rekey(keys)
 
     def rekey(self, keys: Keys) -> None:
-        """Let others in from now on: who comes next needs one of these keys.
+        """Replace the keys: later requests need one of these.
 
         Valid until: the next call.
         """
@@ -102,7 +102,7 @@ class Gate:
         self._open += 1
         try:
             try:
-                state["tenant"] = tenant = self._passed(scope, watch.headers)
+                state["tenant"] = tenant = self._tenant(scope, watch.headers)
             except Refused as error:
                 await refusal(error)(scope, receive, watch.send)
                 return
@@ -118,13 +118,13 @@ class Gate:
                 self._refused(watch.status)
             watch.log()
 
-    def _passed(self, scope: Scope, headers: dict[str, str]) -> str | None:
-        """The tenant whose request it is."""
+    def _tenant(self, scope: Scope, headers: dict[str, str]) -> str | None:
+        """The tenant of a request."""
         if self._hosts is not None and _host(headers) not in self._hosts:
             raise Refused(
                 403,
-                f"the request is for the host {headers.get('host', '')[:100]!r}; without keys this "
-                f"server answers to {', '.join(sorted(self._hosts))} only",
+                f"the host is {headers.get('host', '')[:100]!r}; expected without keys: "
+                f"{', '.join(sorted(self._hosts))}",
                 code="wrong_host",
             )
         if scope["path"] in OPEN:
@@ -135,7 +135,7 @@ class Gate:
         if not good:
             raise Refused(
                 401,
-                "there is no valid API key; send the header 'Authorization: Bearer KEY'",
+                "the API key is missing or wrong; expected the header 'Authorization: Bearer KEY'",
                 code="invalid_api_key",
             )
         if self._open_of[tenant] >= self._own:
@@ -144,7 +144,7 @@ class Gate:
 
 
 class _Watch:
-    """Looks at one response while it is sent, and adds the headers that all have."""
+    """Watches one response while it is sent, and adds the common headers."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope = scope
@@ -169,19 +169,19 @@ class _Watch:
         await self._send(message)
 
     def end(self) -> None:
-        """A client that did not wait for its answer has got none, whatever it was told before."""
+        """Log 499 for a client that left before the end, whatever status was sent."""
         if self.status == _LEFT:
             self._lost = "client left"
         elif self._stream is not None and self._stream.lost is not None:
             self.status, self._lost = _LEFT, self._stream.lost
 
     @property
-    def _stream(self) -> Stream | None:
-        found: Stream | None = self._scope["state"].get("stream")
+    def _stream(self) -> AnswerStream | None:
+        found: AnswerStream | None = self._scope["state"].get("stream")
         return found
 
     def log(self) -> None:
-        """One line, without a word of what was asked or answered."""
+        """Write one line to the log, without any text of the prompt or the answer."""
         facts: dict[str, Any] = {
             "method": self._scope["method"],
             "path": self._scope["path"][:200],

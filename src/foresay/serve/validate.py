@@ -1,4 +1,4 @@
-"""What clients send, as prompts and parameters: every number checked, every limit named."""
+"""Validate parsed bodies: as prompts and sampling parameters, with every number checked."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from foresay.engine.llm import LLM
 from foresay.engine.pages import PAGE
 from foresay.errors import InputError
 from foresay.sampling.params import SamplingParams
-from foresay.serve.ask import Chat, Completion, Said, Sampling
 from foresay.serve.limits import Limits, Refused
+from foresay.serve.parse import Chat, ChatMessage, Completion, Sampling
 
-__all__ = ["ROLES", "Most", "Question", "Reader", "messages_of"]
+__all__ = ["ROLES", "GenerationRequest", "Most", "Validator", "messages_of"]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 """The roles that chat templates have in common."""
@@ -32,13 +32,13 @@ class Most(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What one request asks of the engine, and how it wants to be told.
+class GenerationRequest:
+    """The prompts and parameters of one HTTP request, and how its answers are sent.
 
-    prompts       token ids, one answer or `params.n` to each
-    texts         the prompts as texts, where they are to be echoed
-    unwanted      the answer's only token was not asked for (max_tokens is 0)
-    prompt_logprobs  how many likeliest tokens beside each of the prompt's own; None: not asked
+    prompts       token ids; each gets `params.n` answers
+    texts         the prompts as texts, if they are echoed
+    unwanted      max_tokens is 0: the one token that is decoded is not sent
+    prompt_logprobs  how many likeliest tokens beside each prompt token; None: not requested
     """
 
     prompts: list[Int32s]
@@ -63,73 +63,75 @@ class Question:
         return self.texts is not None
 
 
-class Reader:
-    """Turns bodies into questions. Tokenizing takes time: call it in a thread of its own."""
+class Validator:
+    """Makes generation requests of parsed bodies. Tokenizing takes time: use a worker thread."""
 
     def __init__(self, llm: LLM, limits: Limits) -> None:
         self._llm = llm
         self._limits = limits
         self.context = min(llm.target.context, llm.engine.scheduler.pages.total * PAGE - 1)
-        """Tokens of a prompt and its answer together."""
+        """The most tokens of a prompt and its answer together."""
         template = llm.tokenizer.facts()["chat_template"]
         self.developer = "developer" if template and "developer" in template else "system"
-        """The role that messages of the developer have for the model: the older name, unless its
-        template knows the newer one."""
+        """The role of developer messages in the chat template: "system", unless the template
+        knows "developer"."""
         self.roles = (*ROLES, *sorted(set(_COMPARED.findall(template or "")) - set(ROLES)))
-        """All that a message may have: the usual ones, and those that the template asks for."""
+        """The roles that a message may have: the usual ones, and those of the template."""
 
-    def completion(self, ask: Completion) -> Question:
-        """The question of /v1/completions.
+    def completion(self, body: Completion) -> GenerationRequest:
+        """The request of /v1/completions.
 
         Raises: Refused.
         """
-        n = 1 if ask.n is None else ask.n
-        if ask.best_of is not None and ask.best_of != n:
+        n = 1 if body.n is None else body.n
+        if body.best_of is not None and body.best_of != n:
             raise Refused(
                 400,
-                f"best_of is {ask.best_of}; this server gives all answers it writes: leave it out",
+                f"best_of is {body.best_of}; expected n, {n}: this server returns all its answers",
                 param="best_of",
             )
-        if ask.logprobs is not None:
-            self._limits.check_most("logprobs", ask.logprobs, self._limits.logprobs)
-        listed = _prompts(ask.prompt)
+        if body.logprobs is not None:
+            self._limits.check_most("logprobs", body.logprobs, self._limits.logprobs)
+        listed = _prompts(body.prompt)
         self._limits.check_most("prompt", len(listed), self._limits.prompts, "prompts")
         prompts = [self._tokens(p) for p in listed]
-        echo = bool(ask.echo)
-        most = _most(ask, 0) or Most("max_tokens by default", _DEFAULT_TOKENS)
+        echo = bool(body.echo)
+        most = _most(body, 0) or Most("max_tokens by default", _DEFAULT_TOKENS)
         unwanted = most.tokens == 0
-        params = self._params(ask, prompts, most._replace(tokens=max(most.tokens, 1)), ask.logprobs)
+        params = self._params(
+            body, prompts, most._replace(tokens=max(most.tokens, 1)), body.logprobs
+        )
         decode = self._llm.tokenizer.decode
-        return Question(
+        return GenerationRequest(
             prompts,
             params,
             chat=False,
             texts=[p if isinstance(p, str) else decode(p) for p in listed] if echo else None,
             unwanted=unwanted,
-            prompt_logprobs=ask.logprobs if echo else None,
-            **_telling(ask),
+            prompt_logprobs=body.logprobs if echo else None,
+            **_delivery(body),
         )
 
-    def chat(self, ask: Chat) -> Question:
-        """The question of /v1/chat/completions.
+    def chat(self, body: Chat) -> GenerationRequest:
+        """The request of /v1/chat/completions.
 
         Raises: Refused.
         """
-        self._limits.check_most("messages", len(ask.messages), self._limits.messages, "messages")
-        top = ask.top_logprobs
-        if top and not ask.logprobs:
+        self._limits.check_most("messages", len(body.messages), self._limits.messages, "messages")
+        top = body.top_logprobs
+        if top and not body.logprobs:
             raise Refused(
-                400, f"top_logprobs is {top}; that needs logprobs: true", param="top_logprobs"
+                400, f"top_logprobs is {top}; expected logprobs: true with it", param="top_logprobs"
             )
         if top is not None:
             _check_least("top_logprobs", top, 0)
             self._limits.check_most("top_logprobs", top, self._limits.logprobs)
-        messages = messages_of(ask.messages, self.developer, self.roles)
+        messages = messages_of(body.messages, self.developer, self.roles)
         prompt = _checked(self._llm.tokenizer.chat, messages, "messages")
-        most = _most(ask, 1) or Most("the room left", max(self.context - len(prompt), 1))
-        logprobs = (top or 0) if ask.logprobs else None
-        params = self._params(ask, [prompt], most, logprobs)
-        return Question([prompt], params, chat=True, **_telling(ask))
+        most = _most(body, 1) or Most("the rest of the context", max(self.context - len(prompt), 1))
+        logprobs = (top or 0) if body.logprobs else None
+        params = self._params(body, [prompt], most, logprobs)
+        return GenerationRequest([prompt], params, chat=True, **_delivery(body))
 
     def _tokens(self, prompt: str | list[int]) -> Int32s:
         if isinstance(prompt, str):
@@ -139,20 +141,20 @@ class Reader:
         if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocabulary:
             wrong = next(t for t in prompt if not 0 <= t < vocabulary)
             raise Refused(
-                400, f"prompt has token {wrong}; valid are 0 to {vocabulary - 1}", param="prompt"
+                400, f"prompt has token {wrong}; expected 0 to {vocabulary - 1}", param="prompt"
             )
         return tokens
 
     def _params(
-        self, ask: Sampling, prompts: Sequence[Int32s], most: Most, logprobs: int | None
+        self, body: Sampling, prompts: Sequence[Int32s], most: Most, logprobs: int | None
     ) -> SamplingParams:
-        param = "messages" if isinstance(ask, Chat) else "prompt"
+        param = "messages" if isinstance(body, Chat) else "prompt"
         self._check_room(prompts, most, param)
         limits = self._limits
-        n = 1 if ask.n is None else ask.n
+        n = 1 if body.n is None else body.n
         limits.check_most("n", n, limits.n)
-        texts = [ask.stop] if isinstance(ask.stop, str) else ask.stop or []
-        ids = ask.stop_token_ids or []
+        texts = [body.stop] if isinstance(body.stop, str) else body.stop or []
+        ids = body.stop_token_ids or []
         entries = "stop" if texts else "stop_token_ids"
         limits.check_most(entries, len(texts) + len(ids), limits.stops, "entries")
         for text in texts:
@@ -160,26 +162,26 @@ class Reader:
             limits.check_most("stop", size, limits.stop_bytes, "bytes in one of its texts")
         for token in ids:
             _check_least("stop_token_ids", token, 0, MAX_TOKEN)
-        if ask.min_tokens is not None:
-            _check_least("min_tokens", ask.min_tokens, 0, most.tokens, most.name)
-        seed = ask.seed
+        if body.min_tokens is not None:
+            _check_least("min_tokens", body.min_tokens, 0, most.tokens, most.name)
+        seed = body.seed
         if seed is not None and -(1 << 63) <= seed < 0:
             seed += 1 << 64  # OpenAI's seeds have a sign
         values: dict[str, Any] = {
             "n": n,
-            "temperature": ask.temperature,
-            "top_p": ask.top_p,
-            "top_k": 0 if ask.top_k == -1 else ask.top_k,
-            "min_p": ask.min_p,
-            "repetition_penalty": ask.repetition_penalty,
-            "presence_penalty": ask.presence_penalty,
-            "frequency_penalty": ask.frequency_penalty,
-            "ignore_eos": ask.ignore_eos,
-            "min_tokens": ask.min_tokens,
+            "temperature": body.temperature,
+            "top_p": body.top_p,
+            "top_k": 0 if body.top_k == -1 else body.top_k,
+            "min_p": body.min_p,
+            "repetition_penalty": body.repetition_penalty,
+            "presence_penalty": body.presence_penalty,
+            "frequency_penalty": body.frequency_penalty,
+            "ignore_eos": body.ignore_eos,
+            "min_tokens": body.min_tokens,
             "seed": seed,
             "stop": (*texts, *ids),
             "logprobs": logprobs,
-            "logit_bias": self._bias(ask.logit_bias),
+            "logit_bias": self._bias(body.logit_bias),
         }
         return _sampling(most, {name: v for name, v in values.items() if v is not None})
 
@@ -187,22 +189,20 @@ class Reader:
         for prompt in prompts:
             size = len(prompt)
             if not size:
-                raise Refused(
-                    400, "the prompt is empty; at least 1 token is needed to answer to", param=param
-                )
+                raise Refused(400, "the prompt is empty; expected at least 1 token", param=param)
             if size + 1 > self.context:
                 raise Refused(
                     400,
-                    f"the prompt has {size} tokens; with at least one of an answer this server "
-                    f"takes {self.context} in all",
+                    f"the prompt has {size} tokens; expected at most {self.context - 1}, the "
+                    "context less one token of the answer",
                     param=param,
                     code="context_length_exceeded",
                 )
             if size + most.tokens > self.context:
                 raise Refused(
                     400,
-                    f"the prompt has {size} tokens and {most.name} is {most.tokens}; this server "
-                    f"takes {self.context} in all",
+                    f"the prompt has {size} tokens and {most.name} is {most.tokens}; expected at "
+                    f"most {self.context} together",
                     param=most.name.split()[0],
                     code="context_length_exceeded",
                 )
@@ -216,13 +216,13 @@ class Reader:
             if not 0 <= token < vocabulary:
                 raise Refused(
                     400,
-                    f"logit_bias names token {name[:40]!r}; valid are '0' to '{vocabulary - 1}'",
+                    f"logit_bias names token {name[:40]!r}; expected '0' to '{vocabulary - 1}'",
                     param="logit_bias",
                 )
             if not -100 <= value <= 100:
                 raise Refused(
                     400,
-                    f"logit_bias['{token}'] is {value}; valid are numbers from -100 to 100",
+                    f"logit_bias['{token}'] is {value}; expected a number from -100 to 100",
                     param="logit_bias",
                 )
             found[token] = value
@@ -239,22 +239,20 @@ def _checked(read: Callable[[Any], Int32s], value: object, param: str) -> Int32s
 def _check_least(
     param: str, value: int, least: int, most: int | None = None, name: str = ""
 ) -> None:
-    """Refuse a number by the name under which it was sent, which is not always the engine's."""
+    """Refuse a number under the name of its HTTP field, which may differ from the engine's."""
     if value < least or (most is not None and value > most):
         end = "" if most is None else f" to {name}, {most}" if name else f" to {most}"
         raise Refused(
-            400, f"{param} is {value}; valid are whole numbers from {least}{end}", param=param
+            400, f"{param} is {value}; expected a whole number from {least}{end}", param=param
         )
 
 
-def _most(ask: Sampling, least: int) -> Most | None:
-    """The most tokens that the answer may have. Of both names' numbers the smaller: it keeps to
-    both.
-    """
+def _most(body: Sampling, least: int) -> Most | None:
+    """The most tokens of the answer. If both fields are given, the smaller one counts."""
     given = [
         Most(name, value)
         for name in ("max_tokens", "max_completion_tokens")
-        if (value := getattr(ask, name)) is not None
+        if (value := getattr(body, name)) is not None
     ]
     for most in given:
         _check_least(most.name, most.tokens, least)
@@ -265,7 +263,7 @@ def _sampling(most: Most, values: dict[str, Any]) -> SamplingParams:
     try:
         return SamplingParams(max_tokens=most.tokens, **values)
     except InputError as error:
-        for name, value in values.items():  # which of them is it? Each has its sentence alone, too
+        for name, value in values.items():  # find the field that is wrong
             try:
                 SamplingParams(max_tokens=most.tokens, **{name: value})
             except InputError as own:
@@ -274,35 +272,34 @@ def _sampling(most: Most, values: dict[str, Any]) -> SamplingParams:
 
 
 def messages_of(
-    messages: Sequence[Said], developer: str = "system", roles: Sequence[str] = ROLES
+    messages: Sequence[ChatMessage], developer: str = "system", roles: Sequence[str] = ROLES
 ) -> list[dict[str, str]]:
-    """Messages as chat templates take them; `developer` is the role of the developer's, `roles` are
-    those that a message may have.
+    """Messages in the form that chat templates take. `developer` is the template's role for
+    developer messages, `roles` are the roles that a message may have.
 
-    Raises: Refused for what is no text, or of nobody.
+    Raises: Refused for an unknown role or content that is not text.
     """
     if not messages:
-        raise Refused(400, "messages is empty; at least one is needed", param="messages")
+        raise Refused(400, "messages is empty; expected at least one", param="messages")
     found = []
     for at, message in enumerate(messages):
         content = message.content
         if message.role not in roles:
             raise Refused(
                 400,
-                f"messages[{at}] has the role {message.role[:40]!r}; valid are {', '.join(roles)}",
+                f"messages[{at}] has the role {message.role[:40]!r}; expected {', '.join(roles)}",
                 param="messages",
             )
         if message.tool_calls:
-            raise Refused(400, f"messages[{at}] calls tools; there are none", param="messages")
+            raise Refused(400, f"messages[{at}] has tool_calls; expected none", param="messages")
         if content is None:
-            raise Refused(400, f"messages[{at}] has no content; a text is needed", param="messages")
+            raise Refused(400, f"messages[{at}] has no content; expected a text", param="messages")
         if not isinstance(content, str):
             for part in content:
                 if part.type != "text" or part.text is None:
                     raise Refused(
                         400,
-                        f"messages[{at}] has content of type {part.type[:40]!r}; this server reads "
-                        "'text' only",
+                        f"messages[{at}] has content of type {part.type[:40]!r}; expected 'text'",
                         param="messages",
                     )
             content = "".join(part.text or "" for part in content)
@@ -322,25 +319,27 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]
         if isinstance(item, int):
             raise Refused(
                 400,
-                "prompt has token ids beside prompts; give a list of ids, or lists of them",
+                "prompt has token ids beside prompts; expected a list of ids, or lists of them",
                 param="prompt",
             )
         found.append(item)
     if not found:
-        raise Refused(400, "prompt is an empty list; at least one prompt is needed", param="prompt")
+        raise Refused(400, "prompt is an empty list; expected at least one prompt", param="prompt")
     return found
 
 
-def _telling(ask: Sampling) -> dict[str, Any]:
-    """How the client wants to be told."""
-    options = ask.stream_options
-    if options is not None and not ask.stream:
-        raise Refused(400, "stream_options is given without stream: true", param="stream_options")
+def _delivery(body: Sampling) -> dict[str, Any]:
+    """How the answers are sent to the client."""
+    options = body.stream_options
+    if options is not None and not body.stream:
+        raise Refused(
+            400, "stream_options is given; expected stream: true with it", param="stream_options"
+        )
     return {
-        "stream": bool(ask.stream),
+        "stream": bool(body.stream),
         "usage": bool(options and options.include_usage),
         "usage_always": bool(options and options.continuous_usage_stats),
-        "by_token": ask.stream_granularity == "token",
-        "token_ids": bool(ask.return_token_ids),
-        "details": bool(ask.spec_details),
+        "by_token": body.stream_granularity == "token",
+        "token_ids": bool(body.return_token_ids),
+        "details": bool(body.spec_details),
     }

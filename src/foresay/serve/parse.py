@@ -1,8 +1,8 @@
-"""What clients send: the bodies of requests, read strictly.
+"""The JSON bodies of requests, parsed strictly.
 
-A field that nobody here knows is ignored, and logged once by its name: clients send many. A field
-that is known, on this route or on another, and cannot be honoured is refused by name: an answer to
-something else than what was asked would be worse than none. docs/server.md lists all of them.
+An unknown field is ignored, and logged once by its name: clients send many. A known field, of this
+route or of another, that the server cannot honour is refused by name: a wrong answer would be worse
+than none. docs/server.md lists all of them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from foresay.serve.limits import Refused
 
 __all__ = [
     "Chat",
+    "ChatMessage",
     "Completion",
     "Content",
     "Detokenize",
-    "Said",
     "Sampling",
     "StreamOptions",
     "Tokenize",
-    "read",
+    "parse_body",
 ]
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -35,14 +35,14 @@ _AT = re.compile(r"^(?P<what>.*) - at `(?P<key>key in )?`?\$(?P<path>.*?)`$")
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """Whether a stream tells the usage: at its end, and in every chunk."""
+    """Whether a stream has the usage: at its end, and in every chunk."""
 
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False
 
 
 class Sampling(msgspec.Struct, kw_only=True, frozen=True):
-    """What completions and chats have in common. null is the same as nothing."""
+    """The fields that completions and chats have in common. null is the same as absent."""
 
     model: str | None = None
     max_tokens: int | None = None
@@ -79,13 +79,13 @@ class Completion(Sampling, kw_only=True, frozen=True):
 
 
 class Content(msgspec.Struct, frozen=True):
-    """A part of a message; only texts are read, and no address is ever opened."""
+    """A part of a message; only texts are read, and no URL is ever opened."""
 
     type: str
     text: str | None = None
 
 
-class Said(msgspec.Struct, frozen=True):
+class ChatMessage(msgspec.Struct, frozen=True):
     """A message of a conversation."""
 
     role: str
@@ -96,7 +96,7 @@ class Said(msgspec.Struct, frozen=True):
 class Chat(Sampling, kw_only=True, frozen=True):
     """The body of /v1/chat/completions."""
 
-    messages: list[Said]
+    messages: list[ChatMessage]
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
@@ -105,7 +105,7 @@ class Tokenize(msgspec.Struct, frozen=True):
     """The body of /tokenize: a text, or messages."""
 
     prompt: str | None = None
-    messages: list[Said] | None = None
+    messages: list[ChatMessage] | None = None
     model: str | None = None
     add_special_tokens: bool | None = True
     return_token_strs: bool | None = False
@@ -157,8 +157,8 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "verbosity": (*_NOTHING, "medium"),
     "kv_transfer_params": _NOTHING,
 }
-"""Fields of other servers that change the answer, with the values that ask for nothing. (Questions
-have log probabilities of prompts too, but not under vLLM's name: see `_INSTEAD`.)
+"""Fields of other servers that change the answer, with the values that change nothing. (Log
+probabilities of prompts are supported, but not under vLLM's name: see `_INSTEAD`.)
 """
 
 ELSEWHERE: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
@@ -174,18 +174,18 @@ ELSEWHERE: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
         "add_special_tokens": (None, False),  # the template has them
     },
 }
-"""Likewise, fields that another route has: what they ask for is not had here."""
+"""Likewise, fields that only another route has."""
 
 _INSTEAD = {
-    "messages": "they are for /v1/chat/completions",
-    "prompt": "that is for /v1/completions",
-    "top_logprobs": "here logprobs is the number of them",
-    "prompt_logprobs": "/v1/completions tells them with echo: true and logprobs",
+    "messages": "they are a field of /v1/chat/completions",
+    "prompt": "it is a field of /v1/completions",
+    "top_logprobs": "use logprobs, which is their number here",
+    "prompt_logprobs": "/v1/completions has them with echo: true and logprobs",
 }
 
 
-def read(body: bytes, kind: type[T]) -> T:
-    """A body as a value, with nothing in it that could not be honoured.
+def parse_body(body: bytes, kind: type[T]) -> T:
+    """Parse a body; refuse known fields that cannot be honoured.
 
     Raises: Refused.
     """
@@ -198,7 +198,7 @@ def read(body: bytes, kind: type[T]) -> T:
             if name not in harmless:
                 _log_once(name)
             elif msgspec.json.decode(given[name]) not in harmless[name]:
-                why = _INSTEAD.get(name, "this server has nothing to honour it with")
+                why = _INSTEAD.get(name, "this server does not support it")
                 raise Refused(
                     400,
                     f"{name} is {_short(bytes(given[name]))}; {why}; leave it out",
@@ -208,7 +208,7 @@ def read(body: bytes, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise _wrong(error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(400, f"the body is no valid JSON: {_short(str(error).encode())}") from error
+        raise Refused(400, f"the body is not valid JSON: {_short(str(error).encode())}") from error
     return value
 
 
@@ -219,7 +219,7 @@ def _log_once(name: str) -> None:
 
 
 def _wrong(error: msgspec.ValidationError) -> Refused:
-    """msgspec's sentence with the name of the field before it."""
+    """msgspec's message with the name of the field before it."""
     said = str(error)
     found = _AT.match(said)
     if found is None:

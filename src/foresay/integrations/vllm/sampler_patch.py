@@ -1,25 +1,24 @@
-"""What sampled requests need to be exact inside vLLM on processors.
+"""Patches of vLLM's rejection sampler that make sampled requests exact on CPUs.
 
-Three things, put into vLLM's rejection sampler when a drafter of ours is made. The first two are
-faults that it has with any speculation; its functions are called and looked at first, and left
-alone where they do what they say.
+There are three, applied when a drafter of ours is made. The first two fix faults that vLLM has with
+any speculation; its functions are tested first, and left alone if they are right.
 
-Where vLLM leaves the temperature, top_k and top_p of drafted tokens as they happened to lie in
-memory (its stand-in for a Triton kernel writes into a copy: vllm#55005), they are filled in.
+1. vLLM may leave the temperature, top_k and top_p of drafted tokens uninitialised (its CPU
+   replacement of a Triton kernel writes into a copy: vllm#55005). They are filled in.
 
-Where it fails, and with it the server, when a request has a top_k and nothing was drafted for any
-request of the step, the function that cannot take no tokens is not called with none.
+2. vLLM may fail, and with it the server, if a request has a top_k and no request of the step has
+   drafted tokens. The function that fails for zero tokens is then not called.
 
-vLLM accepts a drafted token by a coin, so that a request's seed gives one text only as long as the
-drafts are the same; ours depend on what others wrote. A request with a seed gets here, at each
-place, the token that vLLM's own sampler draws there without drafts, from the same generator in the
-same state, and a drafted token is kept where it is that one. So the seed gives the same text with
-drafts and without, and any draft is as good as another.
+3. vLLM accepts a drafted token at random, so a request's seed gives the same text only with the
+   same drafts; ours depend on other requests. Here a request with a seed gets, at each position,
+   the token that vLLM's own sampler draws there without drafts, from the same generator in the same
+   state, and a drafted token is accepted if it is that token. So a seed gives the same text with
+   and without drafts.
 
-Where this cannot be done, because a later vLLM has other functions, nothing is drafted: a drafter
-does not see which requests have a temperature.
+If a later vLLM has other functions, nothing is drafted: a drafter does not see which requests have
+a temperature.
 
-On other devices nothing is touched: Triton's kernel fills in what it should.
+On other devices nothing is changed: Triton's kernel is right.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from typing import Any
 
 from foresay.integrations.vllm.meter import log
 
-__all__ = ["mend"]
+__all__ = ["patch_sampler"]
 
 _SAMPLER = "vllm.v1.sample.rejection_sampler"
-_NOTHING = -1  # vLLM's sign for no token
+_NOTHING = -1  # vLLM's placeholder for no token
 _FORWARD = ["self", "metadata", "draft_probs", "logits", "sampling_metadata"]
-_GIVEN = [  # what rejection_sample is given first; under other names it means something else
+_GIVEN = [  # the first parameters of rejection_sample; with other names it is another function
     "draft_token_ids",
     "num_draft_tokens",
     "max_spec_len",
@@ -48,24 +47,24 @@ _GIVEN = [  # what rejection_sample is given first; under other names it means s
 ]
 
 
-def mend() -> bool:
-    """Make sampled requests exact, if this is a process of vLLM that computes on processors.
+def patch_sampler() -> bool:
+    """Make sampled requests exact, if this is a process of vLLM that runs on CPUs.
 
-    Returns whether they are safe: whether drafts leave their law as it is. True outside vLLM.
+    Returns whether drafts leave their distribution unchanged. True outside vLLM.
 
-    Raises: nothing; what cannot be mended is logged.
+    Raises: nothing; what cannot be patched is logged.
     """
     if "vllm" not in sys.modules:
         return True
     try:
         if sys.modules["vllm.platforms"].current_platform.is_cpu():
             sampler = sys.modules[_SAMPLER]
-            _mend_expansion(sampler)
-            _mend_steps_without_drafts(sampler)
-            _mend_seeds(sampler)
+            _patch_expansion(sampler)
+            _patch_steps_without_drafts(sampler)
+            _patch_seeds(sampler)
     except Exception as error:
         log.warning(
-            "foresay: nothing is drafted: this vLLM's sampler is none that foresay knows, and with "
+            "foresay: nothing is drafted: this vLLM's sampler is unknown to foresay, and with "
             "drafts, requests with a temperature might get wrong texts (%s: %s)",
             type(error).__name__,
             error,
@@ -74,7 +73,7 @@ def mend() -> bool:
     return True
 
 
-def _mend_expansion(sampler: Any) -> None:
+def _patch_expansion(sampler: Any) -> None:
     if _is_expanded(sampler.expand_batch_to_tokens):
         return
     sampler.expand_batch_to_tokens = _expand
@@ -84,7 +83,7 @@ def _mend_expansion(sampler: Any) -> None:
     )
 
 
-def _mend_steps_without_drafts(sampler: Any) -> None:
+def _patch_steps_without_drafts(sampler: Any) -> None:
     import torch
 
     theirs = sampler.apply_top_k_top_p
@@ -95,13 +94,13 @@ def _mend_steps_without_drafts(sampler: Any) -> None:
             theirs(logits, k, p) if len(logits) else logits
         )
         log.warning(
-            "foresay: this vLLM fails with top_k in steps without drafted tokens; it is mended"
+            "foresay: this vLLM fails with top_k in steps without drafted tokens; it is patched"
         )
 
 
 def _is_expanded(expand: Callable[..., Any]) -> bool:
-    """Whether each row's value is repeated for its tokens. Twice, as what was not written may be
-    right by chance.
+    """Whether each row's value is repeated for its tokens. Tested twice, as uninitialised memory
+    may be right by chance.
     """
     import torch
 
@@ -121,7 +120,7 @@ def _expand(
     return x.repeat_interleave(counts, output_size=num_tokens)
 
 
-def _mend_seeds(sampler: Any) -> None:
+def _patch_seeds(sampler: Any) -> None:
     if hasattr(sampler.rejection_sample, "_foresay"):
         return
     for function, names in (
@@ -129,7 +128,7 @@ def _mend_seeds(sampler: Any) -> None:
         (sampler.RejectionSampler.forward, _FORWARD),
     ):
         given = list(inspect.signature(function).parameters)[: len(names)]
-        if given != names:  # the law is right without us
+        if given != names:  # the distribution is right without us
             log.warning(
                 "foresay: this vLLM's %s takes %s, not %s; with drafts, a request's seed may give "
                 "other texts than without",
@@ -161,7 +160,7 @@ def _mend_seeds(sampler: Any) -> None:
 
 
 class _Coupled:
-    """vLLM's two functions, and around them what gives a row with a seed its own tokens."""
+    """Wraps vLLM's two functions, so that a row with a seed gets its tokens without drafts."""
 
     def __init__(self, forward: Callable[..., Any], sample: Callable[..., Any]) -> None:
         self._forward, self._sample = forward, sample
@@ -184,8 +183,8 @@ class _Coupled:
                 count = metadata.num_draft_tokens[row]
                 if count:
                     self._rows[row] = generator, generator.get_state()
-                    # The last token is drawn first. So that it gets the noise of its own place,
-                    # that of the places before it is drawn once in vain.
+                    # vLLM draws the last token first. So the noise of the positions before it is
+                    # drawn here once and dropped: then it gets the noise of its own position.
                     some, again = logits[:count].float(), dict.fromkeys(range(count), generator)
                     self._draw(some.clone(), again, None, None)
         try:
@@ -212,8 +211,8 @@ class _Coupled:
             generator.set_state(before)
             out[row] = _NOTHING
             for at, place in enumerate(range(end - count, end)):
-                law = logits[place : place + 1].clone()
-                token = int(self._draw(law, {0: generator}, None, None)[0])
+                row_logits = logits[place : place + 1].clone()
+                token = int(self._draw(row_logits, {0: generator}, None, None)[0])
                 out[row, at] = token
                 if token != drafted[place]:
                     break

@@ -1,4 +1,4 @@
-"""One answer on its way, as the engine's thread knows it."""
+"""The state of one running request, owned by the engine's thread."""
 
 from __future__ import annotations
 
@@ -9,53 +9,53 @@ from time import perf_counter
 from foresay.drafter import Source
 from foresay.engine.request import PHASES, Request
 from foresay.engine.text import AnswerText
-from foresay.serve.question import Question
 from foresay.serve.steps import Ended, Share
-from foresay.serve.stream import Piece, Stream
+from foresay.serve.stream import AnswerStream, Piece
+from foresay.serve.validate import GenerationRequest
 
-__all__ = ["Job"]
+__all__ = ["RequestState"]
 
 
-class Job:
-    """A request, who asked it, and what was told of it so far."""
+class RequestState:
+    """A request of the engine, its stream, and how much of its answer was sent."""
 
     __slots__ = (
         *("_accepted", "_asked", "_began", "_drafted", "_first", "_given", "_last", "_last_at"),
         *("_preempted", "_spell", "_spent", "_steps", "_tokens"),
-        *("index", "question", "request", "stream"),
+        *("generation", "index", "request", "stream"),
     )
 
     def __init__(
         self,
-        stream: Stream,
+        stream: AnswerStream,
         index: int,
-        question: Question,
+        generation: GenerationRequest,
         request: Request,
         decode: Callable[[Sequence[int]], str],
     ) -> None:
         self.stream = stream
         self.index = index
-        self.question = question
+        self.generation = generation
         self.request = request
         self._asked = perf_counter()
         self._began: float | None = None
         self._first: float | None = None
         self._last_at: float | None = None
-        self._preempted = 0  # times that were counted
-        self._given = 0  # tokens that the client was told
+        self._preempted = 0  # preemptions that were counted
+        self._given = 0  # tokens that were sent to the client
         self._steps = self._drafted = self._accepted = self._tokens = 0  # that were counted
-        self._last = (0, 0)  # guesses and accepted ones of the last step
+        self._last = (0, 0)  # drafted and accepted tokens of the last step
         self._spent = dict.fromkeys(PHASES, 0.0)
         self._spell: AnswerText | None = None
-        if question.by_token or question.details:
-            params = question.params
+        if generation.by_token or generation.details:
+            params = generation.params
             self._spell = AnswerText(decode, params.stop_texts, params.min_tokens)
-            with suppress(Exception):  # of whoever decodes: the engine will meet it, too
+            with suppress(Exception):  # of the tokenizer: the engine will meet it, too
                 self._spell.follow(request.prompt.tolist())
 
     def account(self, seconds: dict[str, float], start: float) -> int:
-        """Add to `seconds` what the request has spent since the last call, in a step that began at
-        `start`; how many times it was preempted since.
+        """Add to `seconds` the time of the request since the last call, in a step that began at
+        `start`. Returns how many times it was preempted since.
         """
         if self._began is None:
             self._began = start
@@ -65,19 +65,19 @@ class Job:
         return self._preemptions()
 
     def count(self, share: Share) -> list[float]:
-        """Add what the request has got since the last call; the seconds since it got tokens before,
-        none if these are its first.
+        """Add what the request got since the last call. Returns the seconds since its previous
+        tokens; an empty list if these are its first.
 
-        Mutates: the share, the job, what the stream knows to be written.
+        Mutates: the share, the state, the stream's number of decoded tokens.
         """
         stats, now, before = self.request.stats, perf_counter(), self._last_at
         if stats.steps == self._steps:
-            return []  # refused before a pass of the model
+            return []  # it failed before a forward pass
         self._steps = stats.steps
         if stats.tokens > self._tokens:
             self._first = now if self._first is None else self._first
             self._last_at = now
-            if not self.question.unwanted:
+            if not self.generation.unwanted:
                 self.stream.written += stats.tokens - self._tokens
         self._last = (stats.drafted - self._drafted, stats.accepted - self._accepted)
         share.add(*self._last, stats.tokens - self._tokens)
@@ -86,27 +86,27 @@ class Job:
         return [] if before is None or self._last_at != now else [now - before]
 
     def piece(self, seconds: float) -> Piece:
-        """What the client has not been told yet, of a step of so many seconds.
+        """What was not sent to the client yet, after a step of so many seconds.
 
-        Mutates: the job: it has been told.
+        Mutates: the state: the piece counts as sent.
         """
-        request, question = self.request, self.question
+        request, generation = self.request, self.generation
         stats, begin = request.stats, self._given
         ids: list[int] = request.tokens[len(request.prompt) + begin :].tolist()
         end = self._given = begin + len(ids)
         sources = None
-        if question.details:
+        if generation.details:
             known = request.sources[begin:end]
             sources = known + [Source.MODEL] * (len(ids) - len(known))
         noted = request.prompt_logprobs if begin == 0 else None
-        whole = not question.stream
+        whole = not generation.stream
         drafted, accepted = (stats.drafted, stats.accepted) if whole else self._last
         return Piece(
             index=self.index,
             text=request.answer.take(ended=request.finished) if request.answer else "",
             token_ids=ids,
             words=None if self._spell is None else self._spelled(ids),
-            logprobs=None if question.params.logprobs is None else request.logprobs[begin:end],
+            logprobs=None if generation.params.logprobs is None else request.logprobs[begin:end],
             sources=sources,
             prompt_tokens=stats.prompt_tokens,
             shared_tokens=stats.shared_tokens,
@@ -119,11 +119,11 @@ class Job:
         )
 
     def ended(self) -> Ended:
-        """What is to be known of the answer when it has ended. To be called once.
+        """The statistics of an answer that has ended. To be called once.
 
-        Mutates: what the stream knows of its answers' ends.
+        Mutates: the stream's list of ended answers.
         """
-        stats, params = self.request.stats, self.question.params
+        stats, params = self.request.stats, self.generation.params
         siblings = self.stream.ends.setdefault(self.index // params.n, [])
         siblings.append(stats.tokens)
 
@@ -147,7 +147,7 @@ class Job:
         )
 
     def _preemptions(self) -> int:
-        """Those that were not counted yet."""
+        """Preemptions that were not counted yet."""
         before, self._preempted = self._preempted, self.request.stats.preemptions
         return self._preempted - before
 
@@ -156,7 +156,7 @@ class Job:
         assert self._spell is not None
         words = []
         for token in ids:
-            with suppress(Exception):  # then the engine has ended the answer for it
+            with suppress(Exception):  # the engine ends the answer for this error
                 if token not in self.request.stops:
                     self._spell.add(token)
             words.append(self._spell.take())

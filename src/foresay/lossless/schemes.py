@@ -119,7 +119,7 @@ def _token_ids(returned: object, vocabulary: int) -> list[int]:
     """What a user's function returned, if that is token ids of the vocabulary, at least one."""
     single = not isinstance(returned, list | tuple | np.ndarray)
     if single or (isinstance(returned, np.ndarray) and not returned.ndim):
-        raise InputError(f"the function returned {_short(returned)}; a list of token ids is needed")
+        raise InputError(f"the function returned {_short(returned)}; expected a list of token ids")
     tokens = list(returned)  # type: ignore[call-overload]
     whole = (isinstance(t, int | np.integer) and not isinstance(t, bool) for t in tokens)
     if not all(whole):

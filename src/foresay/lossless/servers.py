@@ -145,7 +145,7 @@ def two_servers(
     """Two servers of one model, which are not the same one. Raises: InputError, ServerError."""
     one, other = map(_place, urls)
     if one == other:
-        raise InputError(f"both servers are {_base(urls[0])}; two different URLs are needed")
+        raise InputError(f"both servers are {_base(urls[0])}; expected two different URLs")
     a, b = (Server(url, model, api_key) for url in urls)
     return a, b
 

@@ -29,7 +29,7 @@ std::string shape_of(const Borrowed& array) {
 }
 
 void check_dtype(const char* name, const Borrowed& array) {
-    if (!is_bfloat16(array.dtype)) throw InputError(std::string(name) + " is of another dtype; valid is bfloat16 (bits as uint16 are valid too)");
+    if (!is_bfloat16(array.dtype)) throw InputError(std::string(name) + " is of another dtype; expected bfloat16 (or its bits as uint16)");
 }
 
 /// Rows of `width` numbers, one behind the other at equal distances.
@@ -65,7 +65,7 @@ void bind_class(nb::module_& m) {
             const Kernels& kernels = level_of(level);
             const Borrowed weights("weight", weight, false);
             check_dtype("weight", weights);
-            if (weights.dimensions != 2) throw InputError("weight has the shape " + shape_of(weights) + "; valid are 2 dimensions");
+            if (weights.dimensions != 2) throw InputError("weight has the shape " + shape_of(weights) + "; expected 2 dimensions");
             const auto outs = static_cast<size_t>(weights.shape[0]), ins = static_cast<size_t>(weights.shape[1]);
             const int64_t out_stride = weights.strides[0], in_stride = weights.strides[1];
             const auto* const numbers = static_cast<const uint16_t*>(weights.data);
@@ -74,7 +74,7 @@ void bind_class(nb::module_& m) {
                 biases.emplace("bias", bias, false);
                 check_dtype("bias", *biases);
                 if (biases->dimensions != 1 || static_cast<size_t>(biases->shape[0]) != outs)
-                    throw InputError("bias has the shape " + shape_of(*biases) + "; it is [" + std::to_string(outs) + "] here");
+                    throw InputError("bias has the shape " + shape_of(*biases) + "; expected [" + std::to_string(outs) + "]");
             }
             const auto* const more = biases ? static_cast<const uint16_t*>(biases->data) : nullptr;
             const int64_t bias_stride = biases ? biases->strides[0] : 0;
@@ -105,7 +105,7 @@ DecoderLayer::Norm norm_of(const char* name, const std::optional<Scale>& given) 
     if (!given) return {};
     const Borrowed weight(name, given->first, false);
     check_dtype(name, weight);
-    if (weight.dimensions != 1) throw InputError(std::string(name) + " has the shape " + shape_of(weight) + "; valid is 1 dimension");
+    if (weight.dimensions != 1) throw InputError(std::string(name) + " has the shape " + shape_of(weight) + "; expected 1 dimension");
     DecoderLayer::Norm norm{{}, given->second};
     for (int64_t i = 0; i < weight.shape[0]; ++i) norm.weight.push_back(static_cast<const uint16_t*>(weight.data)[i * weight.strides[0]]);
     return norm;
@@ -148,7 +148,7 @@ void bind_linear(nb::module_& m) {
         const Borrowed given("x", x, false), weights("weight", weight, false), written("out", out, true);
         check_dtype("weight", weights);
         if (weights.dimensions != 1 || weights.shape[0] < 1 || (weights.shape[0] > 1 && weights.strides[0] != 1))
-            throw InputError("weight has the shape " + shape_of(weights) + "; valid is 1 dimension, contiguous");
+            throw InputError("weight has the shape " + shape_of(weights) + "; expected 1 dimension, contiguous");
         const auto width = static_cast<size_t>(weights.shape[0]);
         const Rows rows("x", given, width), results("out", written, width);
         if (results.count != rows.count)

@@ -73,7 +73,7 @@ public:
         const std::vector<int32_t> values = copy(tokens);
         for (const int32_t token : values)
             if (token < 0 || token == INT32_MAX)
-                throw InputError("token " + std::to_string(token) + " is not a token id; valid ids are 0 to 2147483646");
+                throw InputError("token " + std::to_string(token) + " is not a token id; expected 0 to 2147483646");
         const nb::gil_scoped_release released;
         for (const int32_t token : values) automaton_.extend(growing, token);
     }
@@ -181,7 +181,7 @@ void bind_automaton(nb::module_& m) {
 TokenizerHash hash_of(const nb::bytes& bytes) {
     TokenizerHash hash;
     if (bytes.size() != hash.size())
-        throw InputError("The tokenizer hash has " + std::to_string(bytes.size()) + " bytes; 32 is valid.");
+        throw InputError("The tokenizer hash has " + std::to_string(bytes.size()) + " bytes; expected 32.");
     std::copy_n(static_cast<const uint8_t*>(bytes.data()), hash.size(), hash.begin());
     return hash;
 }

@@ -45,7 +45,7 @@ std::vector<int32_t> budgets_of(const nb::object& budgets) {
     for (const nb::handle budget : nb::iter(budgets)) {
         int32_t value = 0;
         if (nb::isinstance<nb::bool_>(budget) || !nb::try_cast(budget, value))
-            throw InputError("budgets[" + std::to_string(out.size()) + "] is " + nb::repr(budget).c_str() + "; a budget is a whole number from 0 to 4096");
+            throw InputError("budgets[" + std::to_string(out.size()) + "] is " + nb::repr(budget).c_str() + "; expected a whole number from 0 to 4096");
         out.push_back(value);
     }
     return out;
@@ -104,7 +104,7 @@ void bind_drafter(nb::module_& m) {
                             size_t history_bytes, size_t tenant_bytes, size_t group_bytes, size_t max_tenants, uint32_t max_tokens,
                             uint32_t threads,
                             bool chain, const std::optional<SamRule>& sam) {
-            if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; it is from 1 to 256");
+            if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; expected 1 to 256");
             TextOptions options{own, history, history_bytes, tenant_bytes, group_bytes, max_tenants, max_tokens, threads, {}, sam};
             options.growth.chain = chain;
             new (self) TextDrafter(options, std::move(corpora));

@@ -39,7 +39,7 @@ FrozenBuilder::FrozenBuilder(std::string path, const BuildOptions& options)
         throw InputError("max_context is " + number(options.max_context) + "; 1 to " + number(kMostContext) +
                          " is valid.");
     if (options.threads < 1 || options.threads > 1024)
-        throw InputError("threads is " + number(options.threads) + "; 1 to 1024 is valid.");
+        throw InputError("threads is " + number(options.threads) + "; expected 1 to 1024.");
     std::memcpy(header_.magic, kMagic, sizeof kMagic);
     header_.version = kVersion;
     header_.endian_mark = kEndianMark;
@@ -139,7 +139,7 @@ void FrozenBuilder::finish(const Progress& progress) {
     progress_ = progress;
     try {
         if (header_.tokens == 0)
-            throw InputError("The corpus for '" + path_ + "' is empty; at least one token is needed.");
+            throw InputError("The corpus for '" + path_ + "' is empty; expected at least one token.");
         flush();
         reserve(0);
         sort_contexts();

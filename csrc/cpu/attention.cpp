@@ -29,7 +29,7 @@ std::string shape_of(const Numbers& array) {
 
 void check_array(const char* name, const Numbers& array, size_t heads, size_t rows, size_t dim) {
     if (array.shape[0] != 1 || array.shape[1] != heads || array.shape[2] != rows || array.shape[3] != dim)
-        throw InputError(std::string(name) + " has the shape " + shape_of(array) + "; it is [1, " + std::to_string(heads) + ", " +
+        throw InputError(std::string(name) + " has the shape " + shape_of(array) + "; expected [1, " + std::to_string(heads) + ", " +
                          std::to_string(rows) + ", " + std::to_string(dim) + "] here");
     if (dim > 1 && array.strides[3] != 1)
         throw InputError(std::string(name) + " has a last stride of " + std::to_string(array.strides[3]) +
@@ -47,10 +47,10 @@ AttentionStep::AttentionStep(std::vector<std::shared_ptr<Kv>> kvs, std::vector<i
     if (offsets_.size() != kvs_.size() + 1)
         throw InputError("offsets has " + std::to_string(offsets_.size()) + " values; " + std::to_string(kvs_.size() + 1) + " are needed");
     if (parents.size() > kMaxRows)
-        throw InputError("there are " + std::to_string(parents.size()) + " rows; valid are up to " + std::to_string(kMaxRows));
+        throw InputError("there are " + std::to_string(parents.size()) + " rows; expected at most " + std::to_string(kMaxRows));
     if (offsets_.front() != 0 || static_cast<size_t>(offsets_.back()) != parents.size())
         throw InputError("offsets are from " + std::to_string(offsets_.front()) + " to " + std::to_string(offsets_.back()) +
-                         "; valid are 0 to " + std::to_string(parents.size()) + ", the number of rows");
+                         "; expected 0 to " + std::to_string(parents.size()) + ", the number of rows");
     for (size_t i = 0; i + 1 < offsets_.size(); ++i)
         if (offsets_[i] > offsets_[i + 1])
             throw InputError("offsets[" + std::to_string(i + 1) + "] is " + std::to_string(offsets_[i + 1]) + ", less than " +
@@ -75,7 +75,7 @@ AttentionStep::AttentionStep(std::vector<std::shared_ptr<Kv>> kvs, std::vector<i
             const int32_t parent = parents[first + row];
             if (parent < -1 || parent >= static_cast<int32_t>(row))
                 throw InputError("the parent of row " + std::to_string(row) + " of request " + std::to_string(i) + " is " +
-                                 std::to_string(parent) + "; valid are -1 and the rows before it");
+                                 std::to_string(parent) + "; expected -1 or a row before it");
             Place place{static_cast<uint32_t>(i), 0, 0, rests_.size()};
             if (parent >= 0) {
                 const Place& above = places_[first + static_cast<uint32_t>(parent)];
@@ -102,7 +102,7 @@ void AttentionStep::check(const AttentionInput& input) const {
     const KvLayer& layer = layers[input.layer];
     const size_t heads = input.query.shape[1], rows = input.query.shape[2];
     if (heads == 0 || heads > kMaxHeads || heads % layer.heads != 0)
-        throw InputError("there are " + std::to_string(heads) + " query heads; valid are multiples of " + std::to_string(layer.heads) +
+        throw InputError("there are " + std::to_string(heads) + " query heads; expected a multiple of " + std::to_string(layer.heads) +
                          ", the key heads, up to " + std::to_string(kMaxHeads));
     if (rows < positions_.size() || rows > kMaxRows)
         throw InputError("query has " + std::to_string(rows) + " rows; the step has " + std::to_string(positions_.size()) +
@@ -113,18 +113,18 @@ void AttentionStep::check(const AttentionInput& input) const {
     const Numbers& out = input.out;
     const size_t wanted[4] = {1, rows, heads, layer.value_dim};
     if (!std::equal(wanted, wanted + 4, out.shape))
-        throw InputError("out has the shape " + shape_of(out) + "; it is [1, " + std::to_string(rows) + ", " + std::to_string(heads) + ", " +
+        throw InputError("out has the shape " + shape_of(out) + "; expected [1, " + std::to_string(rows) + ", " + std::to_string(heads) + ", " +
                          std::to_string(layer.value_dim) + "] here");
     int64_t step = 1;
     for (int i = 3; i >= 0; step *= static_cast<int64_t>(out.shape[i--]))
         if (out.shape[i] > 1 && out.strides[i] != step) throw InputError("out is not contiguous; it is written as a whole, so it must be");
-    if (!std::isfinite(input.scaling)) throw InputError("scaling is " + std::to_string(input.scaling) + "; it is finite");
+    if (!std::isfinite(input.scaling)) throw InputError("scaling is " + std::to_string(input.scaling) + "; expected a finite number");
     if (!(input.softcap >= 0) || std::isinf(input.softcap))
-        throw InputError("softcap is " + std::to_string(input.softcap) + "; it is 0 (none) or more, and finite");
+        throw InputError("softcap is " + std::to_string(input.softcap) + "; expected 0 (none) or more, and finite");
     if (input.sinks && input.sink_count != heads)
         throw InputError("sinks has " + std::to_string(input.sink_count) + " values; " + std::to_string(heads) + " are needed");
     if (input.threads == 0 || input.threads > 256)
-        throw InputError("threads is " + std::to_string(input.threads) + "; it is from 1 to 256");
+        throw InputError("threads is " + std::to_string(input.threads) + "; expected 1 to 256");
 }
 
 /// What each row sees, and who does what.

@@ -30,7 +30,7 @@ void by_rows(uint32_t threads, size_t rows, const Work& work) {
 }
 
 void check_size(const char* name, size_t given, size_t wanted) {
-    if (given != wanted) throw InputError(std::string(name) + " has the width " + std::to_string(given) + "; it is " + std::to_string(wanted) + " here");
+    if (given != wanted) throw InputError(std::string(name) + " has the width " + std::to_string(given) + "; expected " + std::to_string(wanted));
 }
 
 }  // namespace
@@ -38,9 +38,9 @@ void check_size(const char* name, size_t given, size_t wanted) {
 DecoderLayer::DecoderLayer(Parts parts, size_t head) : parts_(std::move(parts)), head_(head) {
     const Parts& p = parts_;
     for (const Linear* layer : {p.query.get(), p.key.get(), p.value.get(), p.out.get(), p.gate.get(), p.up.get(), p.down.get()})
-        if (!layer) throw InputError("a linear layer is None; all seven are needed");
+        if (!layer) throw InputError("a linear layer is None; expected all seven");
     if (head == 0 || head % 2 != 0 || p.query->outs() % head != 0 || p.key->outs() % head != 0)
-        throw InputError("a head has the width " + std::to_string(head) + "; it is even, and divides " + std::to_string(p.query->outs()) + " queries and " +
+        throw InputError("a head has the width " + std::to_string(head) + "; expected an even divisor of " + std::to_string(p.query->outs()) + " queries and " +
                          std::to_string(p.key->outs()) + " keys");
     check_size("key", p.key->ins(), width()), check_size("value", p.value->ins(), width());
     check_size("value", p.value->outs(), p.key->outs());

@@ -15,7 +15,7 @@ constexpr uint32_t kMaxLayers = 4096, kMaxHeads = 4096, kMaxDim = 4096;
 
 void check(const char* name, uint32_t value, uint32_t most, size_t layer) {
     if (value == 0 || value > most)
-        throw InputError(std::string(name) + " of layer " + std::to_string(layer) + " is " + std::to_string(value) + "; it is from 1 to " +
+        throw InputError(std::string(name) + " of layer " + std::to_string(layer) + " is " + std::to_string(value) + "; expected 1 to " +
                          std::to_string(most));
 }
 
@@ -28,7 +28,7 @@ uint32_t rounded(uint32_t value, uint32_t step) { return (value + step - 1) / st
 
 Kv::Kv(std::vector<KvLayer> layers, Dtype dtype) : layers_(std::move(layers)), dtype_(dtype) {
     if (layers_.empty() || layers_.size() > kMaxLayers)
-        throw InputError("there are " + std::to_string(layers_.size()) + " layers; valid are 1 to " + std::to_string(kMaxLayers));
+        throw InputError("there are " + std::to_string(layers_.size()) + " layers; expected 1 to " + std::to_string(kMaxLayers));
     for (size_t i = 0; i < layers_.size(); ++i) {
         const KvLayer& layer = layers_[i];
         check("kv_heads", layer.heads, kMaxHeads, i);
@@ -62,7 +62,7 @@ void Kv::end_step() noexcept {
 
 uint32_t Kv::grown(uint64_t tokens) const {
     if (tokens > kMaxTokens)
-        throw CapacityError("room for " + std::to_string(tokens) + " tokens is too much; valid are up to " + std::to_string(kMaxTokens));
+        throw CapacityError("room for " + std::to_string(tokens) + " tokens is too much; expected at most " + std::to_string(kMaxTokens));
     return rounded(static_cast<uint32_t>(std::max<uint64_t>(tokens, std::min<uint64_t>(kMaxTokens, 2 * uint64_t{capacity_}))), kStep);
 }
 

@@ -39,9 +39,9 @@ struct Call {
 std::string shape_of(const Linear& layer) { return "[" + std::to_string(layer.outs()) + ", " + std::to_string(layer.ins()) + "]"; }
 
 void check(std::span<const Product> products, uint32_t threads) {
-    if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; it is from 1 to 256");
+    if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; expected 1 to 256");
     if (products.empty() || products.size() > kMostProducts)
-        throw InputError("there are " + std::to_string(products.size()) + " products; valid are 1 to " + std::to_string(kMostProducts));
+        throw InputError("there are " + std::to_string(products.size()) + " products; expected 1 to " + std::to_string(kMostProducts));
     const Linear& first = products[0].layer;
     for (const auto& [layer, out, up, added] : products) {
         for (const Linear* const other : {&layer, up})

@@ -65,11 +65,11 @@ void check(const LogitRows& rows, uint32_t threads) {
     check_size("gates", rows.gates.size());
     check_size("tokens", rows.tokens.size());
     if (rows.width == 0 || rows.width > INT32_MAX)
-        throw InputError("a row has " + std::to_string(rows.width) + " logits; valid are 1 to 2147483647");
-    if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; it is from 1 to 256");
+        throw InputError("a row has " + std::to_string(rows.width) + " logits; expected 1 to 2147483647");
+    if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; expected 1 to 256");
     for (const float temperature : rows.temperatures)
         if (!(temperature >= 0) || std::isinf(temperature))
-            throw InputError("temperature " + std::to_string(temperature) + " is not valid; it is 0 or more, and finite");
+            throw InputError("temperature " + std::to_string(temperature) + " is not valid; expected 0 or more, and finite");
     if (rows.offsets.empty() || rows.offsets.front() != 0 || static_cast<size_t>(rows.offsets.back()) != count ||
         !std::is_sorted(rows.offsets.begin(), rows.offsets.end()))
         throw InputError("the offsets do not rise from 0 to the number of rows, " + std::to_string(count));
@@ -78,7 +78,7 @@ void check(const LogitRows& rows, uint32_t threads) {
             const int32_t gate = rows.gates[static_cast<size_t>(row)];
             if (gate != -1 && (gate < rows.offsets[b] || gate >= row))
                 throw InputError("the gate of row " + std::to_string(row) + " is " + std::to_string(gate) +
-                                 "; valid are -1 and earlier rows of its request, which begins at " + std::to_string(rows.offsets[b]));
+                                 "; expected -1 or an earlier row of its request, which begins at " + std::to_string(rows.offsets[b]));
         }
 }
 

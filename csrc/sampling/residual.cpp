@@ -86,13 +86,13 @@ void check_walks(std::span<const int64_t> walks, size_t count) {
 void check_widths(size_t width, size_t other) {
     if (width != other)
         throw InputError("rows of " + std::to_string(width) + " values do not fit a residual of " + std::to_string(other));
-    if (width == 0) throw InputError("a row has 0 values; valid are 1 and more");
+    if (width == 0) throw InputError("a row has 0 values; expected at least 1");
 }
 
 /// Calls work(i) for i = 0 .. count - 1.
 template <class Work>
 void for_each(size_t count, uint32_t threads, Work&& work) {
-    if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; it is from 1 to 256");
+    if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; expected 1 to 256");
     std::atomic<bool> stop = false;
     std::atomic<size_t> next = 0;
     in_parallel(static_cast<uint32_t>(std::clamp<size_t>(count, 1, threads)), stop, [&](uint32_t) {
@@ -114,7 +114,7 @@ Weighed weigh(const FloatRows& scores, std::span<const int64_t> rows, std::span<
     check_walks(walks, residual.count);
     for (const float temperature : temperatures)
         if (!(temperature >= 0) || std::isinf(temperature))
-            throw InputError("temperature " + std::to_string(temperature) + " is not valid; it is 0 or more, and finite");
+            throw InputError("temperature " + std::to_string(temperature) + " is not valid; expected 0 or more, and finite");
     Weighed out{std::vector<double>(walks.size()), std::vector<uint8_t>(walks.size())};
     for_each(walks.size(), threads, [&](size_t i) {
         out.statuses[i] = weigh_row(level.residual, row_of(scores, rows[i]), scores.width, temperatures[i], row_of(residual, walks[i]), out.totals[i]);
@@ -140,7 +140,7 @@ std::vector<double> subtract(const ResidualRows& residual, std::span<const int64
     check_rows("rows", rows, probs.count);
     for (const double sum : sums)
         if (!(sum > 0) || std::isinf(sum))
-            throw InputError("sum " + std::to_string(sum) + " is not that of a law; valid are positive finite numbers");
+            throw InputError("sum " + std::to_string(sum) + " is not that of a law; expected a positive finite number");
     std::vector<double> out(walks.size());
     for_each(walks.size(), threads, [&](size_t i) {
         out[i] = subtract_row(level.residual, row_of(residual, walks[i]), row_of(probs, rows[i]), residual.width, totals[i], totals[i] / sums[i]);
@@ -152,7 +152,7 @@ std::vector<int64_t> draw(const ResidualRows& residual, std::span<const double> 
     check_size("coins", coins.size(), residual.count);
     check_widths(residual.width, residual.width);
     for (const double coin : coins)
-        if (!(coin >= 0 && coin < 1)) throw InputError("coin " + std::to_string(coin) + " is not valid; it is 0 or more, and below 1");
+        if (!(coin >= 0 && coin < 1)) throw InputError("coin " + std::to_string(coin) + " is not valid; expected 0 or more, and below 1");
     std::vector<int64_t> out(coins.size());
     for_each(coins.size(), threads, [&](size_t i) {
         out[i] = draw_row(level.residual, row_of(residual, static_cast<int64_t>(i)), residual.width, coins[i], i);

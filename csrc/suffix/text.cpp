@@ -9,7 +9,7 @@ void check_tokens(std::span<const Token> tokens) {
     for (size_t i = 0; i < tokens.size(); ++i)
         if (tokens[i] < 0 || tokens[i] == INT32_MAX)
             throw InputError("token " + std::to_string(tokens[i]) + " at index " + std::to_string(i) +
-                             " is not a token id; valid ids are 0 to 2147483646");
+                             " is not a token id; expected 0 to 2147483646");
 }
 
 }  // namespace
@@ -158,7 +158,7 @@ void TextDrafter::check_budgets(std::span<Request* const> requests, std::span<co
     for (size_t i = 0; i < budgets.size(); ++i)
         if (budgets[i] < 0 || budgets[i] > kMaxBudget)
             throw InputError("budgets[" + std::to_string(i) + "] is " + std::to_string(budgets[i]) +
-                             "; a budget is a whole number from 0 to " + std::to_string(kMaxBudget));
+                             "; expected a whole number from 0 to " + std::to_string(kMaxBudget));
 }
 
 void TextDrafter::propose(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out) {

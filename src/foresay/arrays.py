@@ -1,9 +1,7 @@
-"""Arrays at the door: what the draft values accept, and the sentences with which they refuse.
+"""Checks of input arrays: which tokens, indices and offsets are accepted, and the error messages.
 
 Lists of ints become int32 arrays. An array of another dtype is refused by name: a float is never
-truncated and an int64 never wrapped. Every check is vectorised.
-
-This module knows numpy only. Nothing in it mutates its arguments; all of it holds the GIL.
+truncated and an int64 never wrapped. Every check is vectorised. This module knows only numpy.
 """
 
 from __future__ import annotations
@@ -35,17 +33,17 @@ def as_tokens(values: IntsLike, name: str = "tokens") -> Int32s:
     Valid until: a contiguous array is returned without a copy. Raises: TokenTypeError for another
     dtype or shape, InputError for a token outside 0 … MAX_TOKEN.
     """
-    array = as_ints(values, name, "a token id is", 0, MAX_TOKEN)
+    array = as_ints(values, name, "a token id", 0, MAX_TOKEN)
     if _outside(array, 0, MAX_TOKEN):
         at = int(np.argmax((array < 0) | (array > MAX_TOKEN)))
-        raise InputError(f"{name}[{at}] is {array[at]}; a token id is from 0 to {MAX_TOKEN}")
+        raise InputError(f"{name}[{at}] is {array[at]}; expected a token id from 0 to {MAX_TOKEN}")
     return array
 
 
 def as_ints(
-    values: IntsLike, name: str, what: str = "it is", low: int = -(2**31), high: int = 2**31 - 1
+    values: IntsLike, name: str, what: str = "an int", low: int = -(2**31), high: int = 2**31 - 1
 ) -> Int32s:
-    """`values` as int32[n]; the last three arguments only word the refusal of a too large int.
+    """`values` as int32[n]; the last three arguments only word the error for a too large int.
 
     Valid until: a contiguous array is returned without a copy. Raises: TokenTypeError, InputError.
     """
@@ -62,15 +60,15 @@ def as_ints(
         for at, value in enumerate(values):  # slow, to name the first entry that does not fit
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
                 raise TokenTypeError(
-                    f"{name}[{at}] is {value!r}; an int is needed, and nothing else is converted"
+                    f"{name}[{at}] is {value!r}; expected an int; nothing else is converted"
                 )
             if not -(2**31) <= value < 2**31:
-                raise InputError(f"{name}[{at}] is {value}; {what} from {low} to {high}")
+                raise InputError(f"{name}[{at}] is {value}; expected {what} from {low} to {high}")
         return np.array(values, np.int32)
     array = np.asarray(values)
     if array.dtype != np.int32:
         raise TokenTypeError(
-            f"{name} has dtype {array.dtype}; int32 is needed, and nothing else is converted"
+            f"{name} has dtype {array.dtype}; expected int32; nothing else is converted"
         )
     return np.ascontiguousarray(_flat(array, name))
 
@@ -86,16 +84,18 @@ def as_floats(values: FloatsLike, name: str) -> Floats:
             number = isinstance(value, (int, float, np.integer, np.floating))
             if not number or isinstance(value, bool):
                 raise TokenTypeError(
-                    f"{name}[{at}] is {value!r}; a number is needed, and nothing else is converted"
+                    f"{name}[{at}] is {value!r}; expected a number; nothing else is converted"
                 )
         try:
-            with np.errstate(over="ignore"):  # becomes infinity, which is refused by its range
+            with np.errstate(over="ignore"):  # becomes infinity, which the range check refuses
                 return np.array(values, np.float32)
         except OverflowError:
-            raise InputError(f"{name} has an int that is too large for float32") from None
+            raise InputError(
+                f"{name} has an int that is too large; expected float32 numbers"
+            ) from None
     array = np.asarray(values)
     if array.dtype != np.float32:
-        raise TokenTypeError(f"{name} has dtype {array.dtype}; float32 is needed")
+        raise TokenTypeError(f"{name} has dtype {array.dtype}; expected float32")
     return np.ascontiguousarray(_flat(array, name))
 
 
@@ -106,28 +106,25 @@ def as_offsets(values: IntsLike, size: int, name: str, first: Int32s | None = No
     """
     offsets = as_ints(values, name)
     if not len(offsets):
-        raise InputError(f"{name} is empty; it needs one entry more than there are items")
+        raise InputError(f"{name} is empty; expected one entry more than there are items")
     if offsets[0] != 0 or offsets[-1] != size:
-        raise InputError(
-            f"{name} runs from {offsets[0]} to {offsets[-1]}; it must run from 0 to {size}"
-        )
+        raise InputError(f"{name} runs from {offsets[0]} to {offsets[-1]}; expected 0 to {size}")
     falls = np.diff(offsets) < 0
     if falls.any():
         at = int(np.argmax(falls))
         raise InputError(
-            f"{name}[{at + 1}] is {offsets[at + 1]}, less than the {offsets[at]} before it; "
-            f"{name} must not fall"
+            f"{name}[{at + 1}] is {offsets[at + 1]} after {offsets[at]}; expected {name} that "
+            "never fall"
         )
     if first is not None and len(first) != len(offsets):
         raise InputError(
-            f"there are {len(first)} offsets and {len(offsets)} {name}; each verdict needs one of "
-            "both, and one ends them"
+            f"there are {len(first)} offsets and {len(offsets)} {name}; expected equally many"
         )
     return offsets
 
 
 def check_table(table: object, name: str, dtype: str, rows: int | str, columns: str) -> None:
-    """Refuse what is not an array `dtype`[rows, columns]; rows in words may be any number.
+    """Refuse what is not an array `dtype`[rows, columns]; `rows` as a str allows any number.
 
     Raises: TokenTypeError.
     """
@@ -137,7 +134,7 @@ def check_table(table: object, name: str, dtype: str, rows: int | str, columns: 
         if table.dtype == dtype and table.ndim == 2 and fits:
             return
         found = f"{table.dtype}{list(table.shape)}"
-    raise TokenTypeError(f"{name} is {found}; an array {dtype}[{rows}, {columns}] is needed")
+    raise TokenTypeError(f"{name} is {found}; expected an array {dtype}[{rows}, {columns}]")
 
 
 def check_tree(
@@ -146,21 +143,21 @@ def check_tree(
     scores: Floats | None,
     probs: Floats | None,
 ) -> None:
-    """Refuse what is not a tree with parents first, or scores and probs that do not fit it.
+    """Refuse parents that are no tree with parents first, or scores and probs that do not fit it.
 
     `starts` int64[N] is the flat index at which each node's own draft begins, and has one entry per
     token. Raises: TokenTypeError, InputError.
     """
     n = len(starts)
     if len(parents) != n:
-        raise InputError(f"there are {n} tokens but {len(parents)} parents; each needs one")
+        raise InputError(f"there are {n} tokens but {len(parents)} parents; expected one each")
     index = np.arange(n) - starts
     bad = (parents < -1) | (parents >= index)
     if bad.any():
         at = int(np.argmax(bad))
         raise InputError(
-            f"parents[{at}] is {parents[at]}; for node {index[at]} of its draft it is from -1 "
-            f"to {index[at] - 1}, because parents come before children"
+            f"parents[{at}] is {parents[at]}; expected -1 to {index[at] - 1} for node {index[at]} "
+            "of its draft, because parents come before children"
         )
     if scores is not None:
         _check_scores(scores, parents, starts)
@@ -170,24 +167,26 @@ def check_tree(
 
 def _check_scores(scores: Floats, parents: Int32s, starts: NDArray[np.int64]) -> None:
     if len(scores) != len(parents):
-        raise InputError(f"there are {len(parents)} tokens but {len(scores)} scores")
+        raise InputError(
+            f"there are {len(parents)} tokens but {len(scores)} scores; expected one each"
+        )
     bad = ~((scores >= 0) & (scores <= 1))  # also true for nan
     if bad.any():
         at = int(np.argmax(bad))
-        raise InputError(f"scores[{at}] is {scores[at]}; a score is a chance, from 0 to 1")
+        raise InputError(f"scores[{at}] is {scores[at]}; expected a chance from 0 to 1")
     has_parent = np.flatnonzero(parents >= 0)
     above = scores[(starts + parents)[has_parent]]
     bad = scores[has_parent] > above
     if bad.any():
         at = int(np.argmax(bad))
         raise InputError(
-            f"scores[{has_parent[at]}] is {scores[has_parent[at]]}, larger than its parent's "
-            f"{above[at]}; a node is committed only with its parent"
+            f"scores[{has_parent[at]}] is {scores[has_parent[at]]}; expected at most its parent's "
+            f"{above[at]}, because a node is committed only with its parent"
         )
 
 
 def check_path(path: Int32s, path_offsets: Int32s, offsets: Int32s) -> None:
-    """Refuse paths that do not go down a tree, or that leave no token of the target's own.
+    """Refuse paths that do not go down a tree, or without one more token of the target.
 
     Raises: InputError.
     """
@@ -197,7 +196,7 @@ def check_path(path: Int32s, path_offsets: Int32s, offsets: Int32s) -> None:
         at = int(np.argmax(bad))
         raise InputError(
             f"verdict {at} committed {committed[at]} tokens with a path of {lengths[at]} nodes; "
-            "the target's own token makes it at least one more than the path"
+            "expected at least one token more than nodes"
         )
     if not path.size:
         return
@@ -207,8 +206,8 @@ def check_path(path: Int32s, path_offsets: Int32s, offsets: Int32s) -> None:
     if bad.any():
         at = int(np.argmax(bad))
         raise InputError(
-            f"path[{at}] is {path[at]}; a path runs from the root to a leaf, so its node indices "
-            "rise and are at least 0"
+            f"path[{at}] is {path[at]}; expected rising node indices from 0, as a path runs from "
+            "the root to a leaf"
         )
 
 
@@ -232,7 +231,7 @@ def joined_or_none(arrays: Sequence[A | None], name: str) -> A | None:
         return None
     if len(present) != len(arrays):
         raise InputError(
-            f"{len(present)} of {len(arrays)} items have {name}; a batch needs it in all or none"
+            f"{len(present)} of {len(arrays)} items have {name}; expected it in all or none"
         )
     whole: A = np.concatenate(present)  # type: ignore[assignment]
     return whole
@@ -246,8 +245,8 @@ def offsets_of(lengths: Sequence[int]) -> Int32s:
 
 
 def same(a: object, b: object, names: Sequence[str]) -> bool:
-    """Whether two values hold equal arrays, or other equal values, under all `names`; none is as
-    good as an empty one."""
+    """Whether two values hold equal arrays, or other equal values, under all `names`; None equals
+    an empty one."""
     for name in names:
         x, y = getattr(a, name), getattr(b, name)
         x_empty, y_empty = x is None or not len(x), y is None or not len(y)
@@ -258,50 +257,50 @@ def same(a: object, b: object, names: Sequence[str]) -> bool:
 
 
 def as_items(values: Iterable[T], name: str, what: str) -> list[T]:
-    """`values` as a list; `what` says what is needed. Raises: InputError for what is no list."""
+    """`values` as a list; `what` says what is expected. Raises: InputError for anything else."""
     if not isinstance(values, (str, bytes, bytearray, Mapping)):
         try:
             return list(values)
         except TypeError:
             pass
-    raise InputError(f"{name} are {values!r}; {what} is needed")
+    raise InputError(f"{name} are {values!r}; expected {what}")
 
 
 def all_of(kind: type[T], values: Iterable[T], name: str) -> list[T]:
-    """`values` as a list of such things and nothing else. Raises: InputError."""
+    """`values` as a list with items of one type. Raises: InputError."""
     listed = as_items(values, name, f"a list of {kind.__name__}s")
     for at, value in enumerate(listed):
         if not isinstance(value, kind):
-            raise InputError(f"{name}[{at}] is {value!r}; a {kind.__name__} is needed")
+            raise InputError(f"{name}[{at}] is {value!r}; expected a {kind.__name__}")
     return listed
 
 
 def as_path(value: object, name: str) -> str:
-    """A path as a text. Raises: InputError for what is none."""
+    """A path as a str. Raises: InputError for anything else."""
     path = value if isinstance(value, str) else None
     if isinstance(value, PathLike):
         path = os.fspath(value)
     if not isinstance(path, str) or "\0" in path:
-        raise InputError(f"{name} is {value!r}; a path is needed, a str or a Path")
+        raise InputError(f"{name} is {value!r}; expected a path (str or Path)")
     return path
 
 
 def check_flag(value: object, name: str) -> None:
     """Refuse what is neither True nor False. Raises: InputError."""
     if not isinstance(value, (bool, np.bool_)):
-        raise InputError(f"{name} is {value!r}; valid are True and False")
+        raise InputError(f"{name} is {value!r}; expected True or False")
 
 
 def check_callable(value: object, name: str) -> None:
-    """Refuse what is neither None nor can be called. Raises: InputError."""
+    """Refuse what is neither None nor a callable. Raises: InputError."""
     if value is not None and not callable(value):
-        raise InputError(f"{name} is {value!r}; valid are None and what can be called")
+        raise InputError(f"{name} is {value!r}; expected None or a callable")
 
 
 def check_hash(value: object, name: str) -> None:
     """Refuse what is neither None nor the 32 bytes of a SHA-256. Raises: InputError."""
     if value is not None and not (isinstance(value, bytes) and len(value) == 32):
-        raise InputError(f"{name} is {value!r}; valid are None and the 32 bytes of a SHA-256")
+        raise InputError(f"{name} is {value!r}; expected None or the 32 bytes of a SHA-256")
 
 
 def short(array: NDArray[Any]) -> str:
@@ -312,7 +311,7 @@ def short(array: NDArray[Any]) -> str:
 
 def _flat(array: NDArray[Any], name: str) -> NDArray[Any]:
     if array.ndim != 1:
-        raise TokenTypeError(f"{name} has shape {list(array.shape)}; one dimension is needed")
+        raise TokenTypeError(f"{name} has shape {list(array.shape)}; expected one dimension")
     return array
 
 

@@ -1,11 +1,11 @@
-"""What a drafter says: trees of guessed tokens. What became of them is in `verdict`.
+"""What a drafter proposes: draft trees. What was accepted of them is in `verdict`.
 
 A `DraftBatch` is many drafts packed into flat arrays, and is the sequence of those drafts. A plain
 list of items is accepted wherever a batch is (`DraftBatch.of` is the identity on a batch).
 
 Values are checked when constructed and then treated as immutable: arrays are kept without a copy
-where possible, so do not write into them. `_trusted` skips the checks, for arrays made right by
-construction. All of it holds the GIL, and knows nothing of drafters, models or engines.
+where possible, so do not write into them. `_trusted` skips the checks, for arrays that are valid by
+construction. This module knows nothing of drafters, models or engines.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _NOTHING: Int32s = np.empty(0, np.int32)
 
 
 class Draft:
-    """A tree of guesses hanging from the last committed token; a chain is a tree.
+    """A draft tree below the last committed token; a chain is a tree.
 
-    tokens   int32[n]            the guessed token of each node
+    tokens   int32[n]            the drafted token of each node
     parents  int32[n]            index of the parent node, -1 for the last committed token;
                                  parents come before children
     scores   float32[n] | None   estimated chance that the node will be committed, never larger
@@ -36,9 +36,9 @@ class Draft:
                                  its earlier siblings; None: the tokens were *chosen* (looked up,
                                  top-k, pruned by score). Rule `rejection` needs it
 
-    Where tokens are drawn, whether a node is there may hang on what was drawn before it, never on
-    what it is itself; and who stops drafting at what it drew must not draw with the same noise
-    again when the place is drafted again, because the next budget may hang on that.
+    Where tokens are drawn, the presence of a node may depend on tokens drawn before it, never on
+    its own token. A drafter that stops because of a token it drew must not draw with the same noise
+    when it drafts that position again, because the next budget may depend on that token.
 
     Raises: TokenTypeError, InputError.
     """
@@ -71,7 +71,7 @@ class Draft:
         scores: FloatsLike | None = None,
         probs: Floats | None = None,
     ) -> Draft:
-        """A draft without branches: each token hangs from the one before it.
+        """A draft without branches: the parent of each token is the one before it.
 
         Raises: as the constructor.
         """
@@ -79,7 +79,7 @@ class Draft:
 
     @classmethod
     def empty(cls) -> Draft:
-        """The draft without a guess."""
+        """The draft without a token."""
         return cls._trusted(_NOTHING, _NOTHING)
 
     @classmethod
@@ -152,7 +152,7 @@ class DraftBatch(Sequence[Draft]):
         if isinstance(drafts, DraftBatch):
             return drafts
         drafts = arrays.all_of(Draft, drafts, "drafts")
-        # An empty draft has neither scores nor a lack of them.
+        # An empty draft fits drafts with scores and drafts without.
         full = [d for d in drafts if len(d)]
         return cls._trusted(
             arrays.joined([d.tokens for d in full]),

@@ -1,4 +1,4 @@
-"""The contract between a drafter and whoever verifies its guesses.
+"""The contract between a drafter and the engine that verifies its drafts.
 
 A request's life, from the drafter's side:
 
@@ -6,9 +6,9 @@ A request's life, from the drafter's side:
 
 The *request* owns its state; the *drafter* owns what requests share (groups, history, corpora,
 weights); the *engine* owns randomness, logits processing, stopping, budgets and KV. A drafter never
-sees a logits processor, an end-of-text id, a mask or a position; it is told by which parameters and
-which seed the request's tokens are chosen, and most need not know. To sit out a step or to be
-preempted is not an event: nothing is called and nothing is lost.
+sees a logits processor, an EOS id, an attention mask or a position. It is told the request's
+sampling parameters and seed, which most drafters ignore. A request that sits out a step or is
+preempted causes no call and loses nothing.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ MAX_BUDGET = 4096
 
 @dataclass(frozen=True, slots=True)
 class SeededParams:
-    """By what a request's tokens are chosen: its parameters, and the seed of its noise.
+    """The sampling parameters of a request, and the seed of its noise.
 
-    With it a drafter can do what the target will do. Under rule `match` the token at position t is
+    With them a drafter can sample as the target will. Under rule `match` the token at position t is
     argmax(processed logits + gumbel(seed, t, token)) with the noise of `foresay.sampling.noise`: a
-    drafter that chooses from its own law with the same noise agrees far more often than one that
-    draws by itself. Under rule `rejection` it may draw, with streams from `Stream.DRAFT` on, and
-    say in `Draft.probs` what it drew from.
+    draft model that samples with the same noise has a far higher acceptance rate than one with
+    noise of its own. Under rule `rejection` it may draw, with streams from `Stream.DRAFT` on, and
+    give in `Draft.probs` the law it drew from.
 
     Raises: InputError when constructed.
     """
@@ -62,13 +62,13 @@ class SeededParams:
 
     def __post_init__(self) -> None:
         if not isinstance(self.params, SamplingParams):
-            raise InputError(f"params is {self.params!r}; SamplingParams are needed")
+            raise InputError(f"params is {self.params!r}; expected SamplingParams")
         check_seed(self.seed)
 
 
 class Source(str, Enum):
-    """The kind of text that a token was drafted from; the best one comes first. It is its name
-    (`Source.OWN == "own"`), so it can be written down as it is.
+    """The kind of text that a token was drafted from; the best one comes first. A source equals its
+    name (`Source.OWN == "own"`), so it can be written to JSON as it is.
     """
 
     OWN = "own"
@@ -80,11 +80,11 @@ class Source(str, Enum):
     CORPUS = "corpus"
     """Recorded text in a file."""
     USUAL = "usual"
-    """No place in particular: what is frequent in these texts."""
+    """No single place: what is frequent in these texts."""
     OTHER = "other"
-    """A drafter that does not say."""
+    """A drafter that does not report sources."""
     MODEL = ""
-    """Nowhere: the target's own token."""
+    """Not drafted: the target's own token."""
 
     def __str__(self) -> str:
         return self.value
@@ -92,17 +92,17 @@ class Source(str, Enum):
 
 @runtime_checkable
 class Drafter(Protocol[State]):
-    """Guesses the next tokens of many requests at once.
+    """Drafts the next tokens of many requests at once.
 
     Some methods are optional, and callers look for them by name: `drop_group(group, tenant=None)`
-    forgets a group at once, `bytes_used()`, `bytes_of(tenant)` and `tokens_held()` say what the
-    drafter keeps in memory, `sources(state)` says of each node of the state's last draft which
-    `Source`s it came from, one or more, until the draft is observed, and `text(state)` returns
-    prompt + observed tokens, for tests and debugging.
+    forgets a group at once; `bytes_used()`, `bytes_of(tenant)` and `tokens_held()` say what the
+    drafter keeps in memory; `sources(state)` gives for each node of the state's last draft its
+    `Source`s, one or more, until the draft is observed; and `text(state)` returns prompt + observed
+    tokens, for tests and debugging.
     """
 
     wants: Wants
-    """What the drafter asks to see in each verdict."""
+    """What the drafter wants to see in each verdict."""
 
     def begin(
         self,
@@ -115,9 +115,9 @@ class Drafter(Protocol[State]):
     ) -> State:
         """Start a request whose text so far is `prompt`, at the cost of O(prompt).
 
-        Requests of one `group` (samples of one prompt) see each other's tokens as soon as they are
-        observed; requests of different tenants never see anything of each other. `sampling` says by
-        what the request's tokens are chosen, None if the caller does not know.
+        Requests of one `group` (samples of one prompt) draft from each other's tokens as soon as
+        they are observed; requests of different tenants share nothing. `sampling` holds the
+        request's sampling parameters and seed, None if the caller does not know them.
 
         Mutates: the drafter's shared store, if the request has a group.
         Valid until: `finish` of the returned state.
@@ -128,13 +128,13 @@ class Drafter(Protocol[State]):
         ...
 
     def propose(self, states: Sequence[State], budgets: Sequence[int], /) -> Sequence[Draft]:
-        """Guess what follows each state's text: draft i has at most `budgets[i]` nodes.
+        """Draft what follows each state's text: draft i has at most `budgets[i]` nodes.
 
-        Called any number of times between two commits, also never. A draft may be empty: nothing
-        to say is no error, and a budget of 0 is a valid one. The result is a `DraftBatch` or any
-        sequence of drafts, in the order of the states.
+        Called any number of times between two commits, also never. A draft may be empty, and a
+        budget may be 0. The result is a `DraftBatch` or any sequence of drafts, in the order of
+        the states.
 
-        Mutates: nothing the caller can see; twice the same call gives twice the same drafts.
+        Mutates: nothing the caller can see; the same call twice gives the same drafts.
         Valid until: the drafts for ever, since they are values.
         Raises: StateError for a finished or foreign state, InputError for a budget outside
         0 … 4096, a state that is there twice or a length that differs; nothing has changed then.
@@ -174,12 +174,12 @@ def as_prompt(prompt: IntsLike) -> Int32s:
     """
     tokens = as_tokens(prompt, "prompt")
     if not len(tokens):
-        raise InputError("the prompt is empty; a request needs at least 1 token to draft from")
+        raise InputError("the prompt is empty; expected at least 1 token")
     return tokens
 
 
 def check_drafter(drafter: object) -> None:
-    """Refuse what has not a drafter's methods.
+    """Refuse an object without a drafter's methods.
 
     Raises: InputError.
     """
@@ -187,8 +187,8 @@ def check_drafter(drafter: object) -> None:
     missing = [name for name in methods if not callable(getattr(drafter, name, None))]
     if missing or not isinstance(getattr(drafter, "wants", None), Wants):
         raise InputError(
-            f"the drafter is {drafter!r}, which has no {', '.join(missing) or 'wants'}; a Drafter "
-            "or a name is needed"
+            f"the drafter is {drafter!r}, which has no {', '.join(missing) or 'wants'}; expected a "
+            "Drafter or a name"
         )
 
 
@@ -203,7 +203,7 @@ def as_budgets(budgets: Sequence[int], num_states: int) -> list[int]:
         whole = isinstance(budget, (int, np.integer)) and not isinstance(budget, bool)
         if not whole or not 0 <= budget <= MAX_BUDGET:
             raise InputError(
-                f"budgets[{at}] is {budget!r}; a budget is a whole number from 0 to {MAX_BUDGET}"
+                f"budgets[{at}] is {budget!r}; expected a whole number from 0 to {MAX_BUDGET}"
             )
     return [int(budget) for budget in budgets]
 
@@ -215,15 +215,14 @@ def check_lengths(num_states: int, num_items: int, name: str) -> None:
     """
     if num_states != num_items:
         raise InputError(
-            f"there are {num_states} states but {num_items} {name}; each state needs one"
+            f"there are {num_states} states but {num_items} {name}; expected one for each state"
         )
 
 
 def as_states(states: Sequence[State], kind: type[State], owner: object) -> list[State]:
-    """Living states that `owner` began, each there once; they have `owner` and `finished`.
+    """Unfinished states that `owner` began, each once; they have `owner` and `finished`.
 
-    Raises: StateError for what is no state of the owner or was finished, InputError for a state
-    that is there twice.
+    Raises: StateError for a finished or foreign state, InputError for a state that is there twice.
     """
     seen: set[int] = set()
     states = as_items(states, "states", "a list of states")
@@ -232,15 +231,15 @@ def as_states(states: Sequence[State], kind: type[State], owner: object) -> list
         if not isinstance(state, kind):
             name = type(found).__name__
             raise StateError(
-                f"state {at} is of type {name} and not a state of this drafter; begin() gives one"
+                f"state {at} is of type {name}; expected a state that begin() returned"
             )
         if found.owner is not owner:
             raise StateError(
-                f"state {at} was begun by another drafter; use the drafter that began it"
+                f"state {at} was begun by another drafter; expected a state of this one"
             )
         if found.finished:
             raise StateError(f"state {at} was finished before; begin a new request for more text")
         if id(state) in seen:
-            raise InputError(f"state {at} is in the batch twice; each state may be there once")
+            raise InputError(f"state {at} is in the batch twice; expected each state once")
         seen.add(id(state))
     return list(states)

@@ -4,20 +4,20 @@
     ├── InputError (ValueError)          a value the caller gave is not valid
     │   ├── TokenTypeError (TypeError)   tokens in an array of the wrong dtype or shape
     │   ├── StateError                   a finished state was used again, or another drafter's
-    │   └── UnknownGroup (KeyError)      a group that nobody began, or that was dropped
+    │   └── UnknownGroup (KeyError)      a group that was never begun, or was dropped
     ├── CorpusError                      a corpus file is missing, damaged or foreign
     │   └── TokenizerMismatch            the corpus was built with another tokenizer
     ├── TraceError                       a trace file cannot be read
-    ├── LogitsError                      the target's logits are no law (NaN, +inf, nothing left)
-    ├── ModelError                       weights cannot be had, or are damaged
+    ├── LogitsError                      invalid logits (NaN, +inf, no token left)
+    ├── ModelError                       weights are missing or damaged
     │   └── UnsupportedModel             a model that cannot be run exactly, or not at all
     ├── ServerError                      another server did not answer as it should
-    └── Refused                          a request to our server is not answered
+    └── Refused                          our server refuses a request
 
-The last is in `foresay.serve.limits`, since it holds what a client reads; all others are here.
+The last is in `foresay.serve.limits`, since it holds the HTTP answer; all others are here.
 Misuse raises. A condition of the data does not: no match is an empty draft, the end of a request
-is a call of `finish`. Every message is a sentence that names the value and what would be valid.
-This module imports nothing, so that every other one, and the core when it loads, can import it.
+is a call of `finish`. Every message is a sentence that names the value and what was expected.
+This module imports nothing, so every other module, and the core when it loads, can import it.
 """
 
 
@@ -26,7 +26,7 @@ class ForesayError(Exception):
 
 
 class InputError(ForesayError, ValueError):
-    """A value the caller gave is not valid; nothing was changed."""
+    """A value of the caller is not valid; nothing was changed."""
 
 
 class TokenTypeError(InputError, TypeError):
@@ -34,12 +34,12 @@ class TokenTypeError(InputError, TypeError):
 
 
 class StateError(InputError):
-    """A state was used after `finish`, or is no state of the drafter it was given to; or that
-    drafter ran out of memory before, amid a change."""
+    """A state was used after `finish`, or belongs to another drafter; or the drafter ran out of
+    memory before, in the middle of a change."""
 
 
 class UnknownGroup(InputError, KeyError):
-    """A group that nobody began, or that was dropped already."""
+    """A group that was never begun, or was dropped already."""
 
     def __str__(self) -> str:
         # KeyError would print the message in quotes, as if it were a key.
@@ -47,7 +47,7 @@ class UnknownGroup(InputError, KeyError):
 
 
 class CorpusError(ForesayError):
-    """A corpus file is missing, damaged, of another version, or no corpus file at all."""
+    """A corpus file is missing, damaged, of another version, or not a corpus file."""
 
 
 class TokenizerMismatch(CorpusError):
@@ -59,11 +59,11 @@ class TraceError(ForesayError):
 
 
 class LogitsError(ForesayError):
-    """A row of logits holds NaN or +inf, or leaves no token to choose; names the request."""
+    """A row of logits holds NaN or +inf, or leaves no token to sample; names the request."""
 
 
 class ModelError(ForesayError):
-    """A model's files are missing, damaged or foreign, or cannot be fetched or kept."""
+    """A model's files are missing, damaged or foreign, or cannot be downloaded or stored."""
 
 
 class UnsupportedModel(ModelError):
@@ -71,4 +71,4 @@ class UnsupportedModel(ModelError):
 
 
 class ServerError(ForesayError):
-    """A server that was asked did not answer, or not as its interface says."""
+    """Another server did not answer, or not as its interface says."""

@@ -1,11 +1,11 @@
-"""The brute-force matcher: the slow twin of the automaton.
+"""The brute-force matcher: the slow reference of the suffix automaton.
 
-Everything the fast matcher answers is defined here in a few lines of plain Python, by looking at
-every position. It is documentation first, the tests' oracle second, and a debugging aid third; no
-other module of the package uses it.
+Every answer of the fast matcher is defined here in a few lines of plain Python that look at every
+position. It is documentation, the tests' oracle, and a debugging aid; no other module of the
+package uses it.
 
 Positions are *ends*: the occurrence of a context that ends at `end` is `text[end - len : end]`, and
-what follows it is `text[end]`. Nothing here mutates its arguments; all of it holds the GIL.
+what follows it is `text[end]`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def continuations(texts: Sequence[Text], context: Text) -> Counter[int]:
 
 
 def chain(text: Text, budget: int, occurrence: str = "latest") -> list[int]:
-    """The tokens that followed the longest repeated suffix: what a longest-match drafter guesses.
+    """The tokens that followed the longest repeated suffix: the draft of a longest-match drafter.
 
     `occurrence` is "latest" or "first": which earlier place to copy from. The copy stops at the end
     of the text. Empty when nothing repeats.

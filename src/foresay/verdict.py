@@ -1,8 +1,8 @@
-"""What became of drafts: what was committed, and what a drafter asked to see beside it.
+"""What was accepted of drafts and committed, and what else a drafter wants to see.
 
 A `VerdictBatch` is many verdicts packed into flat arrays, and is the sequence of those verdicts; a
 plain list is accepted wherever a batch is. Values are checked when constructed and then treated as
-immutable, as those of `draft` are.
+immutable, as in `draft`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["TopK", "Verdict", "VerdictBatch", "Wants"]
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """What a drafter asks to see in each verdict beyond the committed tokens. Nothing of it is
-    computed unless it is asked for.
+    """What a drafter wants to see in each verdict beyond the committed tokens. The target computes
+    it only if a drafter wants it.
 
     Raises: InputError when constructed.
     """
@@ -38,7 +38,7 @@ class Wants:
 
     def __post_init__(self) -> None:
         if type(self.topk) is not int or not 0 <= self.topk <= arrays.MAX_TOKEN:
-            raise InputError(f"topk is {self.topk!r}; it is a whole number from 0 on")
+            raise InputError(f"topk is {self.topk!r}; expected a whole number from 0")
         arrays.check_flag(self.hidden, "hidden")
 
 
@@ -46,12 +46,12 @@ class TopK:
     """The target's k likeliest next tokens in each of m rows, the likeliest first; of equal ones
     the one with the smaller id.
 
-    tokens    int32[m, k]     -1 throughout a row that was not verified, or that holds no law
-    logprobs  float32[m, k]   log probabilities under the target's raw law, -inf beside -1
+    tokens    int32[m, k]     -1 in all of a row that was not verified, or that has invalid logits
+    logprobs  float32[m, k]   log probabilities under the target's raw distribution, -inf beside -1
 
-    The raw law is the softmax of the model's own logits, before bias, penalties, temperature and
-    limits: it is the same for every request, so that what is learned of one serves another, and
-    it ranks tokens where the processed law has only one left (greedy).
+    The raw distribution is the softmax of the model's own logits, before bias, penalties,
+    temperature and limits. It is the same for every request, so what is learned from one serves
+    another, and it ranks tokens where the processed one has only one left (greedy).
 
     Raises: TokenTypeError, InputError.
     """
@@ -67,11 +67,10 @@ class TopK:
         arrays.check_table(logprobs, "logprobs", "float32", len(tokens), "k")
         if tokens.shape != logprobs.shape:
             raise InputError(
-                f"tokens have shape {tokens.shape} and logprobs {logprobs.shape}; each token needs "
-                "one"
+                f"tokens have shape {tokens.shape} and logprobs {logprobs.shape}; expected the same"
             )
         if tokens.size and tokens.min() < -1:
-            raise InputError(f"a token is {tokens.min()}; valid are token ids, and -1 for none")
+            raise InputError(f"a token is {tokens.min()}; expected a token id, or -1 for none")
         self.tokens = tokens
         self.logprobs = logprobs
 
@@ -103,18 +102,18 @@ class TopK:
 
 
 class Verdict:
-    """What became of a draft.
+    """What was accepted of a draft, and what was committed.
 
     path    int32[a]       the accepted nodes of the draft, root to leaf
-    tokens  int32[a + 1]   what was committed: the path's tokens, then one of the target's own
+    tokens  int32[a + 1]   the committed tokens: the path's, then one more of the target
     topk    TopK of n + 1 rows | None   the target's likeliest tokens after the last committed
                            token (row 0) and after node i (row i + 1) of the drafter's own draft
     hidden  float32[a + 1, width] | None   for each committed token the target's last hidden state
                            that it was predicted from: after the last token, then after each
                            accepted node
 
-    The tokens may outnumber the path by more than one only where a drafter hears of nodes that
-    others proposed (`MergeDrafter`): the tokens are always all that was committed.
+    There may be more than one token more than nodes only where another drafter proposed some of
+    the accepted nodes (`MergeDrafter`): the tokens are always all that were committed.
 
     Raises: TokenTypeError, InputError.
     """
@@ -283,7 +282,7 @@ class VerdictBatch(Sequence[Verdict]):
 
 def _check_seen(topk: object, hidden: object, tokens: int) -> None:
     if topk is not None and not isinstance(topk, TopK):
-        raise TokenTypeError(f"topk is a {type(topk).__name__}; a TopK is needed, or None")
+        raise TokenTypeError(f"topk is a {type(topk).__name__}; expected a TopK, or None")
     if hidden is not None:
         arrays.check_table(hidden, "hidden", "float32", tokens, "width")
 

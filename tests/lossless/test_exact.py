@@ -22,7 +22,7 @@ from foresay.errors import InputError
 from foresay.lossless.chance import Chance, Dice, Enumeration, law_of, outcomes
 from foresay.lossless.drafts import drawn, merged, mixed, tree_of
 from foresay.lossless.exact import check, emitted_law, run, run_many, target_law
-from foresay.lossless.schemes import RIGHT, Scheme, Step, rejection, step_of, user_scheme
+from foresay.lossless.schemes import RIGHT, Scheme, SchemeStep, rejection, step_of, user_scheme
 from foresay.lossless.worlds import Law, World, world_of
 from foresay.lossless.wrong import WRONG, _walk
 
@@ -162,7 +162,7 @@ def test_the_example_of_the_docstring() -> None:
 
 
 def test_what_a_scheme_raises_is_reported() -> None:
-    def fails(step: Step, chance: Chance) -> list[int]:
+    def fails(step: SchemeStep, chance: Chance) -> list[int]:
         if step.tree.tokens:
             raise ZeroDivisionError("no draft is welcome")
         return [chance.draw(step.p[0])]
@@ -216,7 +216,7 @@ def test_token_ids_may_come_in_any_sequence(kind: Any) -> None:
 
 
 def test_a_scheme_of_ours_that_emits_no_token_is_reported() -> None:
-    def silent(step: Step, chance: Chance) -> list[int]:
+    def silent(step: SchemeStep, chance: Chance) -> list[int]:
         return []
 
     result = run(Scheme("silent", "rejection", "", tree_of(drawn), silent), 5)

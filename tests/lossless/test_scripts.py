@@ -14,14 +14,14 @@ from foresay.errors import InputError
 from foresay.lossless.script_controls import CONTROLS
 from foresay.lossless.scripts import (
     SCHEDULES,
-    Step,
+    ScriptStep,
     Verified,
     Verify,
     reference_match,
     replay,
     run,
 )
-from foresay.lossless.toy import GUESSES, Plan, Toy, plain, some_asks
+from foresay.lossless.toy import DRAFTS, DraftPlan, Toy, plain, some_asks
 from foresay.sampling import Ask, SamplingParams
 from foresay.verdict import Verdict, VerdictBatch
 
@@ -56,7 +56,7 @@ def test_a_batch_of_verdicts_does_as_well() -> None:
 def test_a_script_can_be_played_again() -> None:
     verify, _ = CONTROLS["room"]
     found = run(verify, 8, seed=3).differences[-1]
-    steps: list[Step] = []
+    steps: list[ScriptStep] = []
     again = replay(verify, found.script, 3, steps.append)
     assert found in again.differences and len(steps) == again.steps
     last = [step for step in steps if found.request in step.members][-1]
@@ -108,7 +108,7 @@ def test_a_verdict_is_due_to_every_request() -> None:
 
 def test_scripts_are_varied() -> None:
     """Everything that a script can do is done in the first of them."""
-    steps: list[Step] = []
+    steps: list[ScriptStep] = []
     for index in range(0, 30 * SCHEDULES, SCHEDULES):
         replay(reference_match, index, 0, steps.append)
     asks = [ask for step in steps for ask in step.asks]
@@ -167,8 +167,8 @@ def test_plain_decoding_ends_where_it_should() -> None:
 
 def test_every_drafter_makes_trees() -> None:
     rng, alike = random.Random(0), Toy(16, 4, disturbed=0.3)
-    for drafter in GUESSES:
+    for drafter in DRAFTS:
         for ask in some_asks(rng, 16) + some_asks(rng, 16):
             for rest in ((), (3, 1, 4, 1, 5)):
-                draft = Draft(*drafter(rng, Plan(ask, rest, alike)))
+                draft = Draft(*drafter(rng, DraftPlan(ask, rest, alike)))
                 assert not len(draft) or int(draft.tokens.max()) < 16

@@ -3,7 +3,7 @@
 SuffixDrafter   the text so far, its group, the history of finished requests, a corpus
 CorpusDrafter   a frozen corpus alone
 NgramDrafter    prompt lookup, the known baseline
-MergeDrafter    several drafters' guesses in one tree
+MergeDrafter    several drafters' drafts in one tree
 """
 
 from __future__ import annotations

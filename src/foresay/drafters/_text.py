@@ -1,4 +1,4 @@
-"""What SuffixDrafter and CorpusDrafter are made of: the core's TextDrafter as a Drafter."""
+"""The common part of SuffixDrafter and CorpusDrafter: the core's TextDrafter as a Drafter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def default_threads(processes: int = 1) -> int:
 
 def _as_state(state: object) -> Request:
     if not isinstance(state, Request):
-        raise StateError(f"{state!r} is not a state of this drafter; begin() gives one")
+        raise StateError(f"{state!r} is no state; expected one that begin() returned")
     return state
 
 
@@ -37,21 +37,21 @@ def _as_list(states: Sequence[Request]) -> list[Request]:
 
 def _no_numbers(budgets: object, least: object) -> InputError:
     return InputError(
-        f"budgets are {budgets!r} and least is {least!r}; a list of whole numbers and a chance are "
-        "needed"
+        f"budgets are {budgets!r} and least is {least!r}; expected a list of whole numbers and a "
+        "chance"
     )
 
 
 def _check_name(name: str, value: object, *, needed: bool = False) -> None:
     if not (isinstance(value, str) or (value is None and not needed)):
-        raise InputError(f"{name} is {value!r}; it is a str{'' if needed else ' or None'}")
+        raise InputError(f"{name} is {value!r}; expected a str{'' if needed else ' or None'}")
 
 
 class TextDrafter:
-    """Drafts from text that exists. Threads may share one; each call locks it.
+    """Drafts from existing text. Threads may share one; each call locks it.
 
-    A call that raises has changed nothing; only after a MemoryError amid a change, which nobody can
-    undo, does every further call raise StateError.
+    A call that raises has changed nothing. Only a MemoryError in the middle of a shared change
+    cannot be undone: after it every further call raises StateError.
     """
 
     wants = Wants()
@@ -69,8 +69,8 @@ class TextDrafter:
         tenant: str | None = None,
         sampling: SeededParams | None = None,
     ) -> Request:
-        """Start a request, at 0.1 to 0.3 microseconds per prompt token. How its tokens are chosen
-        changes nothing.
+        """Start a request, at 0.1 to 0.3 microseconds per prompt token. Its sampling parameters are
+        ignored.
 
         Mutates: the group's text, which gets a new sequence. Valid until: `finish`. Raises:
         TokenTypeError, InputError for an empty prompt, a token out of range, or more tokens than a
@@ -83,8 +83,8 @@ class TextDrafter:
     def propose(
         self, states: Sequence[Request], budgets: Sequence[int], /, *, least: float = 0.0
     ) -> DraftBatch:
-        """Guess for all states at once: one call into the core. No guess with a chance below
-        `least` is made, where there are chances, and no time is spent on its like.
+        """Draft for all states at once: one call into the core. Nodes with a chance below `least`
+        are left out, where there are scores, and cost no time.
 
         Raises: StateError, InputError for a budget outside 0 … 4096, a chance outside 0 … 1 or
         lengths that differ.
@@ -97,7 +97,7 @@ class TextDrafter:
         return DraftBatch._trusted(tokens, parents, offsets, scores if self._scored else None)
 
     def observe(self, states: Sequence[Request], verdicts: Sequence[Verdict], /) -> None:
-        """Append what was committed, show it to the groups, and learn what the guesses were worth.
+        """Append the committed tokens to the states and their groups, and calibrate the scores.
 
         Mutates: the states, their groups, the calibration. Valid until: `finish`, and beyond it in
         groups and calibration. Raises: StateError, InputError for lengths that differ; nothing has
@@ -157,7 +157,7 @@ class TextDrafter:
         self._core.drop_tenant(tenant)
 
     def sources(self, state: Request, /) -> list[tuple[Source, ...]]:
-        """Which kinds of text had seen each node of the state's last draft, node by node.
+        """The kinds of text that each node of the state's last draft came from, node by node.
 
         Raises: StateError.
         """

@@ -36,11 +36,11 @@ class CorpusDrafter(TextDrafter):
         max_tokens: int = 1 << 26,
     ) -> None:
         if not corpora:
-            raise InputError("0 corpus files were given; at least 1 is needed")
+            raise InputError("0 corpus files were given; expected at least 1")
         check_flag(chain, "chain")
         if type(max_tokens) is not int or not 1 <= max_tokens <= 1 << 30:
             raise InputError(
-                f"max_tokens is {max_tokens!r}; it is a whole number from 1 to {1 << 30}"
+                f"max_tokens is {max_tokens!r}; expected a whole number from 1 to {1 << 30}"
             )
         core = _core.TextDrafter(
             [open_corpus(path, tokenizer_hash=tokenizer_hash, verify=verify) for path in corpora],
@@ -66,7 +66,7 @@ class CorpusDrafter(TextDrafter):
         tenant: str | None = None,
         sampling: SeededParams | None = None,
     ) -> Request:
-        """Start a request; its group, its tenant and how its tokens are chosen are not looked at.
+        """Start a request; its group, tenant and sampling parameters are ignored.
 
         Valid until: `finish`. Raises: TokenTypeError, InputError for an empty prompt, a token out
         of range, or more tokens than a request may have.

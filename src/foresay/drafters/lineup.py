@@ -13,7 +13,7 @@ from foresay.errors import InputError
 __all__ = ["NAMES", "Room", "Share", "make_drafter"]
 
 Share = Literal["none", "group", "all"]
-"""What requests see of each other: nothing, their group, or that and all finished answers."""
+"""What requests draft from each other: nothing, their group, or that and all finished answers."""
 
 NAMES = {
     "suffix": "our default: all sources, scored and calibrated",
@@ -28,9 +28,9 @@ NAMES = {
 class Room:
     """What a drafter may keep of finished requests; the names are those of SuffixDrafter.
 
-    history_bytes  of one tenant
-    tenant_bytes   of all tenants together
-    max_tenants    whose history is kept
+    history_bytes  bytes of one tenant
+    tenant_bytes   bytes of all tenants together
+    max_tenants    tenants whose history is kept
     """
 
     history_bytes: int
@@ -58,31 +58,29 @@ def make_drafter(
     chain: bool = False,
     room: Room | None = None,
 ) -> Drafter[Any]:
-    """A fresh drafter of the line-up; finished requests feed its history only if `share` is "all".
+    """A new drafter by its name; finished requests enter its history only if `share` is "all".
 
-    One setting serves all drafters, so that they can be compared: "ngram" uses the request's own
-    text only and "corpus" its file only, whatever `share` is. `room` bounds what the others keep of
-    finished requests; None: as much as they keep by themselves.
+    All drafters take the same settings, so that they can be compared: "ngram" uses the request's
+    own text only and "corpus" its file only, whatever `share` is. `room` limits what the others
+    keep of finished requests; None: their default.
 
     With `verify` every byte of the corpus is checked first (see `foresay.corpus.verify`).
 
     With `chain` a drafter that can grow its tree without branches does so, which makes the chain
-    longer than the likeliest path of a tree of the same size; "sam" and "ngram" always guess one.
+    longer than the likeliest path of a tree of the same size; "sam" and "ngram" always draft one.
 
-    Raises: InputError for an unknown name, a room out of range or a corpus that is missing or of no
-    use, CorpusError for a bad corpus file, TokenizerMismatch for one of another tokenizer.
+    Raises: InputError for an unknown name, a room out of range, or a corpus that is missing or not
+    used, CorpusError for a bad corpus file, TokenizerMismatch for one of another tokenizer.
     """
     if name not in NAMES:
-        raise InputError(f"there is no drafter {name!r}; choose from {', '.join(NAMES)}")
+        raise InputError(f"there is no drafter {name!r}; expected one of {', '.join(NAMES)}")
     if tokenizer_hash is not None and corpus is None:
-        raise InputError(
-            "a tokenizer binds a corpus file and none is given; give one with --corpus"
-        )
+        raise InputError("a tokenizer is given without a corpus file; expected one with --corpus")
     kept = {} if room is None else asdict(room)
     return _MAKERS[name](_Setting(share, corpus, tokenizer_hash, verify, chain, kept))
 
 
-# Each imports what it makes: a drafter that is not asked for need not load.
+# Each imports its own drafter, so the others need not load.
 
 
 def _suffix(setting: _Setting) -> Drafter[Any]:
@@ -121,7 +119,7 @@ def _ngram(setting: _Setting) -> Drafter[Any]:
 
 def _corpus(setting: _Setting) -> Drafter[Any]:
     if setting.corpus is None:
-        raise InputError("the drafter 'corpus' needs a corpus file; give one with --corpus")
+        raise InputError("the drafter 'corpus' has no corpus file; expected one with --corpus")
     from foresay.drafters.corpus import CorpusDrafter
 
     return CorpusDrafter(

@@ -1,20 +1,20 @@
-"""Several drafters' guesses in one tree.
+"""Several drafters' drafts in one tree.
 
-Two drafters often guess the same tokens, and a model should check the same path once. The merged
-tree is the union of the root paths, so the order of the drafters and repeating one of them change
-nothing in which paths there are. This module knows drafters only by their contract.
+Two drafters often draft the same tokens, and the target should verify the same path once. The
+merged tree is the union of the root paths. So its paths do not depend on the order of the drafters,
+nor on a drafter that is there twice. This module knows drafters only by their contract.
 
 The rule for scores. A node that several drafters propose with chances a, b, … gets
 
     1 - (1 - a)(1 - b)…
 
-as if the drafters erred independently. It is never more than its parent's, because who proposes a
-node proposes its parent too. A drafter without scores counts as `prior ** depth`. If there are more
-nodes than the budget, the ones with the largest scores stay (a node never without its parent); ties
-go to the shallower node, then to the smaller tokens.
+as if the drafters were wrong independently. It is never more than its parent's, because a drafter
+that proposes a node proposes its parent too. A drafter without scores counts as `prior ** depth`.
+If there are more nodes than the budget, those with the largest scores stay (a node never without
+its parent); ties go to the shallower node, then to the smaller tokens.
 
-A merged draft is always *chosen*: laws that single tokens were drawn from do not survive the union
-(the same token from two laws would have to be kept twice), so `probs` is dropped.
+A merged draft is always *chosen*: the union cannot keep the laws that tokens were drawn from (the
+same token from two laws would have to be there twice), so `probs` is dropped.
 """
 
 from __future__ import annotations
@@ -71,20 +71,20 @@ class MergeState:
 class MergeDrafter:
     """Asks each drafter for a full budget of nodes and proposes the best of their union.
 
-    Each drafter hears of every commit: its verdict has all committed tokens, and a path in the
-    indices of its *own* last proposal, without the nodes that only others proposed. What one of
-    them wants of the target is asked for, and told to those who want it.
+    Each drafter observes every commit: its verdict has all committed tokens, and a path in the
+    indices of its *own* last proposal, without the nodes that only others proposed. `wants` is the
+    union of the drafters' `wants`, and each drafter gets what it wants.
 
     Raises: InputError for no drafter or a prior outside 0 … 1.
     """
 
     def __init__(self, *drafters: Drafter[Any], prior: float = 0.5) -> None:
         if not drafters:
-            raise InputError("MergeDrafter() got no drafter; give it one or more")
+            raise InputError("MergeDrafter() got no drafter; expected at least one")
         for drafter in drafters:
             check_drafter(drafter)
         if not isinstance(prior, (int, float)) or not 0 <= prior <= 1:
-            raise InputError(f"prior is {prior!r}; it is a chance, from 0 to 1")
+            raise InputError(f"prior is {prior!r}; expected a chance from 0 to 1")
         self.drafters = drafters
         self.wants = Wants(
             topk=max(d.wants.topk for d in drafters), hidden=any(d.wants.hidden for d in drafters)
@@ -138,10 +138,9 @@ class MergeDrafter:
         Mutates: the states and what the drafters' `observe` mutates. Valid until: `finish`.
 
         Raises: StateError, InputError for lengths that differ, a state that is there twice, or a
-        path or top-k that does not fit the last proposal; nothing has changed then. What only one
-        drafter can refuse (a request longer than it may be) is known too late: the drafters before
-        it have learned the commit, `text` then says that they differ, and the request can only be
-        finished.
+        path or top-k that does not fit the last proposal; nothing has changed then. If one drafter
+        alone refuses (a request that is too long for it), the drafters before it have observed the
+        commit already: `text` then says that they differ, and the request can only be finished.
         """
         states = as_states(states, MergeState, self)
         items = list(VerdictBatch.of(verdicts))
@@ -194,17 +193,17 @@ class MergeDrafter:
     def bytes_used(self) -> Callable[[], int]:
         """What the drafters hold in memory, all together.
 
-        Valid until: the next call. Raises: AttributeError if a drafter cannot tell: whoever looks
-        for the name must not find a part of the sum.
+        Valid until: the next call. Raises: AttributeError if a drafter has no `bytes_used`: a
+        caller that looks for the name must not get a part of the sum.
         """
         every = [drafter.bytes_used for drafter in self.drafters]  # type: ignore[attr-defined]
         return lambda: sum(used() for used in every)
 
     @property
     def bytes_of(self) -> Callable[[str | None], int]:
-        """What is held for one tenant, by those of the drafters that know tenants.
+        """What the drafters that know tenants hold for one tenant.
 
-        Valid until: the next call. Raises: AttributeError if none does.
+        Valid until: the next call. Raises: AttributeError if none knows tenants.
         """
         every = [d.bytes_of for d in self.drafters if hasattr(d, "bytes_of")]
         if not every:
@@ -212,7 +211,7 @@ class MergeDrafter:
         return lambda tenant: sum(of(tenant) for of in every)
 
     def text(self, state: MergeState, /) -> Int32s:
-        """Prompt and observed tokens, as the drafters that can say hold them: all the same.
+        """Prompt and observed tokens, as the drafters with `text` hold them: all the same.
 
         Valid until: for ever, it is a copy. Raises: StateError if it was finished or if the
         drafters' texts differ, InputError if no drafter has `text`.
@@ -223,18 +222,18 @@ class MergeDrafter:
             read(inner) for read, inner in zip(readers, state.states, strict=True) if read
         ]
         if not texts:
-            raise InputError(f"none of the {len(self.drafters)} drafters has text(); one is needed")
+            raise InputError(f"none of the {len(self.drafters)} drafters has text(); expected one")
         if not all(np.array_equal(texts[0], text) for text in texts):
             sizes = ", ".join(str(len(text)) for text in texts)
             raise StateError(
                 f"the drafters' texts differ, with {sizes} tokens, because one refused a commit "
-                "that others had learned; finish this request"
+                "that others had observed; finish this request"
             )
         return texts[0]
 
     def sources(self, state: MergeState, /) -> list[tuple[Source, ...]]:
-        """Where the drafters that proposed a node have it from, all of them together, for each node
-        of the state's last proposal; `Source.OTHER` of a drafter that does not say.
+        """The sources of all drafters that proposed a node, for each node of the state's last
+        proposal; `Source.OTHER` for a drafter that does not report sources.
 
         Raises: StateError.
         """
@@ -273,7 +272,7 @@ def _merge(drafts: Sequence[Draft], budget: int, prior: float) -> _Union:
                 paths.append((*paths[above], token) if above >= 0 else (token,))
                 misses.append({})
             chance = prior ** len(paths[node]) if scores is None else scores[i]
-            # A drafter that proposes one path twice still has one opinion of it.
+            # A drafter that proposes one path twice counts once.
             misses[node][k] = min(misses[node].get(k, 1.0), 1.0 - chance)
             home.append(node)
         homes.append(home)
@@ -311,7 +310,7 @@ def _check_fit(at: int, verdict: Verdict, size: int) -> None:
 
 
 def _own(verdict: Verdict, union: _Union | None, k: int, wants: Wants) -> Verdict:
-    """`verdict` as drafter k has to hear it: in its own nodes, and with what it wants."""
+    """`verdict` for drafter k: in its own nodes, and with what it wants."""
     home = np.empty(0, np.int32) if union is None else union.homes[k]
     # Both run from root to leaf, and a drafter's tree holds whole root paths: what it did not
     # propose is always the end of the path.

@@ -1,7 +1,7 @@
 """Prompt lookup: copy what followed the last few tokens the last (or first) time they occurred.
 
-The known baseline, kept as simple as it is known. It uses the request's own text only, so groups
-and tenants change nothing, and it knows neither the core nor any other drafter.
+The known baseline, kept simple. It uses the request's own text only, so groups and tenants change
+nothing, and it knows neither the core nor any other drafter.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class NgramState:
 
 
 class NgramDrafter:
-    """Guesses a chain: what followed the longest repeated n-gram of `min_n` to `max_n` tokens.
+    """Drafts a chain: what followed the longest repeated n-gram of `min_n` to `max_n` tokens.
 
     `occurrence` says which earlier place to copy from, "latest" or "first". With "first" the
-    guesses are those of prompt lookup as transformers does it.
+    drafts are those of prompt lookup in transformers.
 
     Raises: InputError for sizes out of range.
     """
@@ -54,11 +54,11 @@ class NgramDrafter:
         whole = type(min_n) is int and type(max_n) is int
         if not whole or not 1 <= min_n <= max_n:
             raise InputError(
-                f"min_n is {min_n!r} and max_n is {max_n!r}; whole numbers are needed, and "
+                f"min_n is {min_n!r} and max_n is {max_n!r}; expected whole numbers with "
                 "1 <= min_n <= max_n"
             )
         if not isinstance(occurrence, str) or occurrence not in ("latest", "first"):
-            raise InputError(f"occurrence is {occurrence!r}; it is 'latest' or 'first'")
+            raise InputError(f"occurrence is {occurrence!r}; expected 'latest' or 'first'")
         self._min_n = min_n
         self._max_n = max_n
         self._pick = -1 if occurrence == "latest" else 0
@@ -151,8 +151,8 @@ class NgramDrafter:
     def _chain(self, state: NgramState, budget: int) -> Draft:
         text = state.buffer[: state.length]
         last = state.length - 1
-        # Where the last token stood before; then, of those places, where the token before it stood
-        # before it, and so on: each round is one comparison over what is left.
+        # Earlier places of the last token; then those of them after the token before it, and so on:
+        # each round is one comparison over the places that are left.
         places = (text[:last] == text[last]).nonzero()[0]
         matched = 1 if places.size else 0
         while 0 < matched < self._max_n:

@@ -1,8 +1,8 @@
 """The default drafter: the text so far, its group, the history of finished requests, corpora.
 
-For every source a suffix automaton knows what followed the present context, and every shorter one,
-how often, and last. The evidence of all of them is weighed by what it turned out to be worth, and
-the most probable continuations grow into one tree.
+For every source a suffix automaton knows which tokens followed the present context and every
+shorter one, how often, and which came last. This evidence is weighed by how often it was right so
+far, and the most probable continuations become one draft tree.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SamRule:
     length_factor  0: as long as the budget; else 1 + floor(length_factor * match length) tokens
     max_predicts   never more than this many tokens
     to_anc         shorten a match until as many tokens as are wanted follow its occurrence, if
-                   that can be had
+                   possible
 
     Raises: InputError when constructed.
     """
@@ -53,12 +53,12 @@ class SamRule:
         for name in ("l_threshold", "l_bias", "topk_succ", "max_predicts"):
             value = getattr(self, name)
             if type(value) is not int or not 0 <= value <= 4096:
-                raise InputError(f"{name} is {value!r}; it is a whole number from 0 to 4096")
+                raise InputError(f"{name} is {value!r}; expected a whole number from 0 to 4096")
         factor = self.length_factor
         if type(factor) not in (int, float) or not 0 <= factor <= 4096:
-            raise InputError(f"length_factor is {factor!r}; it is a number from 0 to 4096")
+            raise InputError(f"length_factor is {factor!r}; expected a number from 0 to 4096")
         if self.occurrence not in ("first", "latest"):
-            raise InputError(f"occurrence is {self.occurrence!r}; it is 'first' or 'latest'")
+            raise InputError(f"occurrence is {self.occurrence!r}; expected 'first' or 'latest'")
 
     def _native(self) -> _core.SamRule:
         return _core.SamRule(
@@ -78,12 +78,12 @@ class SuffixDrafter(TextDrafter):
     own            whether a request drafts from its own text
     history        whether finished requests' outputs, with the up to 32 tokens of the prompt that
                    lead into them, are drafted from, by requests of the same tenant only
-    history_bytes  the most that one tenant's history may hold; the oldest part goes first
-    tenant_bytes   beyond this, all tenants together, idle ones lose their history
+    history_bytes  limit of one tenant's history; the oldest part is evicted first
+    tenant_bytes   limit of all tenants together; beyond it idle ones lose their history
     group_bytes    beyond this, idle groups are dropped when a request begins or finishes
     max_tenants    idle tenants beyond this many lose their history, least recently used first
     max_tokens     the most tokens one request may have
-    threads        at most this many share a batch of 64 requests or more (default: up to 4)
+    threads        at most this many draft for a batch of 64 requests or more (default: up to 4)
     corpus         a corpus file made by `foresay corpus build`, or several
     tokenizer_hash refuses a corpus of another tokenizer (see `foresay.corpus.tokenizer_hash_of`)
     verify         check every byte of the corpus first, about a second per 6M tokens
@@ -120,7 +120,7 @@ class SuffixDrafter(TextDrafter):
         ):
             if type(value) is not int or not least <= value <= most:
                 raise InputError(
-                    f"{name} is {value!r}; it is a whole number from {least} to {most}"
+                    f"{name} is {value!r}; expected a whole number from {least} to {most}"
                 )
         flags = (("own", own), ("history", history), ("chain", chain), ("verify", verify))
         for name, flag in flags:
@@ -129,7 +129,7 @@ class SuffixDrafter(TextDrafter):
         if not isinstance(rule, SamRule) and not (
             isinstance(rule, str) and rule in ("blend", "sam")
         ):
-            raise InputError(f"rule is {rule!r}; it is 'blend', 'sam', or a SamRule")
+            raise InputError(f"rule is {rule!r}; expected 'blend', 'sam', or a SamRule")
         given = [] if corpus is None else corpus
         paths = (
             [given]

@@ -6,10 +6,10 @@ exact            laws of whole texts with rational numbers, compared with ==
   chance           every outcome of a function of coins, or one at random
   worlds           small random targets and drafters
   drafts, schemes  ways to speculate that are right
-  wrong            ways that are not, and must be found
+  wrong            ways that are wrong, and must be detected
 scripts          equality with plain decoding over random schedules
   toy              a target, drafters and requests for it
-  script_controls  wrong verifications that must be found
+  script_controls  wrong verifications that must be detected
 sampled          the batched rules against a known law
 noise_quality    the keyed noise against a known law
   gtest            the statistics of both, with their power

@@ -54,7 +54,7 @@ class GreedyResult:
         Raises: InputError.
         """
         if not 0 <= tie < math.inf:
-            raise InputError(f"tie {tie} is not valid; a margin in nats is, finite and at least 0")
+            raise InputError(f"tie is {tie}; expected a margin in nats, finite and at least 0")
         # Not `>`: a margin that is no number is no tie.
         return tuple(d for d in self.differences if d.margin is None or not d.margin <= tie)
 

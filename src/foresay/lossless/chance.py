@@ -2,7 +2,7 @@
 
     accept, draw   the coins of a verifier (`foresay.sampling.reference.Coins`)
     pick           a drafter's own draws
-    choose         the noise of a position: one uniform that belongs to it, whoever asks and how
+    choose         the noise of a position: one uniform that belongs to it, however it is asked for and how
                    often; the token is the inverse distribution function of the law at it
 
 `outcomes` calls a function again and again, once for every way its chances can fall, and says how
@@ -119,7 +119,7 @@ class Enumeration:
         return self._branch(weights if total == 1 else [w / total for w in weights])
 
     def choose(self, law: Sequence[Fraction], position: int) -> int:
-        # The uniform of a position is known only as far as somebody looked: it lies in an interval,
+        # The uniform of a position is known only as far as it was needed: it lies in an interval,
         # and a law splits the interval at the borders of its own cells. So a leaf of the
         # enumeration is a box of noise on which nothing that was asked changes, and the boxes
         # cover all noise.
@@ -182,7 +182,7 @@ class Dice:
 def _refuse_floats(*numbers: object) -> None:
     for number in numbers:
         if isinstance(number, float):
-            raise InputError(f"{number} is a float; an exact proof needs Fractions")
+            raise InputError(f"{number} is a float; expected a Fraction")
 
 
 def _at(u: float, weights: Sequence[Fraction]) -> int:

@@ -236,7 +236,7 @@ def _side_by_side(scheme: Scheme, world: World) -> dict[tuple[Text, Text], Fract
 def _extended(scheme: Scheme, world: World, text: Text, emitted: Sequence[int]) -> Text:
     if not len(emitted) or not all(0 <= token < world.vocabulary for token in emitted):
         raise InputError(
-            f"scheme {scheme.name} emitted {list(emitted)} after {text}; a step emits at least one "
+            f"scheme {scheme.name} emitted {list(emitted)} after {text}; expected at least one "
             f"token from 0 to {world.vocabulary - 1}"
         )
     return (*text, *map(int, emitted))[: world.length]

@@ -143,7 +143,7 @@ def power(n: float, cells: int, total_variation: float, alpha: float) -> float:
     """
     if cells < 1 or not 0 < total_variation <= 1 or not 0 < alpha < 1:
         raise InputError(
-            f"cells {cells}, total_variation {total_variation}, alpha {alpha}: valid are at least "
+            f"cells {cells}, total_variation {total_variation}, alpha {alpha}: expected at least "
             "1, above 0 to 1, and between 0 and 1"
         )
     if cells == 1:
@@ -163,7 +163,7 @@ def samples_needed(
 ) -> int:
     """The fewest draws with which the bias is found with this chance; with `confirm`, twice."""
     if not 0 < power < 1:
-        raise InputError(f"power {power} is not valid; valid is between 0 and 1")
+        raise InputError(f"power {power} is not valid; expected a number between 0 and 1")
     chance, most = pair_power if confirm else _power, 1
     while chance(most, cells, total_variation, alpha) < power:
         most *= 2
@@ -200,7 +200,7 @@ def confirmed(
     Raises: InputError, also if fewer draws come back than were asked for; what `sample` raises.
     """
     if family < 1:
-        raise InputError(f"family {family} is not valid; it is the number of tests, at least 1")
+        raise InputError(f"family {family} is not valid; expected the number of tests, at least 1")
     law, level = _law(expected), alpha / family
     cells = int((law > 0).sum())
     n = samples_needed(cells, total_variation, level, power, confirm=True)
@@ -209,7 +209,7 @@ def confirmed(
     for key, size in ((seed, n), (fresh, RERUN * n)):
         test = g_test(sample(key, size), law)
         if test.n < size:
-            raise InputError(f"sample({key}, {size}) gave {test.n} draws; {size} are needed")
+            raise InputError(f"sample({key}, {size}) gave {test.n} draws; expected {size}")
         p_values.append(test.p_value)
         if test.p_value > level:
             break
@@ -268,9 +268,9 @@ _power = power  # for functions that have an argument of this name
 def _counts(values: Counts, name: str, cells: int) -> NDArray[np.int64]:
     array = np.asarray(values)
     if array.shape != (cells,) or array.dtype.kind not in "iu" or (array < 0).any():
-        raise InputError(f"{name} is {values!r}; {cells} ints are needed, none below 0")
+        raise InputError(f"{name} is {values!r}; expected {cells} ints, none below 0")
     if not array.any():
-        raise InputError(f"{name} holds no observation; at least one is needed")
+        raise InputError(f"{name} holds no observation; expected at least one")
     return array.astype(np.int64)
 
 
@@ -278,7 +278,7 @@ def _law(values: Law) -> Doubles:
     law = np.asarray(values, np.float64)
     total = law.sum() if law.ndim == 1 and (law >= 0).all() else np.nan
     if not abs(total - 1) < 1e-6:
-        raise InputError("expected is no law; it is one row of probabilities that sum to 1")
+        raise InputError("`expected` is no law; expected a row of probabilities that sum to 1")
     return law / total
 
 

@@ -23,11 +23,11 @@ from foresay.lossless.drafts import Drafting, Tree, chain_of, tree_of
 from foresay.lossless.worlds import Law, Text, World
 from foresay.sampling.reference import follow_match, follow_rejection
 
-__all__ = ["RIGHT", "Scheme", "Step", "match", "rejection", "step_of", "user_scheme"]
+__all__ = ["RIGHT", "Scheme", "SchemeStep", "match", "rejection", "step_of", "user_scheme"]
 
 
 @dataclass(frozen=True)
-class Step:
+class SchemeStep:
     """What a verifier is given."""
 
     position: int
@@ -39,7 +39,7 @@ class Step:
     """The same before the processors. No right verifier looks at them."""
 
 
-Verify: TypeAlias = Callable[[Step, Chance], Sequence[int]]
+Verify: TypeAlias = Callable[[SchemeStep, Chance], Sequence[int]]
 """Returns the tokens that the step emits."""
 UserVerify: TypeAlias = Callable[
     [list[Law], list[Law | None], list[int], list[int], Chance], object
@@ -59,16 +59,16 @@ class Scheme:
     verify: Verify
 
 
-def step_of(world: World, text: Text, tree: Tree) -> Step:
+def step_of(world: World, text: Text, tree: Tree) -> SchemeStep:
     """The step that checks this draft after this text."""
     texts = [text]
     for token, parent in zip(tree.tokens, tree.parents, strict=True):
         texts.append((*texts[parent + 1], token))
     p, raw = (tuple(laws[t] for t in texts) for laws in (world.p, world.raw))
-    return Step(len(text), tree, p, raw)
+    return SchemeStep(len(text), tree, p, raw)
 
 
-def rejection(step: Step, chance: Chance) -> list[int]:
+def rejection(step: SchemeStep, chance: Chance) -> list[int]:
     """Rule rejection."""
     tokens, parents, q = step.tree
     return follow_rejection(
@@ -77,7 +77,9 @@ def rejection(step: Step, chance: Chance) -> list[int]:
 
 
 def match(
-    step: Step, chance: Chance, key: Callable[[Step, int], int] = lambda s, d: s.position + d
+    step: SchemeStep,
+    chance: Chance,
+    key: Callable[[SchemeStep, int], int] = lambda s, d: s.position + d,
 ) -> list[int]:
     """Rule match. `key` says which position's noise follows a path of so many tokens."""
     tokens, parents, _ = step.tree
@@ -106,7 +108,7 @@ def user_scheme(verify: UserVerify, trees: bool = False, chosen: bool = True) ->
             return [*tokens, coins.draw(p[-1])]
     """
 
-    def asked(step: Step, chance: Chance) -> Sequence[int]:
+    def asked(step: SchemeStep, chance: Chance) -> Sequence[int]:
         tokens, parents, q = step.tree
         returned = verify(list(step.p), list(q), list(tokens), list(parents), chance)
         return _token_ids(returned, len(step.p[0]))
@@ -119,18 +121,18 @@ def _token_ids(returned: object, vocabulary: int) -> list[int]:
     """What a user's function returned, if that is token ids of the vocabulary, at least one."""
     single = not isinstance(returned, list | tuple | np.ndarray)
     if single or (isinstance(returned, np.ndarray) and not returned.ndim):
-        raise InputError(f"the function returned {_short(returned)}; a list of token ids is needed")
+        raise InputError(f"the function returned {_short(returned)}; expected a list of token ids")
     tokens = list(returned)  # type: ignore[call-overload]
     whole = (isinstance(t, int | np.integer) and not isinstance(t, bool) for t in tokens)
     if not all(whole):
-        needed = "a list of token ids, which are whole numbers, is needed"
+        needed = "a list of token ids, which are whole numbers"
     elif not tokens:
-        needed = "at least one token id is needed"
+        needed = "at least one token id"
     elif not all(0 <= token < vocabulary for token in tokens):
-        needed = f"token ids from 0 to {vocabulary - 1} are needed"
+        needed = f"token ids from 0 to {vocabulary - 1}"
     else:
         return [int(token) for token in tokens]
-    raise InputError(f"the function returned {_short(returned)}; {needed}")
+    raise InputError(f"the function returned {_short(returned)}; expected {needed}")
 
 
 def _short(value: object) -> str:

@@ -1,9 +1,9 @@
 """Equality with plain decoding over random scripts: the main proof of rule `match`.
 
-A script is some requests with random parameters and a random schedule: who is in which step, in
-which order, and what is drafted. Whatever it is, every request must write exactly what plain
-decoding writes, token by token, and must fail exactly where plain decoding fails. There is no
-statistic in it: one difference is a bug, and `replay` shows the step in which it happened.
+A script is some requests with random sampling parameters and a random schedule: which requests are
+in which step, in which order, and what is drafted. Every request must generate exactly the tokens of
+plain decoding, and must fail exactly where plain decoding fails. There is no statistic in it: one
+difference is a bug, and `replay` shows the step in which it happened.
 
     Verify           the function under test
     reference_match  the readable rule as one
@@ -29,7 +29,7 @@ import numpy as np
 from foresay.arrays import Floats
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import InputError, LogitsError
-from foresay.lossless.toy import GUESSES, Plain, Plan, Toy, plain, some_asks
+from foresay.lossless.toy import DRAFTS, Plain, DraftPlan, Toy, plain, some_asks
 from foresay.sampling import reference
 from foresay.sampling.ask import Ask
 from foresay.verdict import Verdict, VerdictBatch
@@ -38,7 +38,7 @@ __all__ = [
     "SCHEDULES",
     "Difference",
     "ScriptsResult",
-    "Step",
+    "ScriptStep",
     "Verified",
     "Verify",
     "reference_match",
@@ -49,7 +49,7 @@ __all__ = [
 Verified: TypeAlias = tuple[Sequence[Verdict] | VerdictBatch, Mapping[int, LogitsError]]
 Verify: TypeAlias = Callable[[DraftBatch, Floats, Sequence[Ask]], Verified]
 """Drafts, their logits (request i has its n_i + 1 rows in a row) and asks, to a verdict each; the
-mapping names the requests whose first row is no law. Their verdicts are empty."""
+mapping names the requests whose first row has invalid logits. Their verdicts are empty."""
 
 SCHEDULES = 4
 """So many scripts in a row have the same requests: plain decoding costs as much as they do."""
@@ -59,7 +59,7 @@ _EMPTY = np.empty(0, np.int32)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A request that did not do as in plain decoding; `position` counts within its answer."""
+    """A request that differs from plain decoding; `position` counts within its answer."""
 
     script: int
     request: int
@@ -70,22 +70,22 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ScriptsResult:
-    """What was run, and where it differed from plain decoding: nowhere, if all is well."""
+    """What was run, and where it differed from plain decoding: nowhere, if it is exact."""
 
     scripts: int
     requests: int
     tokens: int
     steps: int
     accepted: int
-    """Committed tokens that had been drafted: a proof about empty paths would be none."""
+    """Accepted tokens: a proof needs some."""
     failed: int
-    """Requests that rightly ended with logits that are no law."""
+    """Requests that ended with invalid logits, as in plain decoding."""
     differences: tuple[Difference, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
-    """One call of the Verify, for whoever watches a `replay`."""
+class ScriptStep:
+    """One call of the Verify, for the `watch` of a `replay`."""
 
     members: tuple[int, ...]
     drafts: DraftBatch
@@ -129,7 +129,7 @@ def run(
 
 
 def replay(
-    verify: Verify, index: int, seed: int = 0, watch: Callable[[Step], None] | None = None
+    verify: Verify, index: int, seed: int = 0, watch: Callable[[ScriptStep], None] | None = None
 ) -> ScriptsResult:
     """Play script `index` of `run(…, seed=seed)`; `watch` sees every step once it is verified."""
     play = _Play(index, random.Random(f"{seed}/{index}"), _case(seed, index // SCHEDULES))
@@ -181,12 +181,12 @@ class _Play:
             for i, (ask, truth) in enumerate(zip(case.asks, case.truths, strict=True))
         ]
         self.present, self.preempted = rng.choice((0.4, 0.8, 1.0)), rng.choice((0.0, 0.1))
-        self.drafters = rng.sample(GUESSES, rng.randint(1, len(GUESSES)))
+        self.drafters = rng.sample(DRAFTS, rng.randint(1, len(DRAFTS)))
         self.steps = self.accepted = self.failed = 0
         self.found: list[Difference] = []
 
     def members(self) -> list[_Request]:
-        """Who is in the next step: not who is away, sits out or has ended. May be nobody."""
+        """The requests of the next step: none that is preempted, sits out or has ended. May be empty."""
         live = [r for r in self.requests if r.live]
         here = [r for r in live if not r.away and self.rng.random() < self.present]
         for request in live:
@@ -194,10 +194,10 @@ class _Play:
         self.rng.shuffle(here)  # no request has a place of its own
         return here
 
-    def step(self, verify: Verify, members: list[_Request]) -> Step:
+    def step(self, verify: Verify, members: list[_Request]) -> ScriptStep:
         """Draft for these, have it verified, and commit what came back."""
         asks = [replace(r.ask, output=np.array(r.output, np.int32)) for r in members]
-        plans = [Plan(a, r.rest, self.case.alike) for a, r in zip(asks, members, strict=True)]
+        plans = [DraftPlan(a, r.rest, self.case.alike) for a, r in zip(asks, members, strict=True)]
         drafts = [Draft(*self.rng.choice(self.drafters)(self.rng, plan)) for plan in plans]
         texts = [[*np.asarray(r.ask.prompt).tolist(), *r.output] for r in members]
         rows = [self.case.toy.rows(t, d) for t, d in zip(texts, drafts, strict=True)]
@@ -209,7 +209,7 @@ class _Play:
         self.steps += 1
         for i, request in enumerate(members):
             self._settle(request, drafts[i], given[i], failures.get(i))
-        return Step(tuple(r.number for r in members), batch, tuple(asks), given, failures)
+        return ScriptStep(tuple(r.number for r in members), batch, tuple(asks), given, failures)
 
     def _settle(
         self, request: _Request, draft: Draft, verdict: Verdict, failure: LogitsError | None

@@ -145,7 +145,7 @@ def two_servers(
     """Two servers of one model, which are not the same one. Raises: InputError, ServerError."""
     one, other = map(_place, urls)
     if one == other:
-        raise InputError(f"both servers are {_base(urls[0])}; two different URLs are needed")
+        raise InputError(f"both servers are {_base(urls[0])}; expected two different URLs")
     a, b = (Server(url, model, api_key) for url in urls)
     return a, b
 
@@ -264,13 +264,13 @@ def _parts(url: str) -> SplitResult:
     except ValueError:  # brackets that are not closed, a port that is no number
         valid = False
     if not valid:
-        raise InputError(f"{url!r} is no server; a URL like http://127.0.0.1:8000/v1 is")
+        raise InputError(f"{url!r} is no server; expected a URL like http://127.0.0.1:8000/v1")
     return parts
 
 
 def _refuse_lengths(max_tokens: int) -> None:
     if max_tokens < 1:
-        raise InputError(f"max_tokens {max_tokens} is not valid; at least 1 is")
+        raise InputError(f"max_tokens is {max_tokens}; expected at least 1")
 
 
 def _compared(prompts: list[list[list[str]]]) -> Comparison:
@@ -317,7 +317,7 @@ def _all(
                 future.result()
                 if progress is not None:
                     progress(1)
-        finally:  # after an error nobody waits for what has not begun
+        finally:  # after an error, do not wait for requests that have not begun
             pool.shutdown(wait=False, cancel_futures=True)
     return [future.result() for future in futures]
 

@@ -1,4 +1,4 @@
-"""A toy target, its plain decoding, random requests and toy drafters: the stuff of the scripts.
+"""A toy target, its plain decoding, random requests and toy drafters: what scripts are made of.
 
 The logits are a pure function of the whole text, so that whatever differs from plain decoding was
 done by the verification: another path, another order and another prompt all give other rows.
@@ -25,7 +25,7 @@ from foresay.sampling.noise import Doubles, gumbel, seed_of_sample
 from foresay.sampling.params import SamplingParams
 from foresay.sampling.reference import match
 
-__all__ = ["GUESSES", "Plain", "Plan", "Toy", "plain", "some_asks"]
+__all__ = ["DRAFTS", "Plain", "DraftPlan", "Toy", "plain", "some_asks"]
 
 _ROWS = 256
 _WORD, _FACTOR, _START = (1 << 64) - 1, 0x9E3779B97F4A7C15, 0x243F6A8885A308D3
@@ -36,7 +36,7 @@ _NOTHING = Draft.empty()
 class Toy:
     """A target of `vocabulary` tokens. Every text has one of 256 rows, found by its hash.
 
-    bad        the share of rows that are no law: NaN, +inf or nothing but -inf
+    bad        the share of rows with invalid logits: NaN, +inf or nothing but -inf
     disturbed  how far (in logits) the rows are from those of the same toy with 0: a drafter that
                resembles the target. Which rows are bad does not change.
     """
@@ -49,7 +49,7 @@ class Toy:
 
     def __post_init__(self) -> None:
         if self.vocabulary < 4:
-            raise InputError(f"vocabulary is {self.vocabulary}; a toy has at least 4 tokens")
+            raise InputError(f"vocabulary is {self.vocabulary}; expected at least 4")
         object.__setattr__(self, "pool", _pool(self))
 
     def logits(self, context: IntsLike) -> Floats:
@@ -68,7 +68,7 @@ class Toy:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """What plain decoding wrote, and the error that it ended with, if it did."""
+    """The answer of plain decoding, and the error that it ended with, if any."""
 
     tokens: tuple[int, ...]
     error: LogitsError | None
@@ -77,7 +77,7 @@ class Plain:
 def plain(toy: Toy, ask: Ask) -> Plain:
     """Plain decoding, one token at a time from where `ask` stands: the oracle.
 
-    It ends where max_tokens is reached, after a token of `ask.stops`, or at logits that are no law.
+    It ends where max_tokens is reached, after a token of `ask.stops`, or at invalid logits.
     """
     tokens: list[int] = []
     while True:
@@ -107,7 +107,7 @@ def some_asks(rng: random.Random, vocabulary: int) -> list[Ask]:
 
 
 def _some_params(rng: random.Random, vocabulary: int, seed: int) -> SamplingParams:
-    """Every wish is off more often than on, so that each is met alone as well as with others."""
+    """Every parameter is off more often than on, so each occurs alone and together with others."""
 
     def maybe(off: float, *values: float) -> float:
         return rng.choice(values) if rng.random() < 0.3 else off
@@ -135,12 +135,12 @@ def _some_params(rng: random.Random, vocabulary: int, seed: int) -> SamplingPara
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
-    """What a toy drafter knows: unlike a real one, also what will come."""
+class DraftPlan:
+    """What a toy drafter knows: unlike a real one, also the rest of the answer."""
 
     ask: Ask
     rest: tuple[int, ...]
-    """What plain decoding will still write."""
+    """The rest of the answer in plain decoding."""
     alike: Toy
     """A toy that resembles the target."""
 
@@ -149,30 +149,30 @@ Tree: TypeAlias = tuple[list[int], list[int]]
 """Tokens and parents."""
 
 
-def _nothing(rng: random.Random, plan: Plan) -> Tree:
+def _nothing(rng: random.Random, plan: DraftPlan) -> Tree:
     return [], []
 
 
-def _garbage(rng: random.Random, plan: Plan) -> Tree:
+def _garbage(rng: random.Random, plan: DraftPlan) -> Tree:
     return _chain(_any(rng, plan, 6))
 
 
-def _right_then_wrong(rng: random.Random, plan: Plan) -> Tree:
+def _right_then_wrong(rng: random.Random, plan: DraftPlan) -> Tree:
     return _chain([*plan.rest[: rng.randint(1, 8)], *_any(rng, plan, 3)])
 
 
-def _past_the_end(rng: random.Random, plan: Plan) -> Tree:
+def _past_the_end(rng: random.Random, plan: DraftPlan) -> Tree:
     """All of the answer and more: past the token that stops it, longer than its room."""
     return _chain([*plan.rest, *_any(rng, plan, 4)])
 
 
-def _edges(rng: random.Random, plan: Plan) -> Tree:
+def _edges(rng: random.Random, plan: DraftPlan) -> Tree:
     """The first and the last token of the vocabulary, which are also what padding looks like."""
     edge = rng.choice((0, plan.alike.vocabulary - 1))
     return _chain([*plan.rest[: rng.randint(0, 2)], *[edge] * rng.randint(1, 4)])
 
 
-def _bush(rng: random.Random, plan: Plan) -> Tree:
+def _bush(rng: random.Random, plan: DraftPlan) -> Tree:
     """A tree with the truth on one branch, in any order that has parents before children."""
     tokens, parents, right, tip = [], [], list(plan.rest[: rng.randint(1, 6)]), -1
     for _ in range(rng.randint(2, 14)):
@@ -186,7 +186,7 @@ def _bush(rng: random.Random, plan: Plan) -> Tree:
     return tokens, parents
 
 
-def _twins(rng: random.Random, plan: Plan) -> Tree:
+def _twins(rng: random.Random, plan: DraftPlan) -> Tree:
     """Every token of a right branch several times below one parent; any of them goes on."""
     tokens: list[int] = []
     parents: list[int] = []
@@ -199,7 +199,7 @@ def _twins(rng: random.Random, plan: Plan) -> Tree:
     return tokens, parents
 
 
-def _coupled(rng: random.Random, plan: Plan) -> Tree:
+def _coupled(rng: random.Random, plan: DraftPlan) -> Tree:
     """What a model that resembles the target would write with the target's noise."""
     ask, chain = plan.ask, list[int]()
     text = np.concatenate([ask.prompt, ask.output]).tolist()
@@ -211,8 +211,8 @@ def _coupled(rng: random.Random, plan: Plan) -> Tree:
     return _chain(chain)
 
 
-Guess: TypeAlias = Callable[[random.Random, Plan], Tree]
-GUESSES: tuple[Guess, ...] = (
+MakeDraft: TypeAlias = Callable[[random.Random, DraftPlan], Tree]
+DRAFTS: tuple[MakeDraft, ...] = (
     _nothing,
     _garbage,
     _right_then_wrong,
@@ -222,10 +222,10 @@ GUESSES: tuple[Guess, ...] = (
     _twins,
     _coupled,
 )
-"""Each makes a tree of guesses, right ones and wrong ones."""
+"""Each makes a draft tree, with right tokens and wrong ones."""
 
 
-def _any(rng: random.Random, plan: Plan, most: int) -> list[int]:
+def _any(rng: random.Random, plan: DraftPlan, most: int) -> list[int]:
     return [rng.randrange(plan.alike.vocabulary) for _ in range(rng.randint(1, most))]
 
 

@@ -1,4 +1,4 @@
-"""Somebody else's verify function, put to the same proof.
+"""A user's verify function, put to the same proof.
 
     verify(p, q, tokens, parents, coins)   proved exactly: laws are rational, chance is enumerated
     verify(p, q, tokens, parents, rng)     tested: laws are float64 arrays, chance is a Generator
@@ -37,7 +37,7 @@ __all__ = ["load", "prove_function"]
 
 Function: TypeAlias = Callable[..., Any]
 TRIED_WORLDS = 4
-_NEEDED = "p, q, tokens, parents and then coins (to be proved) or rng (to be tested) are needed"
+_NEEDED = "expected p, q, tokens, parents and then coins (to be proved) or rng (to be tested)"
 
 
 def load(name: str) -> Function:
@@ -49,7 +49,7 @@ def load(name: str) -> Function:
     """
     home, _, function = name.rpartition(":")
     if not home or not function:
-        raise InputError(f"{name!r} is no function; module:function or file.py:function is one")
+        raise InputError(f"{name!r} is no function; expected module:function or file.py:function")
     try:
         module = _file(Path(home)) if home.endswith(".py") else _module(home)
         there = hasattr(module, function)
@@ -61,7 +61,7 @@ def load(name: str) -> Function:
     if not callable(found):
         raise InputError(
             f"{function!r} in {home!r} is a value of type {type(found).__name__}; "
-            "a function is needed"
+            "expected a function"
         )
     return found  # type: ignore[no-any-return]
 

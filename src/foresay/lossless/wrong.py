@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeAlias
 from foresay.lossless import drafts
 from foresay.lossless.chance import Chance
 from foresay.lossless.drafts import Drafting, Place, Token, Tree, chain_of, ordered, tree_of
-from foresay.lossless.schemes import Scheme, Step, Verify, match, rejection
+from foresay.lossless.schemes import Scheme, SchemeStep, Verify, match, rejection
 from foresay.lossless.worlds import Law, Text, World, sharper
 from foresay.sampling.reference import residual, without
 
@@ -51,10 +51,10 @@ def _ratio(t: _Try) -> Fraction:
 
 def _walk(
     chance_of: _Chance = _ratio, rest_of: _Rest = lambda t: residual(t.p, t.q)
-) -> Callable[[Step, Chance], list[int]]:
+) -> Callable[[SchemeStep, Chance], list[int]]:
     """With its two defaults, rule rejection."""
 
-    def verify(step: Step, chance: Chance) -> list[int]:
+    def verify(step: SchemeStep, chance: Chance) -> list[int]:
         tokens, parents, laws = step.tree
         node, emitted = -1, list[int]()
         while True:
@@ -88,36 +88,36 @@ def _retried(t: _Try) -> Sequence[Fraction]:
 # What the right rule is given.
 
 
-def _leaves(step: Step) -> list[int]:
+def _leaves(step: SchemeStep) -> list[int]:
     return [node for node in range(len(step.tree.tokens)) if node not in step.tree.parents]
 
 
-def _bonus_row(step: Step, chance: Chance) -> list[int]:
+def _bonus_row(step: SchemeStep, chance: Chance) -> list[int]:
     p = list(step.p)
     for leaf in _leaves(step):
         p[leaf + 1] = step.p[step.tree.parents[leaf] + 1]
     return rejection(replace(step, p=tuple(p)), chance)
 
 
-def _bonus_raw(step: Step, chance: Chance) -> list[int]:
+def _bonus_raw(step: SchemeStep, chance: Chance) -> list[int]:
     p = list(step.p)
     for leaf in _leaves(step):
         p[leaf + 1] = step.raw[leaf + 1]
     return rejection(replace(step, p=tuple(p)), chance)
 
 
-def _other_q(step: Step, chance: Chance) -> list[int]:
+def _other_q(step: SchemeStep, chance: Chance) -> list[int]:
     q = tuple(law and sharper(law) for law in step.tree.q)
     return rejection(replace(step, tree=step.tree._replace(q=q)), chance)
 
 
-def _timeout(step: Step, chance: Chance) -> list[int]:
+def _timeout(step: SchemeStep, chance: Chance) -> list[int]:
     if step.tree.tokens and chance.accept(Fraction(1, 8)):
         return [step.tree.tokens[0]]
     return rejection(step, chance)
 
 
-def _rows(step: Step, chance: Chance) -> list[int]:
+def _rows(step: SchemeStep, chance: Chance) -> list[int]:
     """Each path of the tree draws its own tokens of the target; the longest that agrees wins."""
     tokens, parents, _ = step.tree
     best = [-1]

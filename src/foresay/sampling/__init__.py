@@ -1,7 +1,7 @@
-"""Which token comes next, exactly.
+"""Which token comes next, exactly. The law of a token is its probability distribution.
 
-params      SamplingParams: what a user asks
-ask         Ask, AskBatch: what a request asks of one verification
+params      SamplingParams
+ask         Ask, AskBatch: a request's input to one verification
 noise       the keyed noise, its specification
 law         logits to the law of the next token, one row at a time
 reference   rules match and rejection, one request at a time
@@ -50,7 +50,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    # Lazily, because these need torch and what is asked of sampling does not.
+    # Lazily, because these need torch, and the sampling parameters do not.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,7 +1,7 @@
-"""What a request asks of one verification: its parameters, its seed, its text so far.
+"""A request's input to one verification: its sampling parameters, its seed, its text so far.
 
-An `Ask` is one request's; an `AskBatch` is many of them as columns, which the batched functions
-read without a Python loop. A plain list of asks is accepted wherever a batch is.
+An `Ask` is that of one request; an `AskBatch` is many of them as columns, which the batched
+functions read without a Python loop. A plain list of asks is accepted wherever a batch is.
 
 Mutates: nothing. Valid until: for ever, if the arrays given are not written to. Raises: InputError,
 TokenTypeError when constructed. GIL: held.
@@ -32,7 +32,7 @@ class Ask:
 
     prompt, output   int32 token ids: the text so far
     seed             the key of its noise, 0 to 2**64 - 1
-    stops            token ids that end the answer: the model's own unless they are to be ignored;
+    stops            token ids that end the answer: the model's EOS ids, unless they are ignored;
                      those of `params.stop` are added
     """
 
@@ -44,7 +44,7 @@ class Ask:
 
     def __post_init__(self) -> None:
         if not isinstance(self.params, SamplingParams):
-            raise InputError(f"params is {self.params!r}; SamplingParams are needed")
+            raise InputError(f"params is {self.params!r}; expected SamplingParams")
         object.__setattr__(self, "prompt", arrays.as_tokens(self.prompt, "prompt"))
         object.__setattr__(self, "output", arrays.as_tokens(self.output, "output"))
         stops = arrays.as_tokens(self.stops, "stops").tolist()
@@ -53,12 +53,12 @@ class Ask:
         if self.room < 1:
             raise InputError(
                 f"the answer has {len(self.output)} tokens and max_tokens is "
-                f"{self.params.max_tokens}; there is no room for another"
+                f"{self.params.max_tokens}; expected fewer tokens than max_tokens"
             )
 
     def along(self, output: Int32s) -> Ask:
-        """The same request when its answer is `output`, which is taken as it is: tokens that were
-        committed need no second check.
+        """The same request with the answer `output`, which is not checked: committed tokens need no
+        second check.
         """
         ask = object.__new__(Ask)
         for name in ("params", "seed", "prompt", "stops"):
@@ -68,7 +68,7 @@ class Ask:
 
     @property
     def position(self) -> int:
-        """The place in the text of the next token."""
+        """The position of the next token in the text."""
         return len(self.prompt) + len(self.output)
 
     @property
@@ -97,14 +97,14 @@ class AskBatch(Sequence[Ask]):
     """Tokens the answer must still get before one may end it."""
     penalised: NDArray[np.bool_]
     context: Int32s
-    """Prompts and outputs of the penalised requests, one after the other; nothing of the others."""
+    """Prompts and outputs of the penalised requests only, one after the other."""
     context_offsets: Longs
     outputs_from: Longs
     """Where in `context` each request's output begins."""
     bias: tuple[Longs, Longs, Floats]
     """Request, token id and value of every bias."""
     stops: tuple[Longs, Longs]
-    """Request and token id of everything that ends an answer."""
+    """Request and id of every token that ends an answer."""
 
     @classmethod
     def of(cls, asks: Sequence[Ask]) -> AskBatch:

@@ -1,11 +1,11 @@
 """From logits to the law of the next token, row by row: the readable twin of `batched/law.py`.
 
-The order and the meaning are those of transformers; what it leaves open is fixed here. Logits and
-scores are float32, as there. Where a decision hangs on a sum of probabilities (top-p), the sum is
-one of whole numbers, so that it does not depend on the order of addition, and with it neither on
-the batch nor on the number of threads.
+The law of a token is its probability distribution. The order and the meaning of the processors are
+those of transformers; what it leaves open is fixed here. Logits and scores are float32, as there.
+Where a decision depends on a sum of probabilities (top-p), it is a sum of integers. So it does not
+depend on the order of addition, the batch or the number of threads.
 
-Mutates: nothing. Valid until: for ever. Raises: LogitsError for a row that is no law. GIL: held.
+Raises: LogitsError for invalid logits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["RowStatus", "parts", "probabilities", "scores"]
 
 
 class RowStatus(IntEnum):
-    """What became of a row of logits. All but the first two fail the request."""
+    """The status of a row of logits. All but the first two fail the request."""
 
     GOOD = 0
     NOT_REACHED = 1
@@ -42,7 +42,7 @@ class RowStatus(IntEnum):
 
 
 def scores(logits: Floats, ask: Ask, path: IntsLike = ()) -> Floats:
-    """The processed logits after `path` was drafted: what noise is added to. Forbidden: -inf."""
+    """The processed logits after the drafted `path`, without noise. Forbidden tokens have -inf."""
     _check_row(logits, ask, path)
     row = logits.astype(np.float32)
     params, answer = ask.params, np.concatenate([ask.output, path]).astype(np.int64)
@@ -67,7 +67,7 @@ def scores(logits: Floats, ask: Ask, path: IntsLike = ()) -> Floats:
 
 
 def probabilities(row: Floats, greedy: bool) -> Doubles:
-    """The law that processed logits stand for; of a greedy request, all on one token."""
+    """The law of processed logits; for a greedy request, all mass is on one token."""
     if greedy:
         one: Doubles = np.eye(1, len(row), int(np.argmax(row)))[0]
         return one
@@ -77,7 +77,7 @@ def probabilities(row: Floats, greedy: bool) -> Doubles:
 
 
 def parts(vocabulary: int) -> float:
-    """In how many parts of the likeliest token's weight top-p counts: as many as int64 can sum."""
+    """The integer weight of the likeliest token in top-p: the largest whose sums fit into int64."""
     return 2.0 ** (62 - max(10, (vocabulary - 1).bit_length()))
 
 
@@ -99,7 +99,7 @@ def _keep_top_k(row: Floats, k: int) -> None:
 
 
 def _keep_top_p(row: Floats, p: float) -> None:
-    """Tokens by falling score (ties: by rising id), as long as those before them weigh under p."""
+    """Tokens by falling score (ties: by rising id), while the mass before them is below p."""
     if p < 1 and np.isfinite(row.max()):
         order = np.argsort(-row, kind="stable")
         exact = np.exp(row.astype(np.float64) - np.float64(row.max()))

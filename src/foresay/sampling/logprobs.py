@@ -1,4 +1,4 @@
-"""Log probabilities of what was committed, under both laws that people mean by the word."""
+"""Log probabilities of committed tokens: raw (the model's) and processed (as sampled)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Logprobs:
     """Of T committed tokens, in the order of the verdicts' tokens."""
 
     processed: Doubles
-    """Under the law that the token was chosen from: after penalties, temperature and limits. That
-    of a greedy request is all on one token, so it is 0."""
+    """Under the law that the token was sampled from: after penalties, temperature and limits. For a
+    greedy request it has all mass on one token, so this is 0."""
     raw: Doubles
     """Under the softmax of the model's own logits."""
     top_tokens: Int32s
@@ -41,9 +41,9 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log probabilities of one token: under the model's own law, and under the law it was chosen
-    from (after penalties, temperature and limits); and the likeliest under the former. A token of
-    a prompt was chosen by nobody: its two are the same.
+    """Log probabilities of one token: under the model's own law, and under the law it was sampled
+    from (after penalties, temperature and limits); and the likeliest tokens under the former. A
+    prompt token was not sampled: its two are the same.
     """
 
     token: int
@@ -59,13 +59,13 @@ def logprobs_of(
     asks: Sequence[Ask],
     top: int = 0,
 ) -> Logprobs:
-    """The log probabilities of the verdicts' tokens, given what `match` or `rejection` was given.
+    """The log probabilities of the verdicts' tokens, with the arguments of `match` or `rejection`.
 
     Raises: InputError for a `top` that the vocabulary does not have, and as the rules do.
     """
     _, logits, asks, rows = checked(drafts, logits, asks)
     if not 0 <= top <= logits.shape[1]:
-        raise InputError(f"top is {top}; valid are 0 to the vocabulary's {logits.shape[1]}")
+        raise InputError(f"top is {top}; expected 0 to the vocabulary's {logits.shape[1]}")
     chosen = torch.as_tensor(verified.verdicts.tokens, device=logits.device).long()[:, None]
     raw = torch.log_softmax(
         logits[torch.as_tensor(verified.rows, device=logits.device)].double(), dim=-1
@@ -90,7 +90,7 @@ def topk_of(logits: Tensor, k: int) -> TopK | None:
     if not k:
         return None
     if k > logits.shape[1]:
-        raise InputError(f"k is {k}; valid are 0 to the vocabulary's {logits.shape[1]}")
+        raise InputError(f"k is {k}; expected 0 to the vocabulary's {logits.shape[1]}")
     logits = logits.float()
     whole = logits.logsumexp(dim=-1)
     bad = ~whole.isfinite()  # NaN, +inf, or nothing but -inf
@@ -111,7 +111,7 @@ def likeliest(raw: Tensor, top: int) -> tuple[Tensor, Tensor]:
     """
     found = raw.topk(top)
     tokens = found.indices.sort(dim=-1).values
-    if top:  # of those that are as likely as the last, topk takes any
+    if top:  # of tokens that are as likely as the last, topk takes any
         last = found.values[:, -1:]
         for row in (torch.count_nonzero(raw >= last, dim=-1) > top).nonzero()[:, 0].tolist():
             above, equal = (raw[row] > last[row]).nonzero()[:, 0], (raw[row] == last[row]).nonzero()

@@ -1,9 +1,9 @@
 """The keyed noise: which random number belongs to which request, position and token.
 
-A token is the argmax of its processed logits plus Gumbel noise, and the noise is no stream that is
-used up: it is a pure function of (seed, position, token id, stream), computed by a counter-based
-generator. So it does not matter who asks for it, when, in which order or how often, and the text
-does not depend on drafts, batches or preemption.
+A token is the argmax of its processed logits plus Gumbel noise. The noise has no state: it is a
+pure function of (seed, position, token id, stream), computed by a counter-based generator. So it is
+the same in any order and however often it is computed, and the text does not depend on drafts,
+batches or preemption.
 
     key      the 64-bit seed, low word first
     counter  (position, token id, stream, 0)
@@ -62,7 +62,7 @@ class Stream(IntEnum):
     """What the noise is for. Two purposes never share a number: they must be independent."""
 
     TARGET = 0
-    """The target's own choice, and the choice of a drafter that is coupled to it."""
+    """The target's own sample, and that of a drafter that is coupled to it."""
     ACCEPT = 1
     """The coin of rule `rejection`; the number of the attempt stands in for the token id."""
     RESIDUAL = 2
@@ -132,6 +132,6 @@ def _whole(name: str, value: Ints, end: int) -> NDArray[np.uint64]:
     )
     if not fits:
         raise InputError(
-            f"{name} {value} is not valid; valid are whole numbers from 0 to {end - 1}"
+            f"{name} {value} is not valid; expected a whole number from 0 to {end - 1}"
         )
     return array.astype(np.uint64)

@@ -1,4 +1,4 @@
-"""What a user asks of sampling."""
+"""The sampling parameters of a request."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from foresay.errors import InputError
 
 __all__ = ["SamplingParams", "check_seed"]
 
-_LARGEST = 3.4e38  # of float32, in which logits are processed
+_LARGEST = 3.4e38  # the largest float32; logits are processed in float32
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are chosen and when an answer ends. Logits are processed in the order of
+    """How tokens are sampled and when an answer ends. Logits are processed in the order of
     transformers: bias, repetition penalty, presence and frequency penalty, min_tokens, temperature,
-    top-k, top-p, min-p; each along the text so far, drafted tokens included.
+    top-k, top-p, min-p; each over the text so far, drafted tokens included.
 
     Raises: InputError when constructed.
     """
@@ -28,7 +28,7 @@ class SamplingParams:
     max_tokens: int = 256
     """The answer ends after this many tokens."""
     temperature: float = 1.0
-    """0 is greedy: the likeliest token, the lowest id where several are."""
+    """0 is greedy: the likeliest token; of equally likely ones the lowest id."""
     top_k: int = 0
     """Only the k likeliest tokens (and what ties with the last of them); 0: all."""
     top_p: float = 1.0
@@ -44,24 +44,24 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Added to the logits of these token ids; -inf forbids a token."""
     stop: str | Sequence[str | int] = ()
-    """Texts and token ids that end the answer."""
+    """Stop strings and stop token ids: they end the answer."""
     seed: int | None = None
     """The same seed gives the same answer; None: a new one is drawn."""
     logprobs: int | None = None
-    """Report log probabilities of the answer's tokens, and of this many likeliest beside each."""
+    """Report log probabilities of the answer's tokens, and of this many likeliest at each place."""
     n: int = 1
     """How many answers."""
     ignore_eos: bool = False
-    """Go on after the model's end-of-text token."""
+    """Continue after the model's EOS token."""
     min_tokens: int = 0
-    """No token that ends the answer is chosen before this many others, and texts of `stop` are
-    ignored in the first this many tokens."""
+    """In the first this many tokens EOS and stop tokens are not sampled, and stop strings are
+    ignored."""
     rule: Literal["match", "rejection"] = "match"
-    """How guesses are verified. match: a guess is taken where it is the token that the target
-    chooses with the seed's noise, so that the text is the same whoever guesses. rejection: a token
-    drawn from q is taken with chance min(1, p / q), which takes more of the guesses of a drafter
-    that draws. That is exact in law, not in text: the answer is a sample of the target's, and a
-    seed repeats it only where the drafts are the same too."""
+    """How drafts are verified. match: a drafted token is accepted where it is the token that the
+    target samples with the seed's noise, so the text is the same for every drafter. rejection: a
+    token drawn from q is accepted with chance min(1, p / q), which accepts more of a drafter that
+    draws. It keeps the target's law, not the text: a seed repeats the answer only where the drafts
+    are the same too."""
 
     def __post_init__(self) -> None:
         _check_int("max_tokens", self.max_tokens, 1, 2**31 - 1)
@@ -70,13 +70,13 @@ class SamplingParams:
         _check_int("min_tokens", self.min_tokens, 0, self.max_tokens, "max_tokens")
         if not _is_number(self.temperature, 0.0, _LARGEST) or 0 < self.temperature < 1e-3:
             raise InputError(
-                f"temperature is {self.temperature!r}; valid are 0 (greedy) and numbers from 0.001"
+                f"temperature is {self.temperature!r}; expected 0 (greedy) or a number from 0.001"
             )
         if not isinstance(self.rule, str) or self.rule not in ("match", "rejection"):
-            raise InputError(f"rule is {self.rule!r}; valid are 'match' and 'rejection'")
+            raise InputError(f"rule is {self.rule!r}; expected 'match' or 'rejection'")
         _check_number("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0:
-            raise InputError("top_p is 0, which leaves no token; valid are numbers above 0 to 1")
+            raise InputError("top_p is 0, which leaves no token; expected above 0, at most 1")
         _check_number("min_p", self.min_p, 0.0, 1.0)
         _check_number("repetition_penalty", self.repetition_penalty, 1e-6, 1e6)
         _check_number("presence_penalty", self.presence_penalty, -1e6, 1e6)
@@ -86,7 +86,7 @@ class SamplingParams:
         if self.logprobs is not None:
             _check_int("logprobs", self.logprobs, 0, MAX_TOKEN)
         if not isinstance(self.ignore_eos, bool):
-            raise InputError(f"ignore_eos is {self.ignore_eos!r}; valid are True and False")
+            raise InputError(f"ignore_eos is {self.ignore_eos!r}; expected True or False")
         object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
         object.__setattr__(self, "stop", _checked_stop(self.stop))
 
@@ -109,7 +109,7 @@ class SamplingParams:
 
 
 def check_seed(seed: object) -> None:
-    """Refuse what cannot be the key of a noise. Raises: InputError."""
+    """Refuse what is no seed. Raises: InputError."""
     _check_int("seed", seed, 0, 2**64 - 1)
 
 
@@ -117,12 +117,12 @@ def _check_int(name: str, value: object, low: int, high: int, high_name: str = "
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     if not whole or not low <= value <= high:  # type: ignore[operator]
         limit = f"{high_name}, {high}" if high_name else str(high)
-        raise InputError(f"{name} is {value!r}; valid are whole numbers from {low} to {limit}")
+        raise InputError(f"{name} is {value!r}; expected a whole number from {low} to {limit}")
 
 
 def _check_number(name: str, value: object, low: float, high: float) -> None:
     if not _is_number(value, low, high):
-        raise InputError(f"{name} is {value!r}; valid are numbers from {low:g} to {high:g}")
+        raise InputError(f"{name} is {value!r}; expected a number from {low:g} to {high:g}")
 
 
 def _is_number(value: object, low: float, high: float) -> bool:
@@ -134,13 +134,13 @@ def _checked_bias(bias: object) -> Mapping[int, float]:
     if bias is None:
         return {}
     if not isinstance(bias, Mapping):
-        raise InputError(f"logit_bias is {bias!r}; a mapping of token ids to numbers is needed")
+        raise InputError(f"logit_bias is {bias!r}; expected a mapping of token ids to numbers")
     for token, value in bias.items():
         _check_int("a token id of logit_bias", token, 0, MAX_TOKEN)
         number = isinstance(value, Real) and not isinstance(value, bool)
         if not number or math.isnan(value) or value > _LARGEST or -math.inf < value < -_LARGEST:
             raise InputError(
-                f"logit_bias[{token}] is {value!r}; valid are finite numbers and -inf, which "
+                f"logit_bias[{token}] is {value!r}; expected a finite number or -inf, which "
                 "forbids the token"
             )
     return {token: float(value) for token, value in bias.items()}
@@ -152,10 +152,10 @@ def _checked_stop(stop: object) -> tuple[str | int, ...]:
     if stop is None:
         return ()
     if not isinstance(stop, Sequence) or isinstance(stop, (bytes, bytearray)):
-        raise InputError(f"stop is {stop!r}; a text, or a list of texts and token ids is needed")
+        raise InputError(f"stop is {stop!r}; expected a str, or a list of strs and token ids")
     for item in stop:
         if item == "":
-            raise InputError("a text of stop is empty, which would end every answer at once")
+            raise InputError("a stop string is empty; expected at least 1 character")
         if not isinstance(item, str):
             _check_int("a token id of stop", item, 0, MAX_TOKEN)
     return tuple(stop)

@@ -1,13 +1,13 @@
 """The two rules of verification, one request and one token at a time: the readable twins of those
 in `batched/`, and the ones whose exactness is proved with rational numbers.
 
-    match      the target chooses its token with its keyed noise; a drafted token is accepted
-               exactly where it equals that choice. The text does not depend on the draft.
+    match      the target samples its token with its keyed noise; a drafted token is accepted
+               exactly where it equals that token. The text does not depend on the draft.
     rejection  a token drawn from q is accepted with chance min(1, p / q); after a rejection the
-               target's law is what q leaves of it. The law of the text does not depend on q.
+               target's law is the residual. The law of the text does not depend on q.
 
 `follow_match` and `follow_rejection` know neither logits nor noise: laws are sequences of numbers
-of any kind, floats or fractions, and chance comes from outside.
+of any kind, floats or fractions, and randomness is an argument (`Coins`).
 
 Mutates: nothing. Valid until: for ever. Raises: LogitsError, InputError. GIL: held.
 """
@@ -40,7 +40,7 @@ Found: TypeAlias = tuple[list[int], list[int]]
 
 
 class Coins(Protocol[M]):
-    """Where chance comes from. The same question may be asked only once."""
+    """The source of randomness. Each position and attempt may be asked for only once."""
 
     def accept(self, chance: M, position: int, attempt: int) -> bool:
         """True with this chance (which may exceed 1)."""
@@ -79,7 +79,7 @@ def rejection(draft: Draft, logits: Floats, ask: Ask) -> Verdict:
             return None
         weights = draft.probs[node].astype(np.float64)
         if not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
-            raise InputError("a drafted token has probs that are no law")
+            raise InputError("a drafted token has probs that are no law; expected a law")
         return list(map(float, weights / weights.sum()))
 
     coins = _KeyedCoins(ask.seed)
@@ -91,11 +91,11 @@ def rejection(draft: Draft, logits: Floats, ask: Ask) -> Verdict:
 def follow_match(
     tokens: Sequence[int], parents: Sequence[int], choose: Callable[[int], int]
 ) -> Found:
-    """Walks down the tree along the target's own choices; `choose(node)` is the one after a node.
+    """Walks down the tree along the target's own tokens; `choose(node)` is the one after a node.
 
-    Of siblings with the same token the one whose subtree goes on longest is followed, and of equals
-    the one that ends in the first node. Logits that are no law end the walk before them: the next
-    step meets them first, as plain decoding would.
+    Of siblings with the same token the one with the longest accepted path is followed, and of
+    equals the one that ends in the first node. Invalid logits end the walk before them: the next
+    step begins with them, as plain decoding would.
     """
     found: list[Found] = []
     alive: list[Found] = [([], [])]
@@ -124,13 +124,13 @@ def follow_rejection(
 ) -> Found:
     """Multi-step speculative sampling; on a chain, the classical rule.
 
-    At every node its children are tried in order, each against what its earlier siblings left of
-    the target's law. This is exact for tokens drawn independently and for tokens drawn without
+    At every node its children are tried in order, each against the residual that its earlier
+    siblings left. This is exact for tokens drawn independently and for tokens drawn without
     replacement, since `drawn_from` is the law given the earlier siblings; and for chosen tokens,
-    whose law is all on one token. Equal tokens from different sources stay siblings, each with the
-    law it was drawn from. The order of drawn siblings must depend neither on the target nor on what
-    was drawn (sorting or pruning them by score makes another law); chosen ones may have any order.
-    Logits that are no law end the walk as in `follow_match`.
+    whose law has all mass on one token. Equal tokens from different sources stay siblings, each
+    with the law it was drawn from. The order of drawn siblings must depend neither on the target
+    nor on what was drawn (sorting or pruning them by score changes the law); chosen ones may have
+    any order. Invalid logits end the walk as in `follow_match`.
     """
     node = -1
     path: list[int] = []
@@ -148,7 +148,9 @@ def follow_rejection(
                 chance, rest = p[token], without(p, token)
             else:
                 if not q[token] > 0:
-                    raise InputError("a drafted token has probs that cannot draw it")
+                    raise InputError(
+                        "a drafted token has probability 0 in its probs; expected more"
+                    )
                 chance, rest = p[token] / q[token], residual(p, q)
             if coins.accept(chance, position, attempt):
                 accepted = child
@@ -162,12 +164,12 @@ def follow_rejection(
 
 
 def residual(p: Law[N], q: Law[N]) -> Law[N]:
-    """What is left of p where q was rejected: max(0, p - q), normalised; p itself if nothing is."""
+    """The residual after a rejection: max(0, p - q), normalised; p itself where that is all 0."""
     return _normalised([max(a - b, 0 * a) for a, b in zip(p, q, strict=True)], p)
 
 
 def without(p: Law[N], token: int) -> Law[N]:
-    """What is left of p where a chosen token was rejected: the others, normalised."""
+    """The residual after a chosen token was rejected: the others, normalised."""
     return _normalised([0 * a if v == token else a for v, a in enumerate(p)], p)
 
 
@@ -190,7 +192,7 @@ def _children(parents: Sequence[int], node: int) -> list[int]:
 
 
 def _verdict(path: list[int], tokens: list[int], ask: Ask) -> Verdict:
-    """Cut where the answer ends: at the first token that stops it, or where its room is used up."""
+    """The verdict, cut where the answer ends: at the first stop token, or at max_tokens."""
     ends = [i + 1 for i, token in enumerate(tokens) if token in ask.stops]
     keep = min([len(tokens), ask.room, *ends])
     return Verdict(path[: keep - 1], tokens[:keep])
@@ -199,25 +201,25 @@ def _verdict(path: list[int], tokens: list[int], ask: Ask) -> Verdict:
 def _check(draft: Draft, logits: Floats) -> None:
     if logits.ndim != 2 or len(logits) != len(draft) + 1:
         raise InputError(
-            f"logits have shape {logits.shape}; {len(draft)} nodes need {len(draft) + 1} rows"
+            f"logits have shape {logits.shape}; expected {len(draft) + 1} rows, one more than nodes"
         )
     vocabulary = logits.shape[1]
     if len(draft) and int(draft.tokens.max()) >= vocabulary:
-        raise InputError(f"a draft has token {draft.tokens.max()}; the logits have {vocabulary}")
+        raise InputError(f"a draft has token {draft.tokens.max()}; expected 0 to {vocabulary - 1}")
     if draft.probs is not None and draft.probs.shape != (len(draft), vocabulary):
         raise InputError(
-            f"probs have shape {draft.probs.shape}; {(len(draft), vocabulary)} is needed"
+            f"probs have shape {draft.probs.shape}; expected {(len(draft), vocabulary)}"
         )
 
 
 class _KeyedCoins:
-    """Chance from the keyed noise, so that a step that is run again comes out the same."""
+    """Randomness from the keyed noise, so that a repeated step has the same result."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
     def accept(self, chance: float, position: int, attempt: int) -> bool:
-        # Strict, and the uniform is never 0: what has no chance is never accepted.
+        # Strict, and the uniform is never 0: a token with chance 0 is never accepted.
         return bool(uniform(self.seed, position, attempt, Stream.ACCEPT) < chance)
 
     def draw(self, weights: Sequence[float], position: int) -> int:

@@ -1,4 +1,4 @@
-"""What speculation can gain: chances of acceptance, tokens per step, the draft length that pays.
+"""What speculation can gain: acceptance rates, tokens per step, the best draft length.
 
     p, q   the target's law of the next token, and the law the drafted token was drawn from
     beta   the chance that a drafted token is accepted, given that the step came so far
@@ -49,7 +49,7 @@ Growth: TypeAlias = Callable[[int], float]
 
 TOLERANCE = 1e-4
 """How far chances may miss the sum 1: room for rows of float32, none for logits or bfloat16."""
-_CHANCE, _COUNT = ("a chance is from 0 to 1", 0, 1), ("a count is a whole number from 0", 0, 2**53)
+_CHANCE, _COUNT = ("chances from 0 to 1", 0, 1), ("whole numbers from 0", 0, 2**53)
 
 
 def acceptance(p: Numbers, q: Numbers) -> float:
@@ -60,7 +60,7 @@ def acceptance(p: Numbers, q: Numbers) -> float:
 def acceptance_chosen(p: Numbers, tokens: Wholes) -> float:
     """beta = sum of p over the distinct tokens of siblings. Holds for rule match, chosen drafts."""
     (law,) = _laws(p)
-    ids = _row(tokens, "tokens", f"p has token ids below {law.size}", 0, law.size - 1, int)
+    ids = _row(tokens, "tokens", f"token ids below {law.size}", 0, law.size - 1, int)
     return min(1.0, float(law[np.unique(ids)].sum()))
 
 
@@ -113,16 +113,16 @@ def expected_tokens_of_tree(parents: Wholes, acceptances: Numbers) -> float:
 
     Always holds if beta is the chance that of its siblings this node is accepted, given the parent.
     """
-    above = _row(parents, "parents", "a parent is an earlier node or -1", -1, 2**31, kind=int)
+    above = _row(parents, "parents", "earlier nodes or -1", -1, 2**31, kind=int)
     chances = _row(acceptances, "acceptances", *_CHANCE, size=above.size)
     reach = np.ones(above.size + 1)  # the last is the root, where parent -1 points
     for node, parent in enumerate(above):
         if parent >= node:
-            raise InputError(f"parents[{node}] is {parent}; valid are -1 to {node - 1}")
+            raise InputError(f"parents[{node}] is {parent}; expected -1 to {node - 1}")
         reach[node] = reach[parent] * chances[node]
     for parent, total in enumerate(np.bincount(above + 1, chances), -1):
         if total > 1 + TOLERANCE:
-            raise InputError(f"the chances below node {parent} sum to {total}; at most 1 is valid")
+            raise InputError(f"the chances below node {parent} sum to {total}; expected at most 1")
     return float(reach.sum())
 
 
@@ -137,12 +137,14 @@ class CostByLength:
     """
 
     def __init__(self, verify: Numbers, draft: Numbers, lengths: Wholes | None = None) -> None:
-        passes = _row(verify, "verify", "a pass takes a finite time above 0", 1e-300, 1e300)
-        drafts = _row(draft, "draft", "a finite time from 0 is valid", 0, 1e300, size=passes.size)
+        passes = _row(verify, "verify", "finite times above 0", 1e-300, 1e300)
+        drafts = _row(draft, "draft", "finite times from 0", 0, 1e300, size=passes.size)
         ks = range(passes.size) if lengths is None else lengths
         at = _row(ks, "lengths", *_COUNT, kind=int, size=passes.size)
         if not at.size or at[0] or drafts[0] or (np.diff(at) <= 0).any():
-            raise InputError(f"lengths {at}, draft {drafts}: both begin with 0 and lengths rise")
+            raise InputError(
+                f"lengths {at}, draft {drafts}; expected both to begin with 0, and rising lengths"
+            )
         self.seconds: Doubles = np.interp(np.arange(at[-1] + 1), at, passes + drafts)
 
     @classmethod
@@ -152,13 +154,13 @@ class CostByLength:
         """cost(k) = k rho + v(k) in plain steps. Holds with v = 1 (None) at small batches only."""
         v = [verify(k) if verify else 1.0 for k in range(longest + 1)]
         if v and v[0] != 1:
-            raise InputError(f"verify(0) is {v[0]}; it is 1, the plain step that rho counts in")
+            raise InputError(f"verify(0) is {v[0]}; expected 1, the plain step that rho counts in")
         return cls(v, [rho * k for k in range(longest + 1)])
 
     def relative(self, k: int) -> float:
         """cost(k) / cost(0): the plain steps that a step with k drafted tokens takes."""
         if not 0 <= k < self.seconds.size:
-            raise InputError(f"k is {k}; the cost is known for 0 to {self.seconds.size - 1}")
+            raise InputError(f"k is {k}; expected 0 to {self.seconds.size - 1}, the known costs")
         return float(self.seconds[k] / self.seconds[0])
 
 
@@ -166,7 +168,7 @@ def speedup(acceptances: float | Numbers, cost: CostByLength, k: int) -> float:
     """S = E(k) cost(0) / cost(k), for a row or one alpha. Holds if every step drafts k tokens."""
     relative, chances = cost.relative(k), _depths(acceptances, k)
     if chances.size < k:
-        raise InputError(f"k is {k}; the acceptances end at depth {chances.size}")
+        raise InputError(f"k is {k}; expected at most {chances.size}, the depth of the acceptances")
     return expected_tokens(chances) / relative
 
 
@@ -200,9 +202,11 @@ def beta_by_depth(reached: Wholes, accepted: Wholes, level: float = 0.95) -> Bet
     a = _row(accepted, "accepted", *_COUNT, kind=int, size=n.size)
     in_turn = np.column_stack([n, a]).ravel()
     if (np.diff(in_turn) > 0).any():
-        raise InputError(f"reached and accepted in turn are {in_turn.tolist()}; they never rise")
+        raise InputError(
+            f"reached and accepted in turn are {in_turn.tolist()}; expected numbers that never rise"
+        )
     if not 0 < level < 1:
-        raise InputError(f"level is {level}; valid are numbers between 0 and 1")
+        raise InputError(f"level is {level}; expected a number between 0 and 1")
     n, a = np.append(n, n.sum()), np.append(a, a.sum())
     rate = np.divide(a, n, out=np.full(n.size, np.nan), where=n > 0)
     z = NormalDist().inv_cdf((1 + level) / 2)
@@ -215,17 +219,17 @@ def beta_by_depth(reached: Wholes, accepted: Wholes, level: float = 0.95) -> Bet
 def _row(
     values: Any, name: str, rule: str, low: float, high: float, kind: type = float, size: int = -1
 ) -> NDArray[Any]:
-    """`values` as a row of `kind`, all from `low` to `high`; `rule` says so to those who differ."""
+    """`values` as a row of `kind`, all from `low` to `high`; `rule` says so in the errors."""
     try:
         row = np.asarray(values)
     except (TypeError, ValueError):  # rows of different lengths, a bfloat16 tensor
         row = np.empty((0, 0))
     if row.ndim != 1 or (row.size and row.dtype.kind not in ("iu" if kind is int else "iuf")):
-        raise InputError(f"{name} is {values!r}; valid is a row of numbers, and {rule}")
+        raise InputError(f"{name} is {values!r}; expected a row of {rule}")
     if size not in (-1, row.size):
-        raise InputError(f"{name} has {row.size} entries; what it goes with has {size}")
+        raise InputError(f"{name} has {row.size} entries; expected {size}")
     for at in np.flatnonzero(~((row >= low) & (row <= high))):
-        raise InputError(f"{name}[{at}] is {row[at]}; {rule}")
+        raise InputError(f"{name}[{at}] is {row[at]}; expected {rule}")
     return row.astype(np.int64 if kind is int else np.float64)
 
 
@@ -235,7 +239,7 @@ def _laws(*rows: Numbers) -> list[Doubles]:
     for name, values in zip("pq", rows, strict=False):
         law = _row(values, name, _CHANCE[0], 0, 1 + TOLERANCE, size=laws[0].size if laws else -1)
         if abs(law.sum() - 1) > TOLERANCE:
-            raise InputError(f"{name} sums to {law.sum()}; a law sums to 1, within {TOLERANCE}")
+            raise InputError(f"{name} sums to {law.sum()}; expected 1, within {TOLERANCE}")
         laws.append(law / law.sum())
     return laws
 
@@ -248,5 +252,5 @@ def _depths(acceptances: float | Numbers, most: int) -> Doubles:
 
 def _divergence(kl: float) -> float:
     if not kl >= 0:
-        raise InputError(f"kl is {kl}; a divergence is from 0 to inf")
+        raise InputError(f"kl is {kl}; expected 0 to inf")
     return kl

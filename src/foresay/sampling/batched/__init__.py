@@ -3,8 +3,8 @@
 rows       which row of logits belongs to which request and drafted node
 inputs     what both rules take, checked
 law        logits to processed scores
-noise      the keyed noise and the choice, on any device; triton: the same in one GPU kernel
-match      the rule whose text does not depend on drafts
-rejection  the rule whose law does not
-verdicts   where the walks ended, as verdicts
+noise      the keyed noise and the choice of tokens, on any device; triton: in one GPU kernel
+match      the rule that keeps the text
+rejection  the rule that keeps the law
+verdicts   from accepted paths to verdicts
 """

@@ -1,4 +1,4 @@
-"""What both rules take, checked once at the door."""
+"""The arguments of both rules, checked once."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def checked(
     Raises: InputError if they do not fit each other.
     """
     if isinstance(drafts, Draft) or isinstance(asks, Ask):
-        raise InputError("a draft and an ask were given; lists of them are needed, or batches")
+        raise InputError("a draft and an ask were given; expected lists of them, or batches")
     drafts, asks = DraftBatch.of(drafts), AskBatch.of(asks)
     if len(drafts) != len(asks):
-        raise InputError(f"there are {len(drafts)} drafts and {len(asks)} asks; one each is needed")
+        raise InputError(f"there are {len(drafts)} drafts and {len(asks)} asks; expected one each")
     rows = Rows.of(drafts)
     if not isinstance(logits, Tensor) or logits.layout != torch.strided:
-        raise InputError(f"logits are a {type(logits).__name__}; a dense torch tensor is needed")
+        raise InputError(f"logits are a {type(logits).__name__}; expected a dense torch tensor")
     if logits.ndim != 2 or len(logits) != len(rows) or not logits.is_floating_point():
         raise InputError(
             f"logits have shape {tuple(logits.shape)} and dtype {logits.dtype}; {len(drafts)} "
@@ -43,10 +43,10 @@ def checked(
         )
     vocabulary = logits.shape[1]
     if not vocabulary:
-        raise InputError("logits have no columns; a vocabulary has at least one token")
+        raise InputError("logits have 0 columns; expected at least 1")
     if drafts.probs is not None and drafts.probs.shape != (len(drafts.tokens), vocabulary):
         raise InputError(
-            f"probs have shape {drafts.probs.shape}; {(len(drafts.tokens), vocabulary)} is needed"
+            f"probs have shape {drafts.probs.shape}; expected {(len(drafts.tokens), vocabulary)}"
         )
     # Longer floats are shortened, as the readable twins do; shorter ones stay as they are.
     logits = logits.detach()
@@ -79,7 +79,7 @@ def known_kernel(kernel: Name, logits: Tensor, known: Sequence[str]) -> Name:
     Raises: InputError.
     """
     if kernel not in known:
-        raise InputError(f"kernel is {kernel!r}; valid are {', '.join(known)}")
+        raise InputError(f"kernel is {kernel!r}; expected {', '.join(known)}")
     if kernel == "core" and logits.device.type != "cpu":
         raise InputError(f"the logits are on {logits.device}; kernel 'core' reads those on the cpu")
     if kernel == "triton" and logits.device.type != "cuda" and not os.getenv("TRITON_INTERPRET"):
@@ -93,5 +93,5 @@ def threads_of(threads: int) -> int:
     Raises: InputError.
     """
     if not isinstance(threads, int) or not 0 <= threads <= MAX_THREADS:
-        raise InputError(f"threads is {threads!r}; valid are 0 to {MAX_THREADS}")
+        raise InputError(f"threads is {threads!r}; expected 0 to {MAX_THREADS}")
     return threads or min(torch.get_num_threads(), MAX_THREADS)

@@ -1,7 +1,7 @@
-"""Rule match over a packed batch: every row chooses its token, then the walks are read off.
+"""Rule match over a packed batch: a token is sampled in every row, then paths are accepted.
 
-The choice of a row is made where its logits are: by the core on the CPU, which leaves out rows that
-no walk reaches, by the Triton kernel on a GPU, by torch elsewhere. All have the same uniforms.
+A row is sampled where its logits are: by the core on the CPU, which leaves out rows that no walk
+reaches, by the Triton kernel on a GPU, by torch elsewhere. All have the same uniforms.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ def match(
     threads: int = 0,
     every_row: bool = False,
 ) -> Verified:
-    """Accepts each drafted token that the target would have chosen, and adds its next own choice.
+    """Accepts each drafted token that the target would have sampled, and adds the target's next.
 
     logits   [N + B, V], on any device: for each request its rows, after its text and each node
-    kernel   what chooses: by default the best there is for the logits' device
+    kernel   what samples: by default the best one for the logits' device
     threads  of the core; 0: as many as torch uses
-    every_row  let the core choose from all rows, also from those that no walk reaches. The verdicts
-             are the same; a proof sees then that the walks are right without the core's help
+    every_row  let the core sample in all rows, also in those that no walk reaches. The verdicts are
+             the same; a proof then shows that the walks are right without the core's help
 
-    Raises: InputError for arguments that do not fit each other; logits that are no law are the
-    request's own failure.
+    Raises: InputError for arguments that do not fit each other; invalid logits fail only their own
+    request.
     """
     drafts, logits, asks, rows = checked(drafts, logits, asks)
     refusals = refused(drafts, asks, logits.shape[1])
@@ -101,7 +101,7 @@ def _readable(logits: Tensor) -> NDArray[Any]:
 def _choose(
     given: law.Scores, rows: Rows, asks: AskBatch, kernel: Kernel, threads: int, every_row: bool
 ) -> tuple[Longs, NDArray[np.uint8]]:
-    """The token of each row, and what became of the row."""
+    """The token of each row, and the row's status."""
     seeds, positions = asks.seeds[rows.request], asks.positions[rows.request] + rows.depth
     if kernel == "core":
         chosen, _, status = _core.choose(
@@ -117,7 +117,7 @@ def _choose(
         )
         return chosen.astype(np.int64), status
     choose: Callable[..., Choice] = noise.choose
-    if kernel == "triton":  # imported only where it is used: not everybody has it
+    if kernel == "triton":  # imported only where it is used: it may not be installed
         from foresay.sampling.batched import triton
 
         choose = triton.choose

@@ -134,9 +134,9 @@ def _check(name: str, tensor: Tensor, dtypes: list[torch.dtype], shape: list[int
     if tensor.dtype not in dtypes or list(tensor.shape) != shape:
         kind = str(dtypes[0]).removeprefix("torch.")
         found = f"{tensor.dtype}{list(tensor.shape)}".removeprefix("torch.")
-        raise TokenTypeError(f"{name} is {found}; a tensor {kind}{shape} is needed")
+        raise TokenTypeError(f"{name} is {found}; expected a tensor {kind}{shape}")
 
 
 def _check_stream(stream: int) -> None:
     if not 0 <= stream < 1 << 32:
-        raise InputError(f"stream {stream} is not valid; valid are 0 to 2**32 - 1")
+        raise InputError(f"stream {stream} is not valid; expected 0 to 2**32 - 1")

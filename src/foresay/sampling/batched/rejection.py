@@ -48,7 +48,7 @@ def rejection(
     The drafts' probs say what each token was drawn from, given its earlier siblings; without them
     the tokens were chosen. Exact in law; the text depends on the draft.
 
-    Raises: InputError for arguments that do not fit each other; logits or probs that are no law are
+    Raises: InputError for arguments that do not fit each other; invalid logits or probs are
     the request's own failure.
     """
     drafts, logits, asks, rows = checked(drafts, logits, asks)

@@ -1,4 +1,4 @@
-"""From where each request's walk ended to its verdict."""
+"""From the end of each request's walk to its verdict."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = ["Verified", "cut", "failures_of", "named", "verdicts", "without"]
 
 @dataclass(frozen=True, eq=False)
 class Verified:
-    """What became of a batch of drafts."""
+    """The verdicts of a batch of drafts."""
 
     verdicts: VerdictBatch
-    """One for each request; without tokens for those that failed."""
+    """One for each request; without tokens for failed requests."""
     failures: Mapping[int, ForesayError]
-    """Why a request failed, by its number in the batch. The others are as if it had not been."""
+    """Why a request failed, by its number in the batch. It does not affect the others."""
     rows: Longs
-    """For each of the verdicts' tokens the row of logits that it was chosen from."""
+    """For each of the verdicts' tokens the row of logits that it was sampled from."""
 
 
 def failures_of(status: NDArray[np.uint8], asks: AskBatch) -> dict[int, ForesayError]:
-    """What is wrong with the first rows of requests, by the requests' numbers."""
+    """The errors of requests whose first row is invalid, by the requests' numbers."""
     return {
         int(i): LogitsError(RowStatus(int(status[i])).sentence(int(asks.positions[i])))
         for i in np.flatnonzero(status != RowStatus.GOOD)
@@ -74,7 +74,7 @@ def verdicts(
 
 
 def cut(verified: Verified, sizes: Longs) -> Verified:
-    """The same verdicts, each with at most so many tokens: where a text ends an answer."""
+    """The same verdicts, each with at most so many tokens: where a stop string ends an answer."""
     found = verified.verdicts
     keep = np.minimum(np.diff(found.offsets), sizes)
     tokens = _first(found.offsets, keep)
@@ -95,9 +95,9 @@ def without(
     logits: Tensor,
     asks: AskBatch,
 ) -> Verified:
-    """What the rule says of the others, with the refused requests among them, which fail.
+    """The verdicts of the other requests; the refused ones fail.
 
-    Raises: what the rule raises.
+    Raises: as the rule.
     """
     good = np.array([i for i in range(len(asks)) if i not in refusals], np.int64)
     rows = Rows.of(drafts)

@@ -1,4 +1,4 @@
-"""Every request of a batch by the rule that it asks for."""
+"""Verification of a batch, each request by its own rule."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = ["verify"]
 def verify(
     drafts: DraftBatch, logits: Tensor, asks: AskBatch, laws: Mapping[int, Floats] | None = None
 ) -> Verified:
-    """Rule match or rejection, by each request's `params.rule`; a request's verdict is the one that
-    it would get alone.
+    """Rule match or rejection, by each request's `params.rule`; a request's verdict does not depend
+    on the others in the batch.
 
-    laws  what the tokens of drafts were drawn from, by the draft's number: its `probs`. Those of a
-          request under rule rejection that is not named were chosen; rule match needs none
+    laws  the `probs` of drafts whose tokens were drawn, by the draft's number. Other drafts under
+          rule rejection were chosen; rule match needs none
 
-    Raises: InputError for arguments that do not fit each other; a request's own failure is in what
-    is returned.
+    Raises: InputError for arguments that do not fit each other; the failure of a single request is
+    in the result.
     """
     laws = laws or {}
     kinds = np.array(

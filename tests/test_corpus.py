@@ -171,7 +171,7 @@ def test_documents_in_memory(tmp_path: Path) -> None:
     assert corpus.inspect(tmp_path / "index")["vocabulary"] == 100
     with pytest.raises(InputError, match="an iterator, which can be read only once"):
         corpus.build_from(iter(documents), tmp_path / "index")
-    with pytest.raises(InputError, match="token 9; 0 to 8 is valid"):
+    with pytest.raises(InputError, match="token 9; expected 0 to 8"):
         corpus.build_from(documents, tmp_path / "index", vocabulary=9)
     wrong: Any = [[1], np.array([1.5])]
     with pytest.raises(TokenTypeError, match=r"documents\[1\] has dtype float64"):
@@ -372,7 +372,7 @@ def test_replay_refuses_another_tokenizer(tmp_path: Path) -> None:
     [
         (["build", "missing.jsonl", "-o", "index"], "missing.jsonl cannot be read: No such file"),
         (["build", "t.jsonl", "-o", "no/such/index"], "Cannot create 'no/such/index"),
-        (["build", "t.jsonl", "-o", "index", "--vocabulary", "4"], "token 4; 0 to 3 is valid"),
+        (["build", "t.jsonl", "-o", "index", "--vocabulary", "4"], "token 4; expected 0 to 3"),
         (["build", "t.jsonl", "-o", "index", "--vocabulary", "-4"], "expected 1 to 16777216"),
         (["build", "t.jsonl", "-o", "index", "--tokenizer", "x.json"], "x.json: No such file"),
         (["build", "t.npy", "-o", "index"], "t.npy cannot be read: No such file"),

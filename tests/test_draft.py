@@ -119,7 +119,7 @@ REFUSED: list[tuple[str, Callable[[], Any], type[ForesayError], str]] = [
     ("float list", lambda: chain([1, 2.5]), TokenTypeError, r"tokens\[1\] is 2.5"),
     ("string", lambda: chain(["a"]), TokenTypeError, "'a'"),
     ("int64 array", lambda: chain(np.array([1])), TokenTypeError, "int64"),
-    ("two dimensions", lambda: draft([[1]], [-1]), TokenTypeError, "int is needed"),
+    ("two dimensions", lambda: draft([[1]], [-1]), TokenTypeError, "expected an int"),
     ("negative token", lambda: chain([3, -4]), InputError, r"tokens\[1\] is -4.*0 to 2147483646"),
     ("huge token", lambda: chain([2**31 - 1]), InputError, "2147483647"),
     ("wider than 64 bit", lambda: chain([2**70]), InputError, "0 to 2147483646"),

@@ -280,14 +280,14 @@ def test_at_most_topk_successors(topk_succ: int) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"l_threshold": -1}, "l_threshold is -1; it is a whole number from 0 to 4096"),
-        ({"l_bias": 4097}, "l_bias is 4097; it is a whole number from 0 to 4096"),
+        ({"l_threshold": -1}, "l_threshold is -1; expected a whole number from 0 to 4096"),
+        ({"l_bias": 4097}, "l_bias is 4097; expected a whole number from 0 to 4096"),
         ({"topk_succ": -3}, "topk_succ is -3"),
         ({"max_predicts": 2**40}, "max_predicts is 1099511627776"),
         ({"length_factor": -0.1}, "length_factor is -0.1"),
         ({"length_factor": math.nan}, "length_factor is nan"),
         ({"length_factor": math.inf}, "length_factor is inf"),
-        ({"occurrence": "last"}, "occurrence is 'last'; it is 'first' or 'latest'"),
+        ({"occurrence": "last"}, "occurrence is 'last'; expected 'first' or 'latest'"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], sentence: str) -> None:

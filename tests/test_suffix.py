@@ -195,10 +195,10 @@ def test_a_place_in_the_history_stays_good_while_the_history_grows() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"history_bytes": -1}, "history_bytes is -1; it is a whole number from 0"),
+        ({"history_bytes": -1}, "history_bytes is -1; expected a whole number from 0"),
         ({"group_bytes": 1 << 60}, "group_bytes is 1152921504606846976"),
-        ({"max_tenants": 0}, "max_tenants is 0; it is a whole number from 1"),
-        ({"max_tokens": 0}, "max_tokens is 0; it is a whole number from 1"),
+        ({"max_tenants": 0}, "max_tenants is 0; expected a whole number from 1"),
+        ({"max_tokens": 0}, "max_tokens is 0; expected a whole number from 1"),
         ({"max_tokens": 1 << 31}, "max_tokens is 2147483648"),
         ({"rule": "best"}, "rule is 'best'"),
         ({"rule": None}, "rule is None"),

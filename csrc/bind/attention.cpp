@@ -34,7 +34,7 @@ public:
     Borrowed4(const char* name, nb::handle object, Dtype dtype, bool written) : array_(name, object, written) {
         if (!(dtype == Dtype::float32 ? is_float32(array_.dtype) : is_bfloat16(array_.dtype)))
             throw InputError(std::string(name) + " is of another dtype; the Kv is of " +
-                             (dtype == Dtype::float32 ? "float32" : "bfloat16 (bits as uint16 are valid too)"));
+                             (dtype == Dtype::float32 ? "float32" : "bfloat16 (or its bits as uint16)"));
         if (array_.dimensions != 4) throw InputError(std::string(name) + " has " + std::to_string(array_.dimensions) + " dimensions; expected 4");
         numbers_.data = array_.data;
         for (size_t i = 0; i < 4; ++i) numbers_.shape[i] = static_cast<size_t>(array_.shape[i]), numbers_.strides[i] = array_.strides[i];

@@ -53,7 +53,7 @@ inline bool is_bfloat16(const nb::dlpack::dtype& found) {
                                                     found.code == static_cast<uint8_t>(nb::dlpack::dtype_code::UInt));
 }
 
-/// An array that somebody else owns, for as long as a call lasts; shape and strides are to be read before the GIL is
+/// An array that the caller owns, for as long as a call lasts; shape and strides are to be read before the GIL is
 /// released. Strides count numbers.
 struct Borrowed {
     Borrowed(const char* name, nb::handle object, bool written) {

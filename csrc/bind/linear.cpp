@@ -89,9 +89,9 @@ void bind_class(nb::module_& m) {
             const Rows rows("x", given, self.ins()), results("out", written, self.outs());
             if (results.count != rows.count)
                 throw InputError("out has " + std::to_string(results.count) + " rows; x has " + std::to_string(rows.count));
-            if (results.count > 1 && results.step != static_cast<int64_t>(self.outs())) throw InputError("out is not contiguous; give one that is");
+            if (results.count > 1 && results.step != static_cast<int64_t>(self.outs())) throw InputError("out is not contiguous; expected a contiguous array");
             if (rows.count && rows.first < results.end && results.first < rows.end)
-                throw InputError("out lies where x does; give another");
+                throw InputError("out overlaps x; expected memory of its own");
             const nb::gil_scoped_release released;
             const Product product{self, results.data};
             multiply({&product, 1}, rows.data, rows.step, rows.count, threads);
@@ -112,7 +112,7 @@ DecoderLayer::Norm norm_of(const char* name, const std::optional<Scale>& given) 
 }
 
 void check_contiguous(const char* name, const Rows& rows, size_t width) {
-    if (rows.count > 1 && rows.step != static_cast<int64_t>(width)) throw InputError(std::string(name) + " is not contiguous; give one that is");
+    if (rows.count > 1 && rows.step != static_cast<int64_t>(width)) throw InputError(std::string(name) + " is not contiguous; expected a contiguous array");
 }
 
 void bind_decoder_layer(nb::module_& m) {
@@ -153,9 +153,9 @@ void bind_linear(nb::module_& m) {
         const Rows rows("x", given, width), results("out", written, width);
         if (results.count != rows.count)
             throw InputError("out has " + std::to_string(results.count) + " rows; x has " + std::to_string(rows.count));
-        if (results.count > 1 && results.step != static_cast<int64_t>(width)) throw InputError("out is not contiguous; give one that is");
+        if (results.count > 1 && results.step != static_cast<int64_t>(width)) throw InputError("out is not contiguous; expected a contiguous array");
         if (rows.count && rows.first < results.end && results.first < rows.end)
-            throw InputError("out lies where x does; give another");
+            throw InputError("out overlaps x; expected memory of its own");
         const auto* const scales = static_cast<const uint16_t*>(weights.data);
         const nb::gil_scoped_release released;
         rms_norm(kernels.layer, rows.data, rows.step, rows.count, width, scales, eps, results.data);

@@ -25,7 +25,7 @@ struct Requests {
         requests.reserve(held.size());
         for (const nb::handle state : held) {
             if (!state.type().is(type) || !nb::inst_ready(state))
-                throw StateError("state " + std::to_string(requests.size()) + " is not a state of this drafter; begin() gives one");
+                throw StateError("state " + std::to_string(requests.size()) + " is no state; expected one that begin() returned");
             requests.push_back(nb::inst_ptr<Request>(state));
         }
     }

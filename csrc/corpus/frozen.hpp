@@ -2,7 +2,7 @@
 //
 // Many threads and processes may read one file at the same time. No method changes the index. Every index that is read
 // from the file is checked before use: a damaged file gives CorpusError or a wrong draft, never a crash. (A file that
-// somebody truncates while it is mapped is beyond that: keep corpus files private, replace them by rename.)
+// another process truncates while it is mapped is beyond that: keep corpus files private, replace them by rename.)
 //
 // This file knows nothing of scores, trees, requests or tenants.
 #pragma once

@@ -33,11 +33,10 @@ std::string number(uint64_t value) { return std::to_string(value); }
 FrozenBuilder::FrozenBuilder(std::string path, const BuildOptions& options)
     : path_(std::move(path)), options_(options) {
     if (options.vocabulary < 1 || options.vocabulary > kMostVocabulary)
-        throw InputError("The vocabulary has size " + number(options.vocabulary) + "; 1 to " +
-                         number(kMostVocabulary) + " is valid.");
+        throw InputError("The vocabulary has size " + number(options.vocabulary) + "; expected 1 to " +
+                         number(kMostVocabulary) + ".");
     if (options.max_context < 1 || options.max_context > kMostContext)
-        throw InputError("max_context is " + number(options.max_context) + "; 1 to " + number(kMostContext) +
-                         " is valid.");
+        throw InputError("max_context is " + number(options.max_context) + "; expected 1 to " + number(kMostContext) + ".");
     if (options.threads < 1 || options.threads > 1024)
         throw InputError("threads is " + number(options.threads) + "; expected 1 to 1024.");
     std::memcpy(header_.magic, kMagic, sizeof kMagic);
@@ -84,8 +83,8 @@ void FrozenBuilder::add_document(std::span<const int32_t> tokens) {
                          ", boundaries included. Split the corpus over several files.");
     for (const int32_t token : tokens)
         if (token < 0 || static_cast<uint32_t>(token) >= options_.vocabulary)
-            throw InputError("A document has the token " + std::to_string(token) + "; 0 to " +
-                             number(options_.vocabulary - 1) + " is valid.");
+            throw InputError("A document has the token " + std::to_string(token) + "; expected 0 to " +
+                             number(options_.vocabulary - 1) + ".");
     for (const int32_t token : tokens) ++counts_[token];
     header_.tokens += tokens.size();
     ++header_.documents;

@@ -43,9 +43,9 @@ void check_array(const char* name, const Numbers& array, size_t heads, size_t ro
 AttentionStep::AttentionStep(std::vector<std::shared_ptr<Kv>> kvs, std::vector<int32_t> offsets, std::span<const int32_t> parents,
                              std::string_view level)
     : kvs_(std::move(kvs)), offsets_(std::move(offsets)), kernel_(&level_of(level).attention) {
-    if (kvs_.empty()) throw InputError("there are 0 kvs; a step has 1 at least");
+    if (kvs_.empty()) throw InputError("there are 0 kvs; expected at least 1");
     if (offsets_.size() != kvs_.size() + 1)
-        throw InputError("offsets has " + std::to_string(offsets_.size()) + " values; " + std::to_string(kvs_.size() + 1) + " are needed");
+        throw InputError("offsets has " + std::to_string(offsets_.size()) + " values; expected " + std::to_string(kvs_.size() + 1));
     if (parents.size() > kMaxRows)
         throw InputError("there are " + std::to_string(parents.size()) + " rows; expected at most " + std::to_string(kMaxRows));
     if (offsets_.front() != 0 || static_cast<size_t>(offsets_.back()) != parents.size())
@@ -57,14 +57,14 @@ AttentionStep::AttentionStep(std::vector<std::shared_ptr<Kv>> kvs, std::vector<i
                              std::to_string(offsets_[i]) + " before it");
     std::vector<const Kv*> known;
     for (const auto& kv : kvs_) {
-        if (!kv) throw InputError("kvs[" + std::to_string(known.size()) + "] is None; a Kv is valid");
+        if (!kv) throw InputError("kvs[" + std::to_string(known.size()) + "] is None; expected a Kv");
         if (!std::equal(kv->layers().begin(), kv->layers().end(), kvs_[0]->layers().begin(), kvs_[0]->layers().end()) ||
             kv->dtype() != kvs_[0]->dtype())
-            throw InputError("kvs[" + std::to_string(known.size()) + "] has another layout than kvs[0]; layers and dtype must be equal");
+            throw InputError("kvs[" + std::to_string(known.size()) + "] has another layout than kvs[0]; expected the same layers and dtype");
         known.push_back(kv.get());
     }
     std::sort(known.begin(), known.end());
-    if (std::adjacent_find(known.begin(), known.end()) != known.end()) throw InputError("kvs has one Kv twice; each request has its own");
+    if (std::adjacent_find(known.begin(), known.end()) != known.end()) throw InputError("kvs has one Kv twice; expected each once");
 
     positions_.reserve(parents.size()), places_.reserve(parents.size());
     std::vector<uint32_t> path;
@@ -117,12 +117,12 @@ void AttentionStep::check(const AttentionInput& input) const {
                          std::to_string(layer.value_dim) + "] here");
     int64_t step = 1;
     for (int i = 3; i >= 0; step *= static_cast<int64_t>(out.shape[i--]))
-        if (out.shape[i] > 1 && out.strides[i] != step) throw InputError("out is not contiguous; it is written as a whole, so it must be");
+        if (out.shape[i] > 1 && out.strides[i] != step) throw InputError("out is not contiguous; expected a contiguous array");
     if (!std::isfinite(input.scaling)) throw InputError("scaling is " + std::to_string(input.scaling) + "; expected a finite number");
     if (!(input.softcap >= 0) || std::isinf(input.softcap))
         throw InputError("softcap is " + std::to_string(input.softcap) + "; expected 0 (none) or more, and finite");
     if (input.sinks && input.sink_count != heads)
-        throw InputError("sinks has " + std::to_string(input.sink_count) + " values; " + std::to_string(heads) + " are needed");
+        throw InputError("sinks has " + std::to_string(input.sink_count) + " values; expected " + std::to_string(heads));
     if (input.threads == 0 || input.threads > 256)
         throw InputError("threads is " + std::to_string(input.threads) + "; expected 1 to 256");
 }
@@ -237,7 +237,7 @@ struct AttentionStep::Call {
             float* const results = partials + (head * step.partials_ + piece.partials) * lane_size;
             b.partials = results + size_t{item.first_segment - piece.first_segment} * lanes_of(b) * lane_size;
             step.kernel_->attend[dtype](b, space);
-            // Whoever is last finds the results of all the others.
+            // The last thread finds the results of all the others.
             if (step.left_[size_t{item.piece} * heads + head].fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
             b.partials = results, b.first_segment = piece.first_segment, b.end_segment = piece.end_segment;
             step.kernel_->finish[dtype](b, space);

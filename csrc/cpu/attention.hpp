@@ -16,7 +16,7 @@
 
 namespace foresay {
 
-/// An array of four dimensions that somebody else owns. Strides count numbers.
+/// An array of four dimensions that the caller owns. Strides count numbers.
 struct Numbers {
     void* data;
     size_t shape[4];

@@ -144,7 +144,7 @@ void Kv::copy_from(const Kv& other, uint32_t length) {
     if (&other == this) return cut(length);
     const Use use(*this), others(other);
     if (other.layers_ != layers_ || other.dtype_ != dtype_)
-        throw InputError("the other Kv has another layout; layers and dtype must be equal");
+        throw InputError("the other Kv has another layout; expected the same layers and dtype");
     if (length > other.length_)
         throw InputError("cannot copy " + std::to_string(length) + " tokens; the other Kv has " + std::to_string(other.length_));
     if (length > capacity_) {

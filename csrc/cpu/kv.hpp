@@ -69,7 +69,7 @@ public:
     uint32_t key_words(uint32_t layer) const noexcept { return places_[layer].key_words; }
     uint32_t value_words(uint32_t layer) const noexcept { return places_[layer].value_words; }
 
-    /// While it lives, nobody else may use the Kv; throws StateError if somebody does.
+    /// While it lives, no other thread may use the Kv; throws StateError if one does.
     class Use {
     public:
         explicit Use(const Kv& kv);

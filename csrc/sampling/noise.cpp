@@ -93,7 +93,7 @@ const float* widened(const Kernels& level, const LogitRows& rows, size_t row) {
 void choose_row(const Kernels& level, const LogitRows& rows, size_t row, Choices& out) {
     if (rows.gates[row] >= 0) {
         const auto gate = static_cast<size_t>(rows.gates[row]);
-        // The status is asked as well: a row without a choice has token -1, and so may whoever asks for it.
+        // The status is asked as well: a row without a choice has token -1, and so may its child.
         if (out.statuses[gate] != RowStatus::kGood || out.tokens[gate] != rows.tokens[row]) return;
     }
     const noise::Row logits{rows.logits ? rows.logits + row * rows.width : widened(level, rows, row), rows.width};

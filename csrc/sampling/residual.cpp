@@ -64,7 +64,7 @@ int64_t draw_row(const residual::Kernel& kernel, const double* residual, size_t 
 
 void check_size(const char* name, size_t size, size_t count) {
     if (size != count)
-        throw InputError(std::string(name) + " has " + std::to_string(size) + " values; " + std::to_string(count) + " are needed");
+        throw InputError(std::string(name) + " has " + std::to_string(size) + " values; expected " + std::to_string(count));
 }
 
 void check_rows(const char* name, std::span<const int64_t> rows, size_t count) {

@@ -37,7 +37,7 @@ struct Weighed {
 
 /// The laws of `rows` of the scores, into `walks` of the residual: shares of the likeliest token's chance,
 /// exp(score / temperature - top / temperature), where the quotients are rounded to float32. Temperature 0: all on the first
-/// highest token. Scores are judged after the division, NaN before +inf; where they are no law, the whole row is 1.
+/// highest token. Scores are judged after the division, NaN before +inf; where they are invalid, the whole row is 1.
 /// The exponential is right to 2 units in the last place, and 0 below the smallest normal number.
 Weighed weigh(const FloatRows& scores, std::span<const int64_t> rows, std::span<const float> temperatures,
               const ResidualRows& residual, std::span<const int64_t> walks, uint32_t threads, const Kernels& level);

@@ -143,7 +143,7 @@ public:
     };
     Place place(uint32_t position) const noexcept;
 
-    /// Whether an extend has failed. Then extend() refuses; whoever owns the automaton refuses the rest.
+    /// Whether an extend has failed. Then extend() refuses; its owner refuses the rest.
     bool broken() const noexcept { return broken_; }
 
     uint32_t size() const noexcept { return token_count_; }

@@ -1,9 +1,9 @@
-// Draft chains: the one continuation that is most likely to be kept, token by token.
+// Draft chains: the one continuation that is most likely to be accepted, token by token.
 //
 // A tree looks far and wide; of that a chain can use only the best, so it looks at less. In each text it looks at the
 // longest context that anything has followed, and there at the most frequent continuation and at the latest. The history of
-// finished texts is asked only where the request's own text and its group leave doubt, and is read on only then. Behind a
-// guess only those texts are asked that have seen it too.
+// finished texts is asked only where the request's own text and its group leave doubt, and is read on only then. After a
+// drafted token only texts that have seen it too are asked.
 #pragma once
 
 #include <array>

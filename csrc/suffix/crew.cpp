@@ -23,9 +23,9 @@ inline void pause() noexcept {
 struct Crew::Shared {
     std::atomic<uint32_t> bell = 0;    // counts calls
     std::atomic<bool> over = false;
-    alignas(64) std::atomic<uint64_t> work = 0;  // the run's number << 32 | pieces that nobody has taken
+    alignas(64) std::atomic<uint64_t> work = 0;  // the run's number << 32 | pieces that no thread has taken
     alignas(64) std::atomic<uint32_t> left = 0;  // pieces that are not done
-    // Of the present run: whoever has taken a piece may read them, since the run lasts until the piece is done.
+    // Of the present run: a thread that has taken a piece may read them, since the run lasts until the piece is done.
     Function function = nullptr;
     const void* data = nullptr;
     std::mutex guard;
@@ -74,7 +74,7 @@ void Crew::call() noexcept {
     try {
         if (!shared_) {
             shared_ = std::make_shared<Shared>();
-            // Nobody joins them: after a fork they are not there. They end by themselves.
+            // They are not joined: after a fork they do not exist. They end by themselves.
             for (uint32_t member = 1; member < members_; ++member)
                 std::thread([shared = shared_, member] { help(shared, member); }).detach();
         }

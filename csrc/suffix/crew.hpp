@@ -1,8 +1,8 @@
 // A few threads of our own that help with work of a fraction of a millisecond.
 //
 // Starting a thread takes longer than such work, and waking one nearly so. So the helpers are kept, they are called before
-// the work is ready, and nobody waits for one that did not come: pieces are taken one by one by whoever is there, and the
-// caller takes all that nobody else does. Where no processor is free, or after a fork, it is nearly as if there were no
+// the work is ready, and the caller does not wait for one that did not come: present threads take pieces one by one, and
+// the caller takes the rest. Where no processor is free, or after a fork, it is nearly as if there were no
 // helpers; only one that loses its processor amid a piece is waited for.
 #pragma once
 

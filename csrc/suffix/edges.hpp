@@ -154,7 +154,7 @@ private:
         }
     }
 
-    // New in every process, so that nobody can choose tokens that collide. Results do not depend on it.
+    // New in every process, so that no client can choose tokens that collide. Results do not depend on it.
     static inline const uint64_t kSeed = (uint64_t{std::random_device{}()} << 32 | std::random_device{}()) | 1;
     static uint32_t hash(Token token) noexcept {
         uint64_t mixed = (static_cast<uint32_t>(token) ^ (kSeed >> 32)) * kSeed;

@@ -153,7 +153,7 @@ void TextDrafter::find_sources(Request& request, TreeGrower& grower) const {
 void TextDrafter::check_budgets(std::span<Request* const> requests, std::span<const int32_t> budgets, float least) const {
     if (requests.size() != budgets.size())
         throw InputError(std::to_string(requests.size()) + " states came with " + std::to_string(budgets.size()) +
-                         " budgets; there must be one budget for each state");
+                         " budgets; expected one for each state");
     if (!(least >= 0 && least <= 1)) throw InputError("least is " + std::to_string(least) + "; a chance is from 0 to 1");
     for (size_t i = 0; i < budgets.size(); ++i)
         if (budgets[i] < 0 || budgets[i] > kMaxBudget)
@@ -225,9 +225,9 @@ void TextDrafter::check_committed(std::span<Request* const> requests, const Comm
     const auto& [tokens, offsets] = committed;
     if (offsets.size() != requests.size() + 1)
         throw InputError(std::to_string(requests.size()) + " states came with " + std::to_string(offsets.empty() ? 0 : offsets.size() - 1) +
-                         " verdicts; there must be one verdict for each state");
+                         " verdicts; expected one for each state");
     for (size_t i = 0; i + 1 < offsets.size(); ++i)
-        if (offsets[i] > offsets[i + 1]) throw InputError("the verdicts' offsets fall at index " + std::to_string(i + 1) + "; they must not");
+        if (offsets[i] > offsets[i + 1]) throw InputError("the verdicts' offsets fall at index " + std::to_string(i + 1) + "; expected offsets that never fall");
     if (offsets.front() != 0 || static_cast<size_t>(offsets.back()) != tokens.size())
         throw InputError("the verdicts' offsets run from " + std::to_string(offsets.front()) + " to " + std::to_string(offsets.back()) +
                          "; they must run from 0 to " + std::to_string(tokens.size()));

@@ -4,8 +4,8 @@
 // and by tenant the histories and what was learned, and the corpora. A request holds its tenant and its group, so that neither
 // goes while it runs. Each call locks the drafter.
 //
-// A call that throws has changed nothing. Only where memory runs out amid a change of shared texts, or of many, which nobody
-// can undo, the drafter refuses every further call but those that weigh it. This file knows nothing of Python.
+// A call that throws has changed nothing. Only if memory runs out in the middle of a change of shared texts, or of many, which
+// cannot be undone, the drafter refuses every further call but those that report its size. This file knows nothing of Python.
 #pragma once
 
 #include <atomic>
@@ -137,7 +137,7 @@ private:
     static constexpr uint32_t kLead = 32;  // tokens of the prompt that lead into a shared output
 
     std::unique_lock<std::mutex> enter() const;
-    /// Does what nobody can undo: if it fails, every further call is refused.
+    /// Makes a change that cannot be undone: if it fails, every further call is refused.
     template <class Work>
     void change(Work&& work) {
         try {
@@ -187,7 +187,7 @@ private:
 
     TextOptions options_;
     std::vector<std::shared_ptr<const FrozenIndex>> corpora_;
-    // Held by the requests too: what nobody else holds is idle.
+    // Held by the requests too: what no request holds is idle.
     std::map<std::pair<std::string, std::string>, std::shared_ptr<Group>> groups_;
     std::map<std::string, std::shared_ptr<Tenant>> tenants_;
     std::unordered_set<Request*> requests_;

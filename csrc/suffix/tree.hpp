@@ -17,7 +17,7 @@ namespace foresay {
 
 /// Suffixes tried for a node's place in a text: they can be as many as the text has tokens, and a draft is not worth that.
 inline constexpr uint32_t kMostSuffixes = 16;
-/// No single guess is more certain than this.
+/// No single drafted token is more certain than this.
 inline constexpr float kMostCertain = 0.98f;
 
 /// One text to draft from: an automaton or a frozen index. Borrowed; valid during one call.

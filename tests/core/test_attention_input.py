@@ -59,9 +59,9 @@ def strided(array: NDArray[np.float32]) -> NDArray[np.float32]:
     ("changes", "message"),
     [
         ({"layer": 2}, "^layer 2 does not exist; there are 2$"),
-        ({"query": np.ones((4, 4, 8), np.float32)}, "^query has 3 dimensions; valid are 4$"),
+        ({"query": np.ones((4, 4, 8), np.float32)}, "^query has 3 dimensions; expected 4$"),
         ({"query": np.ones((1, 4, 2, 8), np.float32)}, "^query has 2 rows; the step has 3"),
-        ({"query": np.ones((1, 3, 4, 8), np.float32)}, "^there are 3 query heads; valid are mult"),
+        ({"query": np.ones((1, 3, 4, 8), np.float32)}, "^there are 3 query heads; expected a mult"),
         ({"query": np.ones((1, 0, 4, 8), np.float32)}, "^there are 0 query heads"),
         ({"query": np.ones((1, 4, 4, 7), np.float32)}, r"^query has the shape \[1, 4, 4, 7\]"),
         ({"query": np.ones((2, 4, 4, 8), np.float32)}, r"^query has the shape \[2, 4, 4, 8\]"),
@@ -84,8 +84,8 @@ def strided(array: NDArray[np.float32]) -> NDArray[np.float32]:
         ({"softcap": -1.0}, "^softcap is -1"),
         ({"softcap": float("nan")}, "^softcap is nan"),
         ({"softcap": float("inf")}, "^softcap is inf"),
-        ({"sinks": np.ones(3, np.float32)}, "^sinks has 3 values; 4 are needed$"),
-        ({"threads": 0}, "^threads is 0; it is from 1 to 256$"),
+        ({"sinks": np.ones(3, np.float32)}, "^sinks has 3 values; expected 4$"),
+        ({"threads": 0}, "^threads is 0; expected 1 to 256$"),
         ({"threads": 257}, "^threads is 257"),
     ],
 )
@@ -162,13 +162,13 @@ def test_tensors_are_read_where_they_are(dtype: str) -> None:
     ("kvs", "offsets", "parents", "message"),
     [
         (0, [0], [], "^there are 0 kvs"),
-        (1, [0], [], "^offsets has 1 values; 2 are needed$"),
-        (1, [1, 2], [-1, -1], "^offsets are from 1 to 2; valid are 0 to 2"),
+        (1, [0], [], "^offsets has 1 values; expected 2$"),
+        (1, [1, 2], [-1, -1], "^offsets are from 1 to 2; expected 0 to 2"),
         (1, [0, 1], [-1, -1], "^offsets are from 0 to 1"),
         (1, [0, -1], [-1, -1], "^offsets are from 0 to -1"),
         (2, [0, 3, 2], [-1, -1], r"^offsets\[2\] is 2, less than 3 before it$"),
         (2, [0, -5, 2], [-1, -1], r"^offsets\[1\] is -5, less than 0"),
-        (1, [0, 2], [-2, 0], "^the parent of row 0 of request 0 is -2; valid are -1 and"),
+        (1, [0, 2], [-2, 0], "^the parent of row 0 of request 0 is -2; expected -1 or"),
         (1, [0, 2], [-1, 1], "^the parent of row 1 of request 0 is 1"),
         (2, [0, 1, 2], [-1, 0], "^the parent of row 0 of request 1 is 0"),
     ],
@@ -190,7 +190,7 @@ def test_kvs_of_a_step_are_distinct_and_alike() -> None:
             _core.AttentionStep([kv, other], ints([0, 1, 2]), ints([-1, -1]))
         with pytest.raises(InputError, match="another layout"):
             kv.copy_from(other, 0)
-    with pytest.raises(InputError, match=r'^level "fast" cannot be run here; valid are .*plain'):
+    with pytest.raises(InputError, match=r'^level "fast" cannot be run here; expected .*plain'):
         _core.AttentionStep([kv], ints([0, 0]), ints([]), "fast")
     with pytest.raises((TypeError, InputError)):
         _core.AttentionStep([None], ints([0, 0]), ints([]))  # type: ignore[list-item]
@@ -202,7 +202,7 @@ def test_kvs_of_a_step_are_distinct_and_alike() -> None:
         ([], "float32", "^there are 0 layers"),
         ([(0, 1, 1)], "float32", "^kv_heads of layer 0 is 0"),
         ([(1, 1, 1), (1, 0, 1)], "float32", "^key_dim of layer 1 is 0"),
-        ([(1, 1, 5000)], "float32", "^value_dim of layer 0 is 5000; it is from 1 to 4096$"),
+        ([(1, 1, 5000)], "float32", "^value_dim of layer 0 is 5000; expected 1 to 4096$"),
         ([(1, 1, 1)], "float16", '^dtype is "float16"'),
     ],
 )

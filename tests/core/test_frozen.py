@@ -179,7 +179,7 @@ def test_options_out_of_range(tmp_path: Path, options: dict[str, int]) -> None:
 def test_misuse_of_the_builder(tmp_path: Path) -> None:
     builder = FrozenBuilder(str(tmp_path / "index"), vocabulary=10, tokenizer_hash=HASH)
     for token in (-1, 10):
-        with pytest.raises(InputError, match=f"token {token}; 0 to 9 is valid"):
+        with pytest.raises(InputError, match=f"token {token}; expected 0 to 9"):
             builder.add_document(int32s([1, token]))
     builder.add_document(int32s([]))
     assert (builder.tokens, builder.documents) == (0, 0)

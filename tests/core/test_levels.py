@@ -146,7 +146,7 @@ def test_a_level_that_is_not_there_is_said_where_it_is_used(value: str) -> None:
     valid = ", ".join(LEVELS)
     sentence = f'the environment variable FORESAY_CPU is "{value}", a level that cannot be run here'
     assert len(said) == 3 and kinds == "5"
-    assert all(line.startswith(f"{sentence}; valid are {valid},") for line in said)
+    assert all(line.startswith(f"{sentence}; expected {valid},") for line in said)
 
 
 @pytest.mark.parametrize(("value", "shown"), [("\udcff\n", ".."), ("x" * 99, "x" * 40 + "...")])

@@ -161,7 +161,7 @@ def test_out_is_not_x() -> None:
     [
         (np.zeros((0, 4), np.uint16), None, "weight has the shape \\[0, 4\\]"),
         (np.zeros((4, 0), np.uint16), None, "weight has the shape \\[4, 0\\]"),
-        (np.zeros(4, np.uint16), None, "valid are 2 dimensions"),
+        (np.zeros(4, np.uint16), None, "expected 2 dimensions"),
         (np.zeros((4, 4), np.float32), None, "weight is of another dtype"),
         (np.zeros((4, 4), np.uint16), np.zeros(3, np.uint16), "bias has the shape \\[3\\]"),
         (np.zeros((4, 4), np.uint16), np.zeros(4, np.float32), "bias is of another dtype"),
@@ -173,7 +173,7 @@ def test_wrong_weights_are_refused(weight: Any, bias: Any, said: str) -> None:
 
 
 def test_a_level_that_is_not_there() -> None:
-    with pytest.raises(InputError, match=r'^level "fast" cannot be run here; valid are .*plain$'):
+    with pytest.raises(InputError, match=r'^level "fast" cannot be run here; expected .*plain$'):
         _core.Linear(np.ones((2, 2), np.uint16), None, "fast")
 
 

@@ -373,7 +373,7 @@ def arguments() -> dict[str, dict[str, object]]:
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        *((name, {"threads": 0}, "^threads is 0; it is from 1 to 256$") for name in arguments()),
+        *((name, {"threads": 0}, "^threads is 0; expected 1 to 256$") for name in arguments()),
         *((name, {"threads": 257}, "^threads is 257") for name in arguments()),
         *(
             (name, {"rows": longs([0, bad])}, f"^rows has row {bad}, but there are 2 rows$")
@@ -390,7 +390,7 @@ def arguments() -> dict[str, dict[str, object]]:
             for name in ("weigh", "subtract")
         ),
         *(
-            (name, {"rows": longs([1])}, "^rows has 1 values; 2 are needed$")
+            (name, {"rows": longs([1])}, "^rows has 1 values; expected 2$")
             for name in ("weigh", "subtract")
         ),
         ("weigh", {"temperatures": np.ones(3, np.float32)}, "^temperatures has 3 values"),
@@ -404,13 +404,13 @@ def arguments() -> dict[str, dict[str, object]]:
         ),
         ("weigh", {"residual": np.ones((2, 4))}, "^rows of 5 values do not fit a residual of 4"),
         ("subtract", {"residual": np.ones((2, 6))}, "^rows of 5 values do not fit a residual of 6"),
-        ("subtract", {"totals": np.ones(1)}, "^totals has 1 values; 2 are needed$"),
-        ("subtract", {"sums": np.ones(3)}, "^sums has 3 values; 2 are needed$"),
+        ("subtract", {"totals": np.ones(1)}, "^totals has 1 values; expected 2$"),
+        ("subtract", {"sums": np.ones(3)}, "^sums has 3 values; expected 2$"),
         *(
             ("subtract", {"sums": np.array([1, bad])}, "is not that of a law")
             for bad in (0.0, -1.0, np.nan, np.inf)
         ),
-        ("draw", {"coins": np.ones(1)}, "^coins has 1 values; 2 are needed$"),
+        ("draw", {"coins": np.ones(1)}, "^coins has 1 values; expected 2$"),
         *(
             ("draw", {"coins": np.array([0, bad])}, r"^coin -?(0.1|1.0|nan)0* is not valid")
             for bad in (-0.1, 1.0, np.nan)

@@ -103,9 +103,9 @@ def test_those_who_need_not_know_draft_the_same() -> None:
 
 
 def test_seeded_params_are_checked() -> None:
-    with pytest.raises(InputError, match="params is 1; SamplingParams are needed"):
+    with pytest.raises(InputError, match="params is 1; expected SamplingParams"):
         SeededParams(1, 0)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="seed is -1; valid are whole numbers from 0"):
+    with pytest.raises(InputError, match="seed is -1; expected a whole number from 0"):
         SeededParams(SamplingParams(), -1)
 
 

@@ -171,10 +171,10 @@ def test_what_is_no_table_is_refused(observed: list[int], expected: list[float])
 
 
 def test_arguments_that_are_refused() -> None:
-    with pytest.raises(InputError, match="ints are needed"):
+    with pytest.raises(InputError, match=r"expected [0-9]+ ints"):
         two_sample([1, 2], [1, 2, 3])
     for bad in ((100, 0, 0.1, 0.1), (100, 8, 0.0, 0.1), (100, 8, 0.1, 1.0)):
-        with pytest.raises(InputError, match="valid are"):
+        with pytest.raises(InputError, match="expected at least"):
             power(*bad)
     with pytest.raises(InputError, match="power 1 "):
         samples_needed(8, 0.01, 1e-6, 1)

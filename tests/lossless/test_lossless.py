@@ -138,7 +138,7 @@ def test_what_a_function_raises_is_a_failed_check(functions: Path) -> None:
     for name in ("none", "none_test"):
         for check in prove_function(load(f"{functions}:{name}"), 5):
             assert not check.ok and (
-                ": the function returned None; a list of token ids is needed" in check.result
+                ": the function returned None; expected a list of token ids" in check.result
             )
 
 
@@ -207,11 +207,14 @@ def test_a_file_is_imported_as_a_module_would_be(
         ("no.such.module:f", "'no.such.module' cannot be imported"),
         ("nowhere.py:f", "'nowhere.py' cannot be imported"),
         ("json:nothing", "'json' has no function 'nothing'"),
-        ("json:decoder", "'decoder' in 'json' is a value of type module; a function is needed"),
+        ("json:decoder", "'decoder' in 'json' is a value of type module; expected a function"),
         (".rel:f", "'.rel' cannot be imported: TypeError"),
         ("a\0b.py:f", "cannot be imported: "),
         ("builtins:max", "the function's parameters cannot be read; p, q, tokens, parents and"),
-        ("json:dumps", "coins .to be proved. or rng .to be tested. are needed"),
+        (
+            "json:dumps",
+            "expected p, q, tokens, parents and then coins .to be proved. or rng .to be tested.",
+        ),
     ],
 )
 def test_what_is_no_function(name: str, sentence: str) -> None:

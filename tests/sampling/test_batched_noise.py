@@ -72,7 +72,7 @@ def test_half_precision_is_converted() -> None:
 def test_misuse_is_refused() -> None:
     ones, ids = torch.ones(2), torch.zeros(2, dtype=torch.int64)
     logits = torch.zeros(2, 3)
-    with pytest.raises(TokenTypeError, match=r"seeds is int32\[2\]; a tensor int64\[2\] is needed"):
+    with pytest.raises(TokenTypeError, match=r"seeds is int32\[2\]; expected a tensor int64\[2\]"):
         batched.choose(logits, ones, ids.int(), ids)
     with pytest.raises(TokenTypeError, match=r"positions is int64\[1\]; a tensor int64\[2\]"):
         batched.choose(logits, ones, ids, ids[:1])

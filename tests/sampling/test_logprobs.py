@@ -106,5 +106,5 @@ def test_a_neighbour_that_asks_for_more_changes_nothing() -> None:
 def test_a_top_larger_than_the_vocabulary() -> None:
     ask, draft = Ask(SamplingParams(), 0, [1]), Draft.empty()
     verified = match([draft], torch.zeros(1, 4), [ask])
-    with pytest.raises(InputError, match="top is 5; valid are 0 to the vocabulary's 4"):
+    with pytest.raises(InputError, match="top is 5; expected 0 to the vocabulary's 4"):
         logprobs_of(verified, [draft], torch.zeros(1, 4), [ask], top=5)

@@ -25,17 +25,17 @@ def test_the_fields_are_those_of_the_design() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"max_tokens": 0}, "max_tokens is 0; valid are whole numbers from 1 to"),
+        ({"max_tokens": 0}, "max_tokens is 0; expected a whole number from 1 to"),
         ({"max_tokens": 2.0}, "max_tokens is 2.0"),
         ({"max_tokens": True}, "max_tokens is True"),
-        ({"temperature": -1}, "temperature is -1; valid are 0 .greedy. and numbers from 0.001"),
-        ({"temperature": 1e-5}, r"valid are 0 \(greedy\) and numbers from 0.001"),
+        ({"temperature": -1}, "temperature is -1; expected 0 .greedy. or a number from 0.001"),
+        ({"temperature": 1e-5}, r"expected 0 \(greedy\) or a number from 0.001"),
         ({"temperature": float("nan")}, "temperature is nan"),
         ({"temperature": float("inf")}, "temperature is inf"),
         ({"temperature": "hot"}, "temperature is 'hot'"),
         ({"top_k": -1}, "top_k is -1"),
         ({"top_p": 0}, "top_p is 0, which leaves no token"),
-        ({"top_p": 1.01}, "top_p is 1.01; valid are numbers from 0 to 1"),
+        ({"top_p": 1.01}, "top_p is 1.01; expected a number from 0 to 1"),
         ({"min_p": 2}, "min_p is 2"),
         ({"repetition_penalty": 0}, "repetition_penalty is 0"),
         ({"presence_penalty": float("inf")}, "presence_penalty is inf"),
@@ -89,7 +89,7 @@ def test_asks() -> None:
 def test_what_is_no_rule(rule: Any) -> None:
     assert SamplingParams().rule == "match"
     assert SamplingParams(rule="rejection").rule == "rejection"
-    with pytest.raises(InputError, match=r"rule is .*; valid are 'match' and 'rejection'"):
+    with pytest.raises(InputError, match=r"rule is .*; expected 'match' or 'rejection'"):
         SamplingParams(rule=rule)
 
 
@@ -99,7 +99,7 @@ def test_what_stops_an_answer() -> None:
 
 @pytest.mark.parametrize("seed", [1.5, "1", None, True])
 def test_what_is_no_seed(seed: Any) -> None:
-    with pytest.raises(InputError, match="valid are whole numbers from 0 to"):
+    with pytest.raises(InputError, match="expected a whole number from 0 to"):
         Ask(SamplingParams(), seed, [1])
 
 

@@ -318,16 +318,16 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: acceptance([math.nan, 1], [0.5, 0.5]), r"p\[0\] is nan"),
     (lambda: acceptance([0.5, 0.5], [1.0]), "q has 1 entries; what it goes with has 2"),
     (lambda: acceptance([], []), r"p sums to 0\.0"),
-    (lambda: acceptance(np.eye(1), [1.0]), r"p is array\(\[\[1\.\]\]\); valid is a row of numbers"),
-    (lambda: acceptance([[1.0], [0.5, 0.5]], [1.0]), "valid is a row of numbers"),  # type: ignore[list-item]
-    (lambda: acceptance(["1"], [1.0]), "valid is a row of numbers"),  # type: ignore[list-item]
+    (lambda: acceptance(np.eye(1), [1.0]), r"p is array\(\[\[1\.\]\]\); expected a row of"),
+    (lambda: acceptance([[1.0], [0.5, 0.5]], [1.0]), "expected a row of"),  # type: ignore[list-item]
+    (lambda: acceptance(["1"], [1.0]), "expected a row of"),  # type: ignore[list-item]
     (lambda: acceptance_chosen([0.5, 0.5], [2]), r"tokens\[0\] is 2; p has token ids below 2"),
     (lambda: acceptance_chosen([0.5, 0.5], [-1]), r"tokens\[0\] is -1"),
     (lambda: acceptance_chosen([0.5, 0.5], [0.5]), r"tokens is \[0\.5\]"),  # type: ignore[list-item]
     (lambda: pinsker(-0.1), r"kl is -0\.1; a divergence is from 0 to inf"),
     (lambda: acceptance_floor(math.nan), "kl is nan"),
     (lambda: expected_tokens([0.5, 1.2]), r"acceptances\[1\] is 1\.2; a chance is from 0 to 1"),
-    (lambda: expected_tokens_of_tree([0], [0.5]), r"parents\[0\] is 0; valid are -1 to -1"),
+    (lambda: expected_tokens_of_tree([0], [0.5]), r"parents\[0\] is 0; expected -1 to -1"),
     (lambda: expected_tokens_of_tree([-2], [0.5]), r"parents\[0\] is -2; a parent is"),
     (lambda: expected_tokens_of_tree([-1, 0], [0.5]), "acceptances has 1 entries"),
     (
@@ -342,7 +342,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: CostByLength([1.0, 1.0], [0.0, math.inf]), r"draft\[1\] is inf"),
     (lambda: CostByLength.constant(-0.1), r"draft\[1\] is -0\.1"),
     (lambda: CostByLength.constant(math.inf), r"draft\[0\] is nan"),
-    (lambda: CostByLength.constant(0.1, lambda k: 2.0), r"verify\(0\) is 2\.0; it is 1"),
+    (lambda: CostByLength.constant(0.1, lambda k: 2.0), r"verify\(0\) is 2\.0; expected 1"),
     (lambda: speedup(0.5, COST, 5), "k is 5; the cost is known for 0 to 4"),
     (lambda: speedup(0.5, COST, -1), "k is -1"),
     (lambda: speedup([0.5], COST, 2), "k is 2; the acceptances end at depth 1"),
@@ -352,7 +352,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: beta_by_depth([9, 5], [4, 2]), r"\[9, 4, 5, 2\]"),
     (lambda: beta_by_depth([-1], [0]), r"reached\[0\] is -1; a count is a whole number"),
     (lambda: beta_by_depth([1], [1, 1]), "accepted has 2 entries"),
-    (lambda: beta_by_depth([1], [1], 1.0), r"level is 1\.0; valid are"),
+    (lambda: beta_by_depth([1], [1], 1.0), r"level is 1\.0; expected"),
 ]
 
 

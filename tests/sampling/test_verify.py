@@ -137,7 +137,7 @@ def test_arguments_that_do_not_fit() -> None:
             [Draft.chain([1], probs=np.ones((1, 4), np.float32))],
             rows,
             one,
-            r"probs have shape \(1, 4\); \(1, 5\) is needed",
+            r"probs have shape \(1, 4\); expected \(1, 5\)",
         ),
     ]
     for drafts, logits, asks, sentence in wrong:
@@ -173,9 +173,9 @@ def test_what_is_left_of_a_law() -> None:
 
 def test_a_kernel_that_is_none() -> None:
     asked, logits = [ask()], torch.zeros(1, 5)
-    with pytest.raises(InputError, match="kernel is 'Triton'; valid are core, triton, torch"):
+    with pytest.raises(InputError, match="kernel is 'Triton'; expected core, triton, torch"):
         match([Draft.empty()], logits, asked, kernel="Triton")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="kernel is 'triton'; valid are core, torch"):
+    with pytest.raises(InputError, match="kernel is 'triton'; expected core, torch"):
         rejection([Draft.empty()], logits, asked, kernel="triton")  # type: ignore[arg-type]
     with pytest.raises(
         InputError, match="logits are on meta; kernel 'core' reads those on the cpu"
@@ -230,11 +230,11 @@ def test_logits_with_gradients_and_what_is_no_tensor() -> None:
     for rule in rules:
         rule(drafts, torch.zeros(2, 5, requires_grad=True), asks)
         for wrong in (np.zeros((2, 5), np.float32), None, torch.zeros(2, 5).to_sparse()):
-            with pytest.raises(InputError, match="a dense torch tensor is needed"):
+            with pytest.raises(InputError, match="expected a dense torch tensor"):
                 rule(drafts, wrong, asks)
-        with pytest.raises(InputError, match="lists of them are needed"):
+        with pytest.raises(InputError, match="expected lists of them"):
             rule(drafts[0], torch.zeros(2, 5), asks[0])
-        with pytest.raises(InputError, match="threads is -1; valid are 0 to 256"):
+        with pytest.raises(InputError, match="threads is -1; expected 0 to 256"):
             rule(drafts, torch.zeros(2, 5), asks, threads=-1)
     with pytest.raises(InputError, match="kernel 'triton' reads those on cuda"):
         match(drafts, torch.zeros(2, 5), asks, kernel="triton")

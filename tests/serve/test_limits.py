@@ -51,9 +51,9 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: appli
         (
             "temperature",
             {"temperature": -1},
-            "is -1.0; valid are 0 .greedy. and numbers from 0.001",
+            "is -1.0; expected 0 .greedy. or a number from 0.001",
         ),
-        ("temperature", {"temperature": 1e-9}, "valid are 0 .greedy. and numbers from 0.001"),
+        ("temperature", {"temperature": 1e-9}, "expected 0 .greedy. or a number from 0.001"),
         ("top_p", {"top_p": 2}, "top_p is 2"),
         ("top_k", {"top_k": -5}, "top_k is -5"),
         ("seed", {"seed": 2**64}, "seed is 18446744073709551616"),

@@ -2,8 +2,8 @@
 
     accept, draw   the coins of a verifier (`foresay.sampling.reference.Coins`)
     pick           a drafter's own draws
-    choose         the noise of a position: one uniform that belongs to it, however it is asked for and how
-                   often; the token is the inverse distribution function of the law at it
+    choose         the noise of a position: one uniform that belongs to it, the same for
+                   every caller; the token is the inverse distribution function of the law at it
 
 `outcomes` calls a function again and again, once for every way its chances can fall, and says how
 likely each way is. With fractions nothing is rounded and nothing is sampled: two laws are equal or

@@ -29,7 +29,7 @@ import numpy as np
 from foresay.arrays import Floats
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import InputError, LogitsError
-from foresay.lossless.toy import DRAFTS, Plain, DraftPlan, Toy, plain, some_asks
+from foresay.lossless.toy import DRAFTS, DraftPlan, Plain, Toy, plain, some_asks
 from foresay.sampling import reference
 from foresay.sampling.ask import Ask
 from foresay.verdict import Verdict, VerdictBatch
@@ -37,8 +37,8 @@ from foresay.verdict import Verdict, VerdictBatch
 __all__ = [
     "SCHEDULES",
     "Difference",
-    "ScriptsResult",
     "ScriptStep",
+    "ScriptsResult",
     "Verified",
     "Verify",
     "reference_match",
@@ -186,7 +186,8 @@ class _Play:
         self.found: list[Difference] = []
 
     def members(self) -> list[_Request]:
-        """The requests of the next step: none that is preempted, sits out or has ended. May be empty."""
+        """The requests of the next step: none that is preempted, sits out or has ended. It may be
+        empty."""
         live = [r for r in self.requests if r.live]
         here = [r for r in live if not r.away and self.rng.random() < self.present]
         for request in live:

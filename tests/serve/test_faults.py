@@ -88,11 +88,11 @@ def test_a_failing_step_ends_only_what_it_held(
 ) -> None:
     forward, calls = frail.llm.target.forward, []
 
-    def broken(parts: Any) -> Any:
+    def broken(parts: Any, *more: Any, **named: Any) -> Any:
         calls.append(len(parts))
         if len(calls) == 3:
             raise RuntimeError("the machine is on fire")
-        return forward(parts)
+        return forward(parts, *more, **named)
 
     monkeypatch.setattr(frail.llm.target, "forward", broken)
     body = {"prompt": "a b", "max_tokens": 30, "temperature": 0}

@@ -1,8 +1,8 @@
 """Equality with plain decoding over random scripts: the main proof of rule `match`.
 
 A script is some requests with random sampling parameters and a random schedule: which requests are
-in which step, in which order, and what is drafted. Every request must generate exactly the tokens of
-plain decoding, and must fail exactly where plain decoding fails. There is no statistic in it: one
+in which step, in which order, and what is drafted. Every request must generate exactly the tokens
+of plain decoding, and must fail exactly where plain decoding fails. There is no statistic in it: one
 difference is a bug, and `replay` shows the step in which it happened.
 
     Verify           the function under test

@@ -171,7 +171,7 @@ def test_what_is_no_table_is_refused(observed: list[int], expected: list[float])
 
 
 def test_arguments_that_are_refused() -> None:
-    with pytest.raises(InputError, match="expected [0-9]+ ints"):
+    with pytest.raises(InputError, match=r"expected [0-9]+ ints"):
         two_sample([1, 2], [1, 2, 3])
     for bad in ((100, 0, 0.1, 0.1), (100, 8, 0.0, 0.1), (100, 8, 0.1, 1.0)):
         with pytest.raises(InputError, match="expected at least"):

@@ -13,7 +13,7 @@ import torch
 from foresay import Draft, DraftBatch, Verdict
 from foresay.arrays import Floats
 from foresay.errors import ForesayError, InputError, LogitsError
-from foresay.lossless.toy import GUESSES, Plan, Toy, some_asks
+from foresay.lossless.toy import DRAFTS, DraftPlan, Toy, some_asks
 from foresay.sampling import Ask, AskBatch, SamplingParams, reference
 from foresay.sampling.batched.match import Kernel, match
 from foresay.sampling.batched.rejection import rejection
@@ -259,7 +259,7 @@ def test_each_request_is_verified_by_its_own_rule() -> None:
         for asked in some_asks(rng, toy.vocabulary):
             rule: Literal["match", "rejection"] = rng.choice(["match", "rejection"])
             one = replace(asked, params=replace(asked.params, rule=rule))
-            tokens, parents = GUESSES[rng.randrange(6)](rng, Plan(one, (1, 2, 3), toy))
+            tokens, parents = DRAFTS[rng.randrange(6)](rng, DraftPlan(one, (1, 2, 3), toy))
             draft = Draft(tokens, parents)
             if rule == "rejection" and len(draft) and rng.random() < 0.5:
                 some = np.random.default_rng(rng.randrange(99))

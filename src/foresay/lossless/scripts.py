@@ -1,8 +1,8 @@
 """Equality with plain decoding over random scripts: the main proof of rule `match`.
 
 A script is some requests with random sampling parameters and a random schedule: which requests are
-in which step, in which order, and what is drafted. Every request must generate exactly the tokens of
-plain decoding, and must fail exactly where plain decoding fails. There is no statistic in it: one
+in which step, in which order, and what is drafted. Every request must generate exactly the tokens
+of plain decoding, and must fail exactly where plain decoding fails. There is no statistic in it: one
 difference is a bug, and `replay` shows the step in which it happened.
 
     Verify           the function under test
@@ -29,7 +29,7 @@ import numpy as np
 from foresay.arrays import Floats
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import InputError, LogitsError
-from foresay.lossless.toy import DRAFTS, Plain, DraftPlan, Toy, plain, some_asks
+from foresay.lossless.toy import DRAFTS, DraftPlan, Plain, Toy, plain, some_asks
 from foresay.sampling import reference
 from foresay.sampling.ask import Ask
 from foresay.verdict import Verdict, VerdictBatch
@@ -37,8 +37,8 @@ from foresay.verdict import Verdict, VerdictBatch
 __all__ = [
     "SCHEDULES",
     "Difference",
-    "ScriptsResult",
     "ScriptStep",
+    "ScriptsResult",
     "Verified",
     "Verify",
     "reference_match",
@@ -186,7 +186,7 @@ class _Play:
         self.found: list[Difference] = []
 
     def members(self) -> list[_Request]:
-        """The requests of the next step: none that is preempted, sits out or has ended. May be empty."""
+        """The requests of the next step: none that is away or has ended. May be empty."""
         live = [r for r in self.requests if r.live]
         here = [r for r in live if not r.away and self.rng.random() < self.present]
         for request in live:

@@ -25,7 +25,7 @@ from foresay.sampling.noise import Doubles, gumbel, seed_of_sample
 from foresay.sampling.params import SamplingParams
 from foresay.sampling.reference import match
 
-__all__ = ["DRAFTS", "Plain", "DraftPlan", "Toy", "plain", "some_asks"]
+__all__ = ["DRAFTS", "DraftPlan", "Plain", "Toy", "plain", "some_asks"]
 
 _ROWS = 256
 _WORD, _FACTOR, _START = (1 << 64) - 1, 0x9E3779B97F4A7C15, 0x243F6A8885A308D3

@@ -326,7 +326,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: acceptance_chosen([0.5, 0.5], [0.5]), r"tokens is \[0\.5\]"),  # type: ignore[list-item]
     (lambda: pinsker(-0.1), r"kl is -0\.1; expected 0 to inf"),
     (lambda: acceptance_floor(math.nan), "kl is nan"),
-    (lambda: expected_tokens([0.5, 1.2]), r"acceptances\[1\] is 1\.2; expected chances from 0 to 1"),
+    (
+        lambda: expected_tokens([0.5, 1.2]),
+        r"acceptances\[1\] is 1\.2; expected chances from 0 to 1",
+    ),
     (lambda: expected_tokens_of_tree([0], [0.5]), r"parents\[0\] is 0; expected -1 to -1"),
     (lambda: expected_tokens_of_tree([-2], [0.5]), r"parents\[0\] is -2; expected earlier"),
     (lambda: expected_tokens_of_tree([-1, 0], [0.5]), "acceptances has 1 entries"),
@@ -335,7 +338,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         r"below node 0 sum to 1\.2; expected at most 1",
     ),
     (lambda: CostByLength([], []), r"lengths \[\]"),
-    (lambda: CostByLength([1.0, 1.0], [0.5, 1.0]), r"draft \[0\.5 1\. \]; expected both to begin with 0"),
+    (
+        lambda: CostByLength([1.0, 1.0], [0.5, 1.0]),
+        r"draft \[0\.5 1\. \]; expected both to begin with 0",
+    ),
     (lambda: CostByLength([1.0, 1.0], [0.0, 1.0], [0, 0]), r"lengths \[0 0\]"),
     (lambda: CostByLength([1.0], [0.0], [1]), r"lengths \[1\]"),
     (lambda: CostByLength([1.0, 0.0], [0.0, 1.0]), r"verify\[1\] is 0\.0; expected finite"),
@@ -348,9 +354,9 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: speedup([0.5], COST, 2), "k is 2; expected at most 1"),
     (lambda: speedup(1.5, COST, 0), r"acceptances\[0\] is 1\.5"),
     (lambda: best_length(-0.5, COST), r"acceptances\[0\] is -0\.5"),
-    (lambda: beta_by_depth([3], [4]), r"in turn are \[3, 4\]; they never rise"),
+    (lambda: beta_by_depth([3], [4]), r"in turn are \[3, 4\]; expected numbers that never rise"),
     (lambda: beta_by_depth([9, 5], [4, 2]), r"\[9, 4, 5, 2\]"),
-    (lambda: beta_by_depth([-1], [0]), r"reached\[0\] is -1; a count is a whole number"),
+    (lambda: beta_by_depth([-1], [0]), r"reached\[0\] is -1; expected whole numbers"),
     (lambda: beta_by_depth([1], [1, 1]), "accepted has 2 entries"),
     (lambda: beta_by_depth([1], [1], 1.0), r"level is 1\.0; expected"),
 ]

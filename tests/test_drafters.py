@@ -159,7 +159,7 @@ def test_what_is_no_state_of_the_drafter(make: Make, foreign: Callable[[Make], A
 def test_a_state_is_in_a_batch_once(make: Make) -> None:
     drafter = make()
     a, b = (drafter.begin(np.array([1, 2, 1], np.int32)) for _ in range(2))
-    sentence = "state 2 is in the batch twice; each state may be there once"
+    sentence = "state 2 is in the batch twice; expected each state once"
     one = Verdict([], [5])
     with pytest.raises(InputError, match=sentence):
         drafter.propose([a, b, a], [2, 2, 2])

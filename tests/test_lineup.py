@@ -34,10 +34,10 @@ def test_every_share_suits_every_drafter(name: str, share: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "setting", "sentence"),
     [
-        ("best", {}, "no drafter 'best'; choose from suffix, sam"),
+        ("best", {}, "no drafter 'best'; expected one of suffix, sam"),
         ("ngram", {"corpus": "c.foresay"}, "own text only; leave --corpus out"),
-        ("corpus", {}, "needs a corpus file"),
-        ("suffix", {"tokenizer_hash": bytes(32)}, "none is given"),
+        ("corpus", {}, "has no corpus file"),
+        ("suffix", {"tokenizer_hash": bytes(32)}, "without a corpus file"),
     ],
 )
 def test_refused(name: str, setting: dict[str, Any], sentence: str) -> None:

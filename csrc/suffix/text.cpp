@@ -49,7 +49,7 @@ void TextDrafter::check_all(std::span<Request* const> requests) {
             for (size_t line = 0; line < 192; line += 64) __builtin_prefetch(reinterpret_cast<const char*>(requests[i + kAhead]) + line);
         check(*requests[i]);
         if (requests[i]->call_ == call_)
-            throw InputError("state " + std::to_string(i) + " is in the batch twice; each state may be there once");
+            throw InputError("state " + std::to_string(i) + " is in the batch twice; expected each state once");
         requests[i]->call_ = call_;
     }
 }

@@ -65,7 +65,10 @@ def strided(array: NDArray[np.float32]) -> NDArray[np.float32]:
         ({"query": np.ones((1, 0, 4, 8), np.float32)}, "^there are 0 query heads"),
         ({"query": np.ones((1, 4, 4, 7), np.float32)}, r"^query has the shape \[1, 4, 4, 7\]"),
         ({"query": np.ones((2, 4, 4, 8), np.float32)}, r"^query has the shape \[2, 4, 4, 8\]"),
-        ({"key": np.ones((1, 1, 4, 8), np.float32)}, r"^key has the shape .* it is \[1, 2, 4, 8\]"),
+        (
+            {"key": np.ones((1, 1, 4, 8), np.float32)},
+            r"^key has the shape .* expected \[1, 2, 4, 8\]",
+        ),
         ({"key": np.ones((1, 2, 3, 8), np.float32)}, "^key has the shape"),
         ({"value": np.ones((1, 2, 4, 8), np.float32)}, "^value has the shape"),
         ({"value": np.ones((1, 2, 5, 6), np.float32)}, "^value has the shape"),

@@ -171,7 +171,7 @@ def test_tokens_are_int32_and_never_converted(tmp_path: Path) -> None:
     ],
 )
 def test_options_out_of_range(tmp_path: Path, options: dict[str, int]) -> None:
-    with pytest.raises(InputError, match="valid"):
+    with pytest.raises(InputError, match="expected 1 to"):
         build(tmp_path / "index", [[1]], **options)
     assert not list(tmp_path.iterdir())
 

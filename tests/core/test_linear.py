@@ -147,7 +147,7 @@ def test_wrong_arrays_are_refused(change: dict[str, Any], said: str) -> None:
 def test_out_is_not_x() -> None:
     layer, memory = _core.Linear(np.ones((8, 8), np.uint16)), np.zeros((6, 8), np.uint16)
     layer.multiply(memory[:3], memory[3:])
-    with pytest.raises(InputError, match="out lies where x does"):
+    with pytest.raises(InputError, match="out overlaps x"):
         layer.multiply(memory[:3], memory[2:5])
     read_only = np.zeros((3, 8), np.uint16)
     read_only.flags.writeable = False

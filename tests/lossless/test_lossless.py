@@ -203,18 +203,18 @@ def test_a_file_is_imported_as_a_module_would_be(
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("right", "'right' is no function; module:function or file.py:function is one"),
+        ("right", "'right' is no function; expected module:function or file.py:function"),
         ("no.such.module:f", "'no.such.module' cannot be imported"),
         ("nowhere.py:f", "'nowhere.py' cannot be imported"),
         ("json:nothing", "'json' has no function 'nothing'"),
         ("json:decoder", "'decoder' in 'json' is a value of type module; expected a function"),
         (".rel:f", "'.rel' cannot be imported: TypeError"),
         ("a\0b.py:f", "cannot be imported: "),
-        ("builtins:max", "the function's parameters cannot be read; p, q, tokens, parents and"),
         (
-            "json:dumps",
-            "expected p, q, tokens, parents and then coins .to be proved. or rng .to be tested.",
+            "builtins:max",
+            "the function's parameters cannot be read; expected p, q, tokens, parents and",
         ),
+        ("json:dumps", "parents and then coins .to be proved. or rng .to be tested."),
     ],
 )
 def test_what_is_no_function(name: str, sentence: str) -> None:

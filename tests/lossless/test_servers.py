@@ -271,7 +271,7 @@ def test_a_tie_is_told_from_a_fault(start: Start) -> None:
 
 @pytest.mark.parametrize("tie", [-0.1, math.nan, math.inf])
 def test_what_is_no_tie_is_refused(tie: float) -> None:
-    with pytest.raises(InputError, match="is not valid; a margin in nats is"):
+    with pytest.raises(InputError, match="expected a margin in nats"):
         GreedyResult(1, ()).faults(tie)
 
 
@@ -383,7 +383,7 @@ def test_arguments_that_are_refused(change: dict[str, Any]) -> None:
     server = Server("http://127.0.0.1:9", model="none")
     with pytest.raises(InputError, match="not valid"):
         sampled_equality(server, server, **change)
-    with pytest.raises(InputError, match="max_tokens 0 is not valid; at least 1 is"):
+    with pytest.raises(InputError, match="max_tokens is 0; expected at least 1"):
         greedy_equality(server, server, max_tokens=0)
 
 

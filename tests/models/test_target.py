@@ -422,7 +422,7 @@ def test_what_is_no_step_is_refused() -> None:
     with pytest.raises(InputError, match="no tokens"):
         Part.of(target, kv, text[:0])
     for token, said in (
-        (-1, r"tokens\[1\] is -1; a token id is from 0"),
+        (-1, r"tokens\[1\] is -1; expected a token id from 0"),
         (zoo.VOCABULARY, f"token {zoo.VOCABULARY} is not in the vocabulary"),
     ):
         with pytest.raises(InputError, match=said):

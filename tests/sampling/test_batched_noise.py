@@ -74,7 +74,9 @@ def test_misuse_is_refused() -> None:
     logits = torch.zeros(2, 3)
     with pytest.raises(TokenTypeError, match=r"seeds is int32\[2\]; expected a tensor int64\[2\]"):
         batched.choose(logits, ones, ids.int(), ids)
-    with pytest.raises(TokenTypeError, match=r"positions is int64\[1\]; a tensor int64\[2\]"):
+    with pytest.raises(
+        TokenTypeError, match=r"positions is int64\[1\]; expected a tensor int64\[2\]"
+    ):
         batched.choose(logits, ones, ids, ids[:1])
     with pytest.raises(TokenTypeError, match=r"logits is float64\[2, 3\]; a tensor float32"):
         batched.choose(logits.double(), ones, ids, ids)

@@ -40,15 +40,15 @@ def test_the_fields_are_those_of_the_design() -> None:
         ({"repetition_penalty": 0}, "repetition_penalty is 0"),
         ({"presence_penalty": float("inf")}, "presence_penalty is inf"),
         ({"frequency_penalty": None}, "frequency_penalty is None"),
-        ({"logit_bias": [1]}, r"logit_bias is \[1\]; a mapping"),
+        ({"logit_bias": [1]}, r"logit_bias is \[1\]; expected a mapping"),
         ({"logit_bias": {-1: 0.0}}, "a token id of logit_bias is -1"),
         ({"logit_bias": {"1": 0.0}}, "a token id of logit_bias is '1'"),
         ({"logit_bias": {1: float("inf")}}, r"logit_bias\[1\] is inf"),
         ({"logit_bias": {1: float("nan")}}, r"logit_bias\[1\] is nan"),
-        ({"stop": [""]}, "a text of stop is empty"),
+        ({"stop": [""]}, "a stop string is empty"),
         ({"stop": [-1]}, "a token id of stop is -1"),
-        ({"stop": 5}, "stop is 5; a text, or a list"),
-        ({"stop": b"x"}, "stop is b'x'; a text, or a list"),
+        ({"stop": 5}, "stop is 5; expected a str, or a list"),
+        ({"stop": b"x"}, "stop is b'x'; expected a str, or a list"),
         ({"seed": -1}, "seed is -1"),
         ({"seed": 2**64}, "seed is 18446744073709551616"),
         ({"logprobs": -1}, "logprobs is -1"),
@@ -77,7 +77,7 @@ def test_what_is_accepted() -> None:
 def test_asks() -> None:
     ask = Ask(SamplingParams(max_tokens=3), 1, [1, 2], [3])
     assert (ask.position, ask.room) == (3, 2)
-    with pytest.raises(InputError, match="3 tokens and max_tokens is 3; there is no room"):
+    with pytest.raises(InputError, match="3 tokens and max_tokens is 3; expected fewer tokens"):
         Ask(SamplingParams(max_tokens=3), 1, [1], [1, 2, 3])
     with pytest.raises(InputError, match="seed is -5"):
         Ask(SamplingParams(), -5, [1])

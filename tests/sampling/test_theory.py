@@ -257,7 +257,7 @@ def test_a_cost_is_linear_between_lengths_and_ends_at_the_last() -> None:
     assert [cost.relative(k) for k in range(7)] == pytest.approx(
         [1, 1.2, 1.4, 1.65, 1.9, 2.15, 2.4]
     )
-    with pytest.raises(InputError, match="k is 7; the cost is known for 0 to 6"):
+    with pytest.raises(InputError, match="k is 7; expected 0 to 6"):
         cost.relative(7)
     k, gain = best_length([1.0] * 50, cost)
     assert k == 6 and gain == pytest.approx(7 / 2.4)
@@ -313,44 +313,50 @@ def test_the_interval_covers_as_often_as_it_says() -> None:
 
 COST = CostByLength.constant(0.1, longest=4)
 REFUSED: list[tuple[Callable[[], Any], str]] = [
-    (lambda: acceptance([0.5, 0.6], [0.5, 0.5]), r"p sums to 1\.1; a law sums to 1"),
-    (lambda: acceptance([0.5, 0.5], [1.5, -0.5]), r"q\[0\] is 1\.5; a chance is from 0 to 1"),
+    (lambda: acceptance([0.5, 0.6], [0.5, 0.5]), r"p sums to 1\.1; expected 1"),
+    (lambda: acceptance([0.5, 0.5], [1.5, -0.5]), r"q\[0\] is 1\.5; expected chances from 0 to 1"),
     (lambda: acceptance([math.nan, 1], [0.5, 0.5]), r"p\[0\] is nan"),
-    (lambda: acceptance([0.5, 0.5], [1.0]), "q has 1 entries; what it goes with has 2"),
+    (lambda: acceptance([0.5, 0.5], [1.0]), "q has 1 entries; expected 2"),
     (lambda: acceptance([], []), r"p sums to 0\.0"),
     (lambda: acceptance(np.eye(1), [1.0]), r"p is array\(\[\[1\.\]\]\); expected a row of"),
     (lambda: acceptance([[1.0], [0.5, 0.5]], [1.0]), "expected a row of"),  # type: ignore[list-item]
     (lambda: acceptance(["1"], [1.0]), "expected a row of"),  # type: ignore[list-item]
-    (lambda: acceptance_chosen([0.5, 0.5], [2]), r"tokens\[0\] is 2; p has token ids below 2"),
+    (lambda: acceptance_chosen([0.5, 0.5], [2]), r"tokens\[0\] is 2; expected token ids below 2"),
     (lambda: acceptance_chosen([0.5, 0.5], [-1]), r"tokens\[0\] is -1"),
     (lambda: acceptance_chosen([0.5, 0.5], [0.5]), r"tokens is \[0\.5\]"),  # type: ignore[list-item]
-    (lambda: pinsker(-0.1), r"kl is -0\.1; a divergence is from 0 to inf"),
+    (lambda: pinsker(-0.1), r"kl is -0\.1; expected 0 to inf"),
     (lambda: acceptance_floor(math.nan), "kl is nan"),
-    (lambda: expected_tokens([0.5, 1.2]), r"acceptances\[1\] is 1\.2; a chance is from 0 to 1"),
+    (
+        lambda: expected_tokens([0.5, 1.2]),
+        r"acceptances\[1\] is 1\.2; expected chances from 0 to 1",
+    ),
     (lambda: expected_tokens_of_tree([0], [0.5]), r"parents\[0\] is 0; expected -1 to -1"),
-    (lambda: expected_tokens_of_tree([-2], [0.5]), r"parents\[0\] is -2; a parent is"),
+    (lambda: expected_tokens_of_tree([-2], [0.5]), r"parents\[0\] is -2; expected earlier"),
     (lambda: expected_tokens_of_tree([-1, 0], [0.5]), "acceptances has 1 entries"),
     (
         lambda: expected_tokens_of_tree([-1, 0, 0], [1, 0.6, 0.6]),
-        r"below node 0 sum to 1\.2; at most 1",
+        r"below node 0 sum to 1\.2; expected at most 1",
     ),
     (lambda: CostByLength([], []), r"lengths \[\]"),
-    (lambda: CostByLength([1.0, 1.0], [0.5, 1.0]), r"draft \[0\.5 1\. \]: both begin with 0"),
+    (
+        lambda: CostByLength([1.0, 1.0], [0.5, 1.0]),
+        r"draft \[0\.5 1\. \]; expected both to begin with 0",
+    ),
     (lambda: CostByLength([1.0, 1.0], [0.0, 1.0], [0, 0]), r"lengths \[0 0\]"),
     (lambda: CostByLength([1.0], [0.0], [1]), r"lengths \[1\]"),
-    (lambda: CostByLength([1.0, 0.0], [0.0, 1.0]), r"verify\[1\] is 0\.0; a pass takes"),
+    (lambda: CostByLength([1.0, 0.0], [0.0, 1.0]), r"verify\[1\] is 0\.0; expected finite"),
     (lambda: CostByLength([1.0, 1.0], [0.0, math.inf]), r"draft\[1\] is inf"),
     (lambda: CostByLength.constant(-0.1), r"draft\[1\] is -0\.1"),
     (lambda: CostByLength.constant(math.inf), r"draft\[0\] is nan"),
     (lambda: CostByLength.constant(0.1, lambda k: 2.0), r"verify\(0\) is 2\.0; expected 1"),
-    (lambda: speedup(0.5, COST, 5), "k is 5; the cost is known for 0 to 4"),
+    (lambda: speedup(0.5, COST, 5), "k is 5; expected 0 to 4"),
     (lambda: speedup(0.5, COST, -1), "k is -1"),
-    (lambda: speedup([0.5], COST, 2), "k is 2; the acceptances end at depth 1"),
+    (lambda: speedup([0.5], COST, 2), "k is 2; expected at most 1"),
     (lambda: speedup(1.5, COST, 0), r"acceptances\[0\] is 1\.5"),
     (lambda: best_length(-0.5, COST), r"acceptances\[0\] is -0\.5"),
-    (lambda: beta_by_depth([3], [4]), r"in turn are \[3, 4\]; they never rise"),
+    (lambda: beta_by_depth([3], [4]), r"in turn are \[3, 4\]; expected numbers that never rise"),
     (lambda: beta_by_depth([9, 5], [4, 2]), r"\[9, 4, 5, 2\]"),
-    (lambda: beta_by_depth([-1], [0]), r"reached\[0\] is -1; a count is a whole number"),
+    (lambda: beta_by_depth([-1], [0]), r"reached\[0\] is -1; expected whole numbers"),
     (lambda: beta_by_depth([1], [1, 1]), "accepted has 2 entries"),
     (lambda: beta_by_depth([1], [1], 1.0), r"level is 1\.0; expected"),
 ]

@@ -32,7 +32,7 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: appli
         ("n", {"n": 0}, "n is 0"),
         ("stop", {"stop": ["x"] * 17}, "stop has 17 entries; expected at most 16"),
         ("stop", {"stop": "x" * 257}, "257 bytes in one of its texts; .* at most 256"),
-        ("stop", {"stop": ""}, "a text of stop is empty"),
+        ("stop", {"stop": ""}, "a stop string is empty"),
         ("logprobs", {"logprobs": 21}, "logprobs is 21; expected at most 20"),
         ("logprobs", {"logprobs": -1}, "logprobs is -1"),
         ("prompt", {"prompt": ["a"] * 257}, "257 prompts; expected at most 256"),
@@ -46,7 +46,7 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: appli
         ("prompt", {"prompt": [1, "a"]}, "token ids beside prompts"),
         ("prompt", {"prompt": [[99999]]}, "prompt has token 99999; expected 0 to"),
         ("prompt", {"prompt": [-1]}, "-1"),
-        ("prompt", {"prompt": [2**80]}, r"prompt\[0\] is 120892.*; a token id is from 0 to"),
+        ("prompt", {"prompt": [2**80]}, r"prompt\[0\] is 120892.*; expected a token id from 0 to"),
         ("prompt", {"prompt": {"a": 1}}, "prompt is not valid"),
         (
             "temperature",

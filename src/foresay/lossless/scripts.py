@@ -186,8 +186,7 @@ class _Play:
         self.found: list[Difference] = []
 
     def members(self) -> list[_Request]:
-        """The requests of the next step: none that is preempted, sits out or has ended. It may be
-        empty."""
+        """The requests of the next step: none that is away or has ended. May be empty."""
         live = [r for r in self.requests if r.live]
         here = [r for r in live if not r.away and self.rng.random() < self.present]
         for request in live:

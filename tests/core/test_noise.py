@@ -252,7 +252,7 @@ def test_choices_follow_the_softmax() -> None:
     np.testing.assert_allclose(shares, [0.5, 0.3, 0.15, 0.05], atol=0.015)  # four deviations
 
 
-# ---- rows of invalid logits -----------------------------------------------------------------------
+# ---- rows of invalid logits ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -2,8 +2,8 @@
 
 A script is some requests with random sampling parameters and a random schedule: which requests are
 in which step, in which order, and what is drafted. Every request must generate exactly the tokens
-of plain decoding, and must fail exactly where plain decoding fails. There is no statistic in it: one
-difference is a bug, and `replay` shows the step in which it happened.
+of plain decoding, and must fail exactly where plain decoding fails. There is no statistic in it:
+one difference is a bug, and `replay` shows the step in which it happened.
 
     Verify           the function under test
     reference_match  the readable rule as one

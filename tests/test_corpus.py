@@ -110,7 +110,7 @@ def test_bad_sources(tmp_path: Path) -> None:
     wrong: Any = "prompt"
     with pytest.raises(InputError, match="field is 'prompt'; expected 'both' or 'output'"):
         corpus.build([good_trace(tmp_path / "t.jsonl")], out, field=wrong)
-    with pytest.raises(InputError, match="empty; at least one token"):
+    with pytest.raises(InputError, match="empty; expected at least one token"):
         corpus.build([write_trace(tmp_path / "t.jsonl", ['{"tokens": []}'])], out)
     assert names(tmp_path) == ["t.jsonl"]
 

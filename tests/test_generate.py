@@ -208,7 +208,7 @@ def refused(done: Done, sentence: str) -> None:
         (["Hello", "--seed", -1], "seed is -1"),
         (["Hello", "-n", 0], "n is 0"),
         (["Hello", "--stop", ""], "a stop string is empty"),
-        (["Hello", "--drafter", "oracle"], "there is no drafter 'oracle'; expected one of suffix"),
+        (["Hello", "--drafter", "oracle"], "drafter is 'oracle'; expected one of suffix"),
         (["Hello", "--drafter", "corpus"], "has no corpus file"),
         (["Hello", "--corpus", "missing.foresay"], "missing.foresay"),
         (["Hello", "--policy", "brave"], "brave"),

@@ -78,7 +78,7 @@ def test_misuse_is_refused() -> None:
         TokenTypeError, match=r"positions is int64\[1\]; expected a tensor int64\[2\]"
     ):
         batched.choose(logits, ones, ids, ids[:1])
-    with pytest.raises(TokenTypeError, match=r"logits is float64\[2, 3\]; a tensor float32"):
+    with pytest.raises(TokenTypeError, match=r"logits is float64\[2, 3\]; expected a tensor"):
         batched.choose(logits.double(), ones, ids, ids)
     with pytest.raises(TokenTypeError, match=r"temperatures is float32\[1\]"):
         batched.choose(logits, ones[:1], ids, ids)

@@ -132,7 +132,7 @@ def test_arguments_that_do_not_fit() -> None:
         ([Draft.chain([1])], rows, [], "there are 1 drafts and 0 asks"),
         ([Draft.chain([1])], torch.zeros(3, 5), one, "1 requests with 1 nodes need 2 rows"),
         ([Draft.chain([1])], torch.zeros(2, 5, dtype=torch.int64), one, "rows of floats"),
-        ([Draft.chain([1])], torch.zeros(2, 0), one, "at least one token"),
+        ([Draft.chain([1])], torch.zeros(2, 0), one, "expected at least 1"),
         (
             [Draft.chain([1], probs=np.ones((1, 4), np.float32))],
             rows,

@@ -137,23 +137,8 @@ REFUSED: list[tuple[str, Callable[[], Any], type[ForesayError], str]] = [
     ("score rises", lambda: chain([1, 2], [0.25, 0.5]), InputError, "expected at most its parent"),
     ("float64 scores", lambda: draft([1], [-1], np.array([0.5])), TokenTypeError, "float64"),
     ("nested scores", lambda: draft([1], [-1], [[0.5]]), TokenTypeError, r"scores\[0\] is \[0.5"),
-<<<<<<< HEAD
-    (
-        "score is a string",
-        lambda: draft([1], [-1], ["a"]),
-        TokenTypeError,
-        "'a'; expected a number",
-    ),
-    (
-        "score is a bool",
-        lambda: draft([1], [-1], [True]),
-        TokenTypeError,
-        "True; expected a number",
-    ),
-=======
     ("score is a string", lambda: draft([1], [-1], ["a"]), TokenTypeError, "'a'; expected a num"),
     ("score is a bool", lambda: draft([1], [-1], [True]), TokenTypeError, "True; expected a num"),
->>>>>>> words-c
     ("huge score", lambda: draft([1], [-1], [1e300]), InputError, "inf.*0 to 1"),
     ("huge int score", lambda: draft([1], [-1], [10**400]), InputError, "too large"),
     ("ragged tokens", lambda: chain([[1], [1, 2]]), TokenTypeError, r"tokens\[0\] is \[1\]"),

@@ -32,7 +32,7 @@ export NEEDS
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 18
 
-demo: $(VENV)/.core $(VENV)/.engine  ## install, fetch the default model, answer a few prompts without and with guesses
+demo: $(VENV)/.core $(VENV)/.engine  ## install, fetch the default model, answer a few prompts without and with drafts
 	@$(BIN)/foresay demo
 
 # Two processes: most tests use one core. A file's tests stay together, since they share servers and models.

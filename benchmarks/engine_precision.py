@@ -79,7 +79,7 @@ def _ours(
     """Log probabilities after the prompt and after each token but the last, `rows` at once."""
     kv, stored = target.open(), np.array(prompt[:-1], np.int32)
     for at in range(0, len(stored), CHUNK):
-        part = Part.of(target, kv, stored[at : at + CHUNK], wanted=False)
+        part = Part.of(target, kv, stored[at : at + CHUNK], needs_logits=False)
         target.forward([part])
         part.keep()
     line, found = [prompt[-1], *text[:-1]], []

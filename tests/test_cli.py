@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -111,7 +112,7 @@ def test_doctor() -> None:
 
 
 def test_help_says_what_ngram_sees() -> None:
-    assert "ngram uses own text only" in " ".join(ok("replay", "--help").split())
+    assert "ngram always uses own text only" in " ".join(ok("replay", "--help").split())
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,7 @@ def test_version() -> None:
     [
         (["replay", DEMO, "--budget", 0], "the budget is 0; expected 1 or more"),
         (["replay", DEMO, "--budget", -4], "the budget is -4"),
-        (["replay", DEMO, "--lockstep", 0], "lockstep is 0; 1 or more"),
+        (["replay", DEMO, "--lockstep", 0], "lockstep is 0; expected 1 or more"),
         (["replay", DEMO, "--drafter", "oracle"], "no drafter 'oracle'; expected one of suffix"),
         (["replay", DEMO, "--drafter", "corpus"], "has no corpus file"),
         (["replay", DEMO, "--drafter", "ngram", "--corpus", "x"], "own text only"),
@@ -186,7 +187,7 @@ def test_outputs_never_replace_inputs(tmp_path: Path) -> None:
             [sys.executable, "-m", "foresay", *arguments], capture_output=True, text=True
         )
         assert done.returncode == 1 and done.stderr.count("\n") == 1, done
-        assert "expected another" in done.stderr
+        assert re.search("expected (another|a file in)", done.stderr)
     assert trace.read_text() == line
     link = tmp_path / "link.foresay"
     link.symlink_to(tmp_path / "real.foresay")

@@ -51,7 +51,7 @@ def llm(folder: Path) -> LLM:
 
 @pytest.mark.parametrize("params", [5, "x", [5], {"max_tokens": 3}, b"x"])
 def test_params_that_are_none(llm: LLM, params: Any) -> None:
-    said = re.escape(f"params are {params!r}; SamplingParams, or one for each")
+    said = re.escape(f"params are {params!r}; expected SamplingParams, or one for each")
     for ask in (llm.generate, llm.stream):
         with pytest.raises(InputError, match=said):
             ask("x", params)

@@ -128,11 +128,11 @@ void Automaton::extend(Sequence& sequence, Token token) {
     }
 }
 
-/// The longest suffix on the chain of `longest` that is counted. `guess` was so at the sequence's previous extend; other
+/// The longest suffix on the chain of `longest` that is counted. `previous` was so at the sequence's previous extend; other
 /// sequences may have split it, or made longer contexts, since.
-State Automaton::counted_suffix(State longest, State guess) noexcept {
+State Automaton::counted_suffix(State longest, State previous) noexcept {
     State state = longest;
-    if (!is_counted(longest) && (!(guess & kInner) || node(guess).length >= kCounted)) state = guess;
+    if (!is_counted(longest) && (!(previous & kInner) || node(previous).length >= kCounted)) state = previous;
     while (!is_counted(state)) {
         state = link(state);
         ++link_steps_;

@@ -232,7 +232,7 @@ private:
     void append(Sequence& sequence, Token token);
     uint32_t append_position(Sequence& sequence, Token token);
     State split(State from, uint32_t length);
-    State counted_suffix(State longest, State guess) noexcept;
+    State counted_suffix(State longest, State previous) noexcept;
     void note(Node& node, Token token, uint32_t position) noexcept;
 
     Counting counting_;

@@ -4,8 +4,9 @@
 // and by tenant the histories and what was learned, and the corpora. A request holds its tenant and its group, so that neither
 // goes while it runs. Each call locks the drafter.
 //
-// A call that throws has changed nothing. Only if memory runs out in the middle of a change of shared texts, or of many, which
-// cannot be undone, the drafter refuses every further call but those that report its size. This file knows nothing of Python.
+// A call that throws has changed nothing. Only after an error (out of memory, a capacity limit, a damaged corpus) in the middle
+// of a change of shared texts, or of many texts, which cannot be undone, the drafter refuses every further call but those that
+// report its size. This file knows nothing of Python.
 #pragma once
 
 #include <atomic>

@@ -45,8 +45,8 @@ void TextDrafter::drop_tenant(const std::string& name) {
 /// Drops idle groups and idle tenants, least recently used first, until the bounds hold. With many of them the sums are
 /// taken only now and then.
 void TextDrafter::evict() {
-    constexpr uint64_t kMany = 256, kNowAndThen = 64;
-    if (++turnovers_ % kNowAndThen != 0 && groups_.size() + tenants_.size() > kMany && tenants_.size() <= options_.max_tenants) return;
+    constexpr uint64_t kTooMany = 256, kNowAndThen = 64;
+    if (++turnovers_ % kNowAndThen != 0 && groups_.size() + tenants_.size() > kTooMany && tenants_.size() <= options_.max_tenants) return;
     const auto oldest_idle = [](auto& items) {
         auto oldest = items.end();
         for (auto it = items.begin(); it != items.end(); ++it)

@@ -1,6 +1,6 @@
 """Language models answer faster without changing a single answer.
 
-foresay guesses the next tokens from text that already exists, lets the model check all guesses in
+foresay drafts the next tokens from text that already exists, lets the model check all drafts in
 one pass, and keeps what the model would have written anyway. The drafters are in
 `foresay.drafters`, the corpus files in `foresay.corpus`, every error in `foresay.errors`.
 

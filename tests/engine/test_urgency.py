@@ -10,10 +10,10 @@ from foresay.budget.adaptive import Adaptive
 from foresay.budget.cost import StepCost
 from foresay.drafters import SuffixDrafter
 from foresay.engine.engine import Engine
-from foresay.engine.load import load_of
 from foresay.engine.plain import logits_of, plain
 from foresay.engine.request import Request
 from foresay.engine.scheduler import Turn
+from foresay.engine.step import load_of
 from foresay.models.load import target_of
 from models import zoo
 

@@ -257,12 +257,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "MaxTimeCriteria is among",
     ),
     "streamer": ({"streamer": _Deaf()}, "streamer was given"),
-    "long": ({"max_new_tokens": zoo.CONTEXT}, f"the model takes {zoo.CONTEXT}"),
+    "long": ({"max_new_tokens": zoo.CONTEXT}, f"expected at most {zoo.CONTEXT}"),
     "policy": ({"policy": "nonsense"}, "nonsense"),
     "drafter": ({"drafter": "nonsense"}, "nonsense"),
     "right": ({"attention_mask": torch.tensor([[1] * 8 + [0]])}, "row 0 of attention_mask"),
     "gap": ({"attention_mask": torch.tensor([[1, 0] + [1] * 7])}, "row 0 of attention_mask"),
-    "positions": ({"position_ids": torch.arange(1, 10)[None]}, "position_ids are not those"),
+    "positions": (
+        {"position_ids": torch.arange(1, 10)[None]},
+        "position_ids do not fit the attention_mask",
+    ),
     "embeds": ({"inputs_embeds": torch.zeros(1, 9, 32)}, "inputs_embeds"),
 }
 
@@ -313,7 +316,7 @@ def test_models_that_are_refused() -> None:
     ids = padded(9)["input_ids"]
     with pytest.raises(UnsupportedModel, match=r"is on meta; expected the CPU"):
         generate(make("llama").to("meta"), ids, [], [], config(max_length=12))
-    with pytest.raises(UnsupportedModel, match=r"has torch.float16; float32 and bfloat16"):
+    with pytest.raises(UnsupportedModel, match=r"has torch.float16; expected float32 or bfloat16"):
         make("llama", dtype=torch.float16).generate(ids, **asked)
     hooked: Any = make("llama")
     hooked.model.layers[0].register_forward_hook(lambda *_: None)

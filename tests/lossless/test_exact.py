@@ -180,15 +180,27 @@ def test_what_a_scheme_raises_is_reported() -> None:
     ("emit", "says"),
     [
         (lambda p, q, tokens, parents, coins: [], "returned []; expected at least one token id"),
-        (lambda p, q, tokens, parents, coins: [99], "returned [99]; token ids from 0 to 1"),
-        (lambda p, q, tokens, parents, coins: [-1], "returned [-1]; token ids from 0 to 1"),
+        (
+            lambda p, q, tokens, parents, coins: [99],
+            "returned [99]; expected token ids from 0 to 1",
+        ),
+        (
+            lambda p, q, tokens, parents, coins: [-1],
+            "returned [-1]; expected token ids from 0 to 1",
+        ),
         (lambda p, q, tokens, parents, coins: None, "returned None; expected a list of token ids"),
         (lambda p, q, tokens, parents, coins: 0.5, "returned 0.5; expected a list of token ids"),
         (lambda p, q, tokens, parents, coins: "0", "returned '0'; expected a list of token ids"),
         (lambda p, q, tokens, parents, coins: np.int64(0), "; expected a list of token ids"),
         (lambda p, q, tokens, parents, coins: np.array(0), "; expected a list of token ids"),
-        (lambda p, q, tokens, parents, coins: [0.0], "[0.0]; a list of token ids, which are whole"),
-        (lambda p, q, tokens, parents, coins: [True], "[True]; a list of token ids, which are"),
+        (
+            lambda p, q, tokens, parents, coins: [0.0],
+            "[0.0]; expected a list of token ids, which are whole",
+        ),
+        (
+            lambda p, q, tokens, parents, coins: [True],
+            "[True]; expected a list of token ids, which are",
+        ),
         (lambda p, q, tokens, parents, coins: np.array([0.5]), "a list of token ids, which are"),
         (lambda p, q, tokens, parents, coins: np.array([[0]]), "a list of token ids, which are"),
         (lambda p, q, tokens, parents, coins: sys.exit(), "case 0/0: SystemExit:"),

@@ -184,7 +184,7 @@ def test_a_key_that_no_header_can_carry_is_refused(key: str) -> None:
 def test_one_server_is_not_two() -> None:
     for other in ("http://127.0.0.1:9/", "http://127.0.0.1:9/v1", "HTTP://127.0.0.1:9"):
         with pytest.raises(
-            InputError, match=r"both servers are http://127\.0\.0\.1:9/v1; two diff"
+            InputError, match=r"both servers are http://127\.0\.0\.1:9/v1; expected two diff"
         ):
             two_servers(("http://127.0.0.1:9", other), "toy")
     a, b = two_servers(("http://127.0.0.1:9", "http://127.0.0.1:10"), "toy", "key")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from transformers import PreTrainedModel
 from foresay.arrays import Int32s
 from foresay.draft import Draft
 from foresay.errors import InputError
+from foresay.models.cpu import linears
 from foresay.models.load import plain_target_of, target_of
 from foresay.models.target import Part, Target, TextKv
 from models import zoo
@@ -192,6 +194,26 @@ def test_weights_that_do_not_fit_are_refused_and_nothing_has_changed(kind: str) 
         with pytest.raises(InputError, match=said):
             target.replace_weights({weight: good, **wrong})  # type: ignore[dict-item]
     assert target.version == 0
+    assert torch.equal(logits(target, target.open(), text), before)
+
+
+def test_what_fails_while_weights_are_laid_out_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target, text = TARGETS["cpu"](zoo.make("llama")), zoo.tokens(np.random.default_rng(8), 9)
+    before, made = logits(target, target.open(), text), linears.PackedLinear.__init__
+    calls: list[int] = []
+
+    def failing(self: Any, *given: Any, **named: Any) -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise MemoryError
+        made(self, *given, **named)
+
+    monkeypatch.setattr(linears.PackedLinear, "__init__", failing)
+    with pytest.raises(MemoryError):
+        target.replace_weights({n: w + 1 for n, w in zoo.make("llama").named_parameters()})
+    assert target.version == 0 and len(calls) == 3
     assert torch.equal(logits(target, target.open(), text), before)
 
 

@@ -136,7 +136,7 @@ def test_whatever_a_model_raises_is_a_reason(
 
 
 def test_a_lack_of_memory_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MemoryError), visibility.asking(zoo.make("llama")):
+    with pytest.raises(MemoryError), visibility.as_unsupported(zoo.make("llama")):
         raise MemoryError
 
 

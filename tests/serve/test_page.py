@@ -117,7 +117,7 @@ def test_a_chat_of_two_turns(browser: Browser, server: Running) -> None:
         drafted, accepted = (sum(d[k] for d in details) for k in ("drafted", "accepted"))
         foot = page.locator(".answer .small").text_content() or ""
         pace = f"{len(words) / len(details):.2f} per step"
-        assert foot.startswith(f"{len(words)} tokens · {pace} · {accepted} of {drafted} guesses")
+        assert foot.startswith(f"{len(words)} tokens · {pace} · {accepted} of {drafted} drafts")
         assert "tokens/s" in foot and accepted > 0
 
         seen.ask("again")
@@ -169,7 +169,7 @@ def test_the_numbers(browser: Browser, server: Running) -> None:
         phases = last.locator("rect").evaluate_all("all => all.map(r => r.getAttribute('class'))")
         assert phases == PHASES
         tip = last.get_attribute("data-tip") or ""
-        assert f"{line[-1]['accepted']} of {line[-1]['drafted']} guess" in tip
+        assert f"{line[-1]['accepted']} of {line[-1]['drafted']} draft" in tip
         assert f"{line[-1]['rows']} row" in tip and f"{line[-1]['tokens']} token" in tip
         heights = bars.evaluate_all("all => all.map(bar => bar.getBBox().height)")
         seconds = [sum(step["seconds"].values()) for step in line[-len(heights) :]]
@@ -288,7 +288,7 @@ def test_a_server_that_hides(browser: Browser, folder: Path) -> None:
         assert seen.answered() == whole(server, QUESTION)
         assert classes(seen.page) == []
         foot = seen.page.locator(".answer .small").text_content() or ""
-        assert foot.startswith("60 tokens · ") and "guess" not in foot
+        assert foot.startswith("60 tokens · ") and "draft" not in foot
         seen.check(server, f"{REFUSED} 403")
 
 

@@ -21,7 +21,6 @@ from foresay.budget.policy import Policy, make_policy
 from foresay.drafter import Drafter
 from foresay.engine.drafting import CheckedDrafter
 from foresay.engine.groups import Groups
-from foresay.engine.load import load_of
 from foresay.engine.logprobs import logprobs_for, note_logprobs, note_prompt_logprobs
 from foresay.engine.measure import measured_cost
 from foresay.engine.pages import PAGE, Pages
@@ -35,7 +34,7 @@ from foresay.engine.request import (
     fitted,
 )
 from foresay.engine.scheduler import Scheduler, Turn
-from foresay.engine.step import Laps, Step, seen_by_drafter, until_texts_end
+from foresay.engine.step import Laps, Step, load_of, seen_by_drafter, until_texts_end
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.models.progress import Progress, silent
@@ -192,7 +191,7 @@ class Engine:
         good, and the texts of running requests are computed again. Their tokens stay.
 
         Mutates: the target, for all engines that share it; each notices by itself. Raises:
-        InputError for an unknown name or a shape that differs; nothing has changed then.
+        as `Target.replace_weights`; nothing has changed then.
         """
         self.target.replace_weights(weights)
 
@@ -209,9 +208,10 @@ class Engine:
         memory.
         """
         laps = Laps()
-        if self._computed_with != self.target.version:
+        version = self.target.version
+        if self._computed_with != version:
             self.scheduler.recompute()
-            self._computed_with = self.target.version
+            self._computed_with = version
         turns, failed = self._begun(self.scheduler.schedule())
         laps.end("schedule")
         if not turns:

@@ -62,21 +62,21 @@ def note_logprobs(
 
 
 def note_prompt_logprobs(prompts: Sequence[tuple[Request, int]], logits: Tensor) -> None:
-    """Append the log probabilities of each request's next `early` prompt tokens to it, given the
+    """Append the log probabilities of each request's next `count` prompt tokens to it, given the
     rows of logits before those tokens, request by request.
     """
     begin = 0
-    for request, early in prompts:
+    for request, count in prompts:
         noted = request.prompt_logprobs
-        if not early or noted is None:
+        if not count or noted is None:
             continue
-        tokens = request.prompt[len(noted) : len(noted) + early].astype(np.int64)
+        tokens = request.prompt[len(noted) : len(noted) + count].astype(np.int64)
         top = min(request.prompt_top, logits.shape[1])
-        for at in range(0, early, _ROWS):
+        for at in range(0, count, _ROWS):
             some = torch.from_numpy(tokens[at : at + _ROWS])
             rows = logits[begin + at : begin + at + len(some)]
             noted += _of_rows(some.to(logits.device), rows, top)
-        begin += early
+        begin += count
 
 
 def _of_rows(tokens: Tensor, logits: Tensor, top: int) -> list[TokenLogprob]:

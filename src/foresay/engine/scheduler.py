@@ -112,8 +112,8 @@ class Scheduler:
         self._whole = True
 
     def recompute(self) -> None:
-        """Drop all keys and values: the prefix cache for good, running requests until they are
-        admitted again, in order of arrival.
+        """Drop all keys and values: the prefix cache for good, and those of running requests, which
+        are preempted and wait in front of the others.
         """
         self.mend()
         self._whole = False

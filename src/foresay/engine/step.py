@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from foresay.arrays import Floats, Int32s
 from foresay.budget.load import Chosen, Load
+from foresay.budget.urgency import urgency
 from foresay.engine.request import Request
 from foresay.engine.scheduler import Turn
 from foresay.errors import ForesayError, InputError
@@ -19,7 +21,7 @@ from foresay.models.target import Part
 from foresay.sampling.batched.verdicts import Verified
 from foresay.verdict import TopK, VerdictBatch
 
-__all__ = ["Laps", "Step", "seen_by_drafter", "until_texts_end"]
+__all__ = ["Laps", "Step", "load_of", "seen_by_drafter", "until_texts_end"]
 
 
 @dataclass(slots=True)
@@ -91,4 +93,32 @@ def seen_by_drafter(step: Step, verified: Verified) -> VerdictBatch:
         hidden = step.hidden[at].float().cpu().numpy()
     return VerdictBatch._trusted(
         found.tokens, found.offsets, found.path, found.path_offsets, step.topk, rows, hidden
+    )
+
+
+def load_of(turns: Sequence[Turn], *, requests_wait: bool) -> Load:
+    """The load of a step with these turns. Of a text's new tokens only the last one counts as its
+    own row; those before it are rows of a prompt.
+
+    Where the caller waits for several answers together, tokens count by the chance that their
+    request ends last; not while `requests_wait`: they could be admitted after any end.
+    """
+    rows = reads = 0
+    for turn in turns:
+        others = turn.tokens - turn.whole
+        rows += others
+        reads += others * (turn.request.stored + (others + 1) // 2)
+    decoding = [turn.request for turn in turns if turn.whole]
+    tokens_left = np.array([request.tokens_left for request in decoding], np.int64)
+    weights = None
+    if len(decoding) > 1 and not requests_wait and all(request.together for request in decoding):
+        stats = [request.stats for request in decoding]
+        weights = urgency(tokens_left, [s.tokens for s in stats], [s.steps for s in stats])
+    return Load(
+        contexts=np.array([len(request) for request in decoding], np.int64),
+        tokens_left=tokens_left,
+        other_rows=rows,
+        other_reads=reads,
+        ids=np.array([request.number for request in decoding], np.int64),
+        weights=weights,
     )

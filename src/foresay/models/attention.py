@@ -147,7 +147,7 @@ def attend(
         window=visible.window,
         chunk=visible.chunk,
         softcap=softcap or 0.0,
-        sinks=None if s_aux is None else s_aux.detach().float().numpy(),
+        sinks=None if s_aux is None else s_aux.detach().float().cpu().numpy(),
         threads=run.threads,
     )
     return out, None

@@ -23,7 +23,7 @@ from foresay.errors import UnsupportedModel
 from foresay.models import attention
 from foresay.models.attention import AttentionPass, LayerCall, running
 from foresay.models.target import Part, Target
-from foresay.models.visibility import Visible, asking, narrow, narrowed
+from foresay.models.visibility import Visible, as_unsupported, narrow, narrowed
 
 __all__ = ["TransformersTarget", "alike", "check_config", "check_logits", "layer_shapes", "trial"]
 
@@ -31,7 +31,7 @@ _LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
 _BATCH_ROPE = {"longrope", "dynamic"}
 # What rounding does to the logits of random texts, as a share of their spread: two of the model's
 # own attention functions differ by up to 0.3 in one row in bfloat16, wrong ones by more than 1.
-_CLOSE = {torch.float32: 1e-3, torch.bfloat16: 0.3}
+_CLOSE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}
 _ALIKE = 0.03  # where one activation is rounded in another way
 
 
@@ -85,9 +85,10 @@ def layer_shapes(model: PreTrainedModel) -> list[tuple[int, int, int]]:
     name, rows = model.config.model_type, 5
     _use(model, attention.NAME)
     run = AttentionPass(None, (), 1, [])
-    tokens = torch.arange(rows)[None] % model.config.get_text_config().vocab_size
-    with asking(model), torch.inference_mode(), running(run):
-        model(input_ids=tokens, position_ids=torch.arange(rows)[None], use_cache=False)
+    places = torch.arange(rows, device=model.device)[None]
+    tokens = places % model.config.get_text_config().vocab_size
+    with as_unsupported(model), torch.inference_mode(), running(run):
+        model(input_ids=tokens, position_ids=places, use_cache=False)
     calls = run.calls or []
     layers = [call.layer for call in calls]
     if not calls:
@@ -126,7 +127,7 @@ def check_logits(target: TransformersTarget) -> float:
     """
     texts, trees = _texts_and_trees(target)
     with narrowed(target.model, target.layers) as layers, _seeing(target, layers):
-        with asking(target.model):
+        with as_unsupported(target.model):
             given = _in_one_step(target, texts, trees)
         _use(target.model, "eager")
         try:
@@ -211,7 +212,8 @@ def _plainly(target: TransformersTarget, text: Any, tree: Draft) -> Tensor:
         path = [leaf]
         while path[0] >= 0:
             path.insert(0, int(tree.parents[path[0]]))
-        ids = torch.tensor([[*text.tolist(), *(int(tree.tokens[node]) for node in path[1:])]])
+        nodes = [int(tree.tokens[node]) for node in path[1:]]
+        ids = torch.tensor([[*text.tolist(), *nodes]], device=target.model.device)
         with torch.inference_mode():
             logits = target.model(input_ids=ids, use_cache=False).logits[0, -len(path) :]
         rows |= {node: row.float() for node, row in zip(path, logits, strict=True)}

@@ -49,7 +49,7 @@ class StepRows:
         tokens: list[Int32s] = []
         parents: list[Int32s] = []
         needed: list[NDArray[np.int64]] = []
-        early: list[NDArray[np.int64]] = []
+        prefilled: list[NDArray[np.int64]] = []
         prefill: list[NDArray[np.bool_]] = []
         offsets = np.zeros(len(parts) + 1, np.int32)
         for at, part in enumerate(parts):
@@ -71,12 +71,12 @@ class StepRows:
                 needed.append(np.arange(start + size - 1, end))
             if part.prefill_logits:
                 first = start + part.prefill - part.prefill_logits
-                early.append(np.arange(first, start + part.prefill))
+                prefilled.append(np.arange(first, start + part.prefill))
         return cls(
             np.concatenate(tokens),
             np.concatenate(parents),
             offsets,
-            np.concatenate([np.zeros(0, np.int64), *needed, *early]),
+            np.concatenate([np.zeros(0, np.int64), *needed, *prefilled]),
             np.concatenate(prefill),
         )
 

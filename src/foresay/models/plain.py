@@ -58,8 +58,8 @@ class PlainKv:
     def check_integrity(self) -> None:
         for at, stored in enumerate(self.layers):
             size = 0 if stored is None else stored[0].shape[1]
-            if size != self.length + self.rows:
-                raise RuntimeError(f"layer {at} has {size} tokens, not {self.length}")
+            if size < self.length + self.rows:  # a step that failed may have left more
+                raise RuntimeError(f"layer {at} has {size} tokens, not {self.length + self.rows}")
 
     def add(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """The stored tokens with the rows of a step behind them; the rows of the step before are
@@ -97,7 +97,6 @@ class PlainStep:
                 mask[row, kv.length + row] = True
                 self.positions.append(int(mask[row].sum()) - 1)
             self.masks.append(mask)
-            kv.rows = end - begin
 
     def attend(
         self,
@@ -118,6 +117,8 @@ class PlainStep:
         for at, (kv, mask) in enumerate(zip(self.kvs, self.masks, strict=True)):
             begin, end = self.offsets[at], self.offsets[at + 1]
             keys, values = kv.add(layer, key[0, :, begin:end], value[0, :, begin:end])
+            if layer == len(kv.layers) - 1:  # now all layers have them
+                kv.rows = end - begin
             places = [*range(kv.length), *self.positions[begin:end]]
             firsts = torch.tensor([visibility.first(place) for place in self.positions[begin:end]])
             visible = (mask & (torch.tensor(places) >= firsts[:, None])).to(query.device)

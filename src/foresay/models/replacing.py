@@ -35,7 +35,7 @@ def to_replace(
 ) -> dict[str, Tensor]:
     """`weights` with each tensor under all of its names.
 
-    Raises: InputError for what is no floating-point tensor, an unknown name, a shape that differs,
+    Raises: InputError for what is no tensor, an unknown name, a shape that differs,
     a bias without its weight, or two values for one tensor.
     """
     found: dict[str, Tensor] = {}
@@ -66,4 +66,5 @@ def to_replace(
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    return one.data_ptr() == other.data_ptr() or torch.equal(one, other)
+    alike = one.data_ptr() == other.data_ptr() and one.stride() == other.stride()
+    return alike or torch.equal(one, other)

@@ -102,11 +102,12 @@ class Target(Protocol):
     def replace_weights(self, weights: Mapping[str, Tensor], *, copy: bool = True) -> None:
         """Replace the named parameters and buffers, and count the version up. A tied weight
         may be given by any of its names. Without `copy` tensors that need no packing are used as
-        they are: do not write into them then.
+        they are: do not write into them then. Not while a `forward` runs.
 
         Mutates: the weights. Valid until: replaced again; texts of the old version must not be
-        used any more. Raises: InputError for an unknown name or a shape that differs; nothing has
-        changed then. GIL: released during long work.
+        used any more. Raises: InputError for an unknown name, a shape that differs, a bias without
+        its weight, or two values for one tensor; nothing has changed then. GIL: released during
+        long work.
         """
         ...
 

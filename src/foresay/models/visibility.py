@@ -23,7 +23,7 @@ from transformers import (
 
 from foresay.errors import UnsupportedModel
 
-__all__ = ["Visible", "asking", "narrow", "narrowed", "visible_by_layer"]
+__all__ = ["Visible", "as_unsupported", "narrow", "narrowed", "visible_by_layer"]
 
 _NAME = "foresay-probe"
 # What a configuration calls the sizes, and how small they are made to try them on short texts.
@@ -51,7 +51,7 @@ class Visible:
 
 
 @contextmanager
-def asking(model: PreTrainedModel) -> Iterator[None]:
+def as_unsupported(model: PreTrainedModel) -> Iterator[None]:
     """Any error that a model raises in the body means that it is not supported.
 
     Raises: UnsupportedModel in place of any other error but MemoryError.
@@ -77,12 +77,13 @@ def visible_by_layer(model: PreTrainedModel, context: int) -> list[Visible]:
     rules: Rules = {}
     before, token = model.config._attn_implementation, _RULES.set(rules)
     try:
-        with asking(model), torch.inference_mode():
+        with as_unsupported(model), torch.inference_mode():
             model.set_attn_implementation(_NAME)
+            ones = torch.ones(1, 3, dtype=torch.long, device=model.device)
             model(
-                input_ids=torch.zeros(1, 3, dtype=torch.long),
-                position_ids=torch.arange(3)[None],
-                attention_mask=torch.ones(1, 3, dtype=torch.long),
+                input_ids=torch.zeros_like(ones),
+                position_ids=torch.arange(3, device=model.device)[None],
+                attention_mask=ones,
                 use_cache=False,
             )
     finally:

@@ -105,21 +105,36 @@ class CpuTarget:
         own = tensors_of(self.model)
         shapes = {name: tensor.shape for name, tensor in own.items()} | laid_out
         given = to_replace(weights, self._names, shapes)
-        for path, layer in packed.items():
-            weight, bias = given.get(f"{path}.weight"), given.get(f"{path}.bias", layer.bias)
-            if weight is None:
-                continue
-            if bias is not None:  # it is used as it is; the weight is laid out anew
-                bias = bias.detach().to(self.dtype, copy=copy)
-            made = PackedLinear(weight.detach().to(self.dtype), bias, transposed=layer.transposed)
-            made.decode, made.prefill = layer.decode, layer.prefill
-            self.model.set_submodule(path, made)
-        for name in given.keys() & own.keys():
-            own[name].data = given[name].detach().to(own[name].dtype, copy=copy)
-        for module in self.model.modules():
-            if isinstance(module, CoreDecoderLayer):
-                module.refresh()
-        self.version += 1
+        # All of it is made before anything is replaced, so that what fails changes nothing.
+        layers = {
+            path: _laid_out(layer, given[f"{path}.weight"], given.get(f"{path}.bias"), copy=copy)
+            for path, layer in packed.items()
+            if f"{path}.weight" in given
+        }
+        values = {
+            name: given[name].detach().to("cpu", own[name].dtype, copy=copy)
+            for name in given.keys() & own.keys()
+        }
+        try:
+            for path, made in layers.items():
+                self.model.set_submodule(path, made)
+            for name, value in values.items():
+                own[name].data = value
+            for module in self.model.modules():
+                if isinstance(module, CoreDecoderLayer):
+                    module.refresh()
+        finally:
+            self.version += 1  # also after an interrupt: some of the weights are others now
+
+
+def _laid_out(
+    old: PackedLinear, weight: Tensor, bias: Tensor | None, *, copy: bool
+) -> PackedLinear:
+    bias = old.bias if bias is None else bias.detach().to("cpu", old.dtype, copy=copy)
+    weight = weight.detach().to("cpu", old.dtype)
+    made = PackedLinear(weight, bias, transposed=old.transposed)
+    made.decode, made.prefill = old.decode, old.prefill
+    return made
 
 
 def _shape(layer: PackedLinear) -> torch.Size:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from foresay.arrays import Floats, joined, offsets_of
 from foresay.draft import Draft, DraftBatch
-from foresay.errors import ForesayError
+from foresay.errors import ForesayError, InputError
 from foresay.sampling.ask import AskBatch
 from foresay.sampling.batched.match import match
 from foresay.sampling.batched.rejection import rejection
@@ -22,29 +22,37 @@ __all__ = ["verify"]
 
 
 def verify(
-    drafts: DraftBatch, logits: Tensor, asks: AskBatch, laws: Mapping[int, Floats] | None = None
+    drafts: DraftBatch,
+    logits: Tensor,
+    asks: AskBatch,
+    draft_probs: Mapping[int, Floats] | None = None,
 ) -> Verified:
     """Rule match or rejection, by each request's `params.rule`; a request's verdict does not depend
     on the others in the batch.
 
-    laws  the `probs` of drafts whose tokens were drawn, by the draft's number. Other drafts under
-          rule rejection were chosen; rule match needs none
+    draft_probs  the `probs` of drafts whose tokens were drawn, by the draft's number. Other drafts
+          under rule rejection were chosen; rule match needs none
 
     Raises: InputError for arguments that do not fit each other; the failure of a single request is
     in the result.
     """
-    laws = laws or {}
+    draft_probs = draft_probs or {}
     kinds = np.array(
         [
-            0 if ask.params.rule == "match" else 2 if at in laws else 1
+            0 if ask.params.rule == "match" else 2 if at in draft_probs else 1
             for at, ask in enumerate(asks.asks)
         ],
         np.int64,
     )
     if not kinds.any():
         return match(drafts, logits, asks)
-    # A batch has laws for all of its drafts or for none, so there are three kinds.
+    # A batch has probs for all of its drafts or for none, so there are three kinds.
     rows = Rows.of(drafts)
+    if len(asks) != len(drafts) or len(logits) != len(rows.request):
+        raise InputError(
+            f"there are {len(asks)} asks and {len(logits)} rows of logits for {len(drafts)} "
+            f"drafts; expected {len(drafts)} and {len(rows.request)}"
+        )
     found: dict[int, tuple[Verified, int]] = {}
     places: dict[int, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
     failures: dict[int, ForesayError] = {}
@@ -54,7 +62,7 @@ def verify(
         some = [drafts[at] for at in own]
         if kind == 2:
             some = [
-                Draft._trusted(draft.tokens, draft.parents, None, laws[at])
+                Draft._trusted(draft.tokens, draft.parents, None, draft_probs[at])
                 for at, draft in zip(own, some, strict=True)
             ]
         verified = (match if kind == 0 else rejection)(

@@ -46,7 +46,7 @@ function largest(points) {
   return Math.max(...points.map((p) => p.value ?? 0), 1);
 }
 
-/** How often so many guesses were accepted at once. counts: {"0": 7, "3": 2}. */
+/** How often so many drafts were accepted at once. counts: {"0": 7, "3": 2}. */
 export function histogram(element, counts) {
   if (isLookedAt(element)) return;
   const { width, height } = begin(element);
@@ -106,9 +106,9 @@ export function timeline(element, steps) {
 function told(step, total) {
   const parts = PHASES.map((phase) => `${phase} ${time(step.seconds[phase])}`);
   const { answers, rows, drafted, accepted, tokens } = step;
-  const guesses = `${accepted} of ${many(drafted, "guess", "es")} accepted`;
+  const drafts = `${accepted} of ${many(drafted, "draft")} accepted`;
   return `${time(total)}: ${parts.join(", ")}\n` +
-    `${many(answers, "answer")}, ${many(rows, "row")}, ${guesses}, ${many(tokens, "token")}`;
+    `${many(answers, "answer")}, ${many(rows, "row")}, ${drafts}, ${many(tokens, "token")}`;
 }
 
 /** The phases by name, each with its colour. */

@@ -1,4 +1,4 @@
-// The conversation: one answer at a time, its tokens marked by where they were guessed from.
+// The conversation: one answer at a time, its tokens marked by where they were drafted from.
 
 import { answer, Refused } from "/page/api.js";
 import { html, many, reachable } from "/page/parts.js";
@@ -118,7 +118,7 @@ class Answer {
     words.forEach((word, i) => {
       if (word === "") return; // a part of a character, or the end
       const source = sources[i] === "" ? "model" : sources[i] in SOURCES ? sources[i] : "other";
-      const tip = `${SOURCES[source]} · ${of}: ${accepted} of ${drafted} guesses accepted`;
+      const tip = `${SOURCES[source]} · ${of}: ${accepted} of ${drafted} drafts accepted`;
       reachable(this.body, html("span", { class: `token ${source}`, "data-tip": tip }, word));
     });
   }
@@ -127,7 +127,7 @@ class Answer {
     const facts = [many(this.tokens, "token")];
     if (this.steps > 0) {
       facts.push(`${(this.tokens / this.steps).toFixed(2)} per step`);
-      facts.push(`${this.accepted} of ${many(this.drafted, "guess", "es")} accepted`);
+      facts.push(`${this.accepted} of ${many(this.drafted, "draft")} accepted`);
     }
     if (this.seconds > 0) facts.push(`${(this.tokens / this.seconds).toFixed(1)} tokens/s`);
     return facts.join(" · ");

@@ -40,7 +40,7 @@ function busy(is) {
   $("stop").disabled = !is;
 }
 
-/** The server does not tell how many guesses were right. */
+/** The server does not tell how many drafts were accepted. */
 function hide(sentence) {
   chat.details = false;
   $("hidden").textContent = `Without marks and numbers: ${sentence}.`;

@@ -117,6 +117,8 @@ PLANS: dict[str, dict[str, Any]] = {
         "blocks": 9,
         "length": 512,
     },
+    # With the default settings, which shorten drafts by measured times.
+    "measured": {"method": "custom_class", "dtype": "float32", "requests": requests(64)},
     # The default model has 9 heads: they can be divided among 3 processes, not among 2.
     "ranks": {
         "method": "custom_class",
@@ -152,7 +154,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Runner:
         steps = folder / f"{name} steps.jsonl"
         environ = os.environ | {"FORESAY_VLLM_SUFFIX": "1", "FORESAY_VLLM_STEPS_FILE": str(steps)}
         environ["PYTHONPATH"] = str(HERE)  # for `unpatched`
-        if name not in ("crowd", "ranks"):
+        if name not in ("measured", "ranks"):
             environ |= NO_TIMES
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=400, check=False, env=environ
@@ -314,6 +316,13 @@ def test_joining_leaving_preemption_and_abort(
     few = [line for line in ours["lines"] if line["rows"] <= 3]
     assert many and all(line["drafted"] <= 2 * line["rows"] for line in many)
     assert any(line["drafted"] > 2 * line["rows"] for line in few)
+
+
+def test_drafts_shortened_by_measured_times_change_no_text(run: Runner) -> None:
+    plain, ours = run("none"), run("measured")
+    assert ours["stats"]["errors"] == 0 and ours["stats"]["drafted"] > 0
+    for name, answer in ours["requests"].items():
+        assert answer["tokens"] == plain["requests"][name]["tokens"], name
 
 
 def test_tensor_parallel_ranks_draft_the_same(

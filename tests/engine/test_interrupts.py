@@ -19,6 +19,7 @@ from foresay.engine.engine import Engine
 from foresay.engine.groups import Groups
 from foresay.engine.pages import PAGE, Pages
 from foresay.engine.request import Request
+from foresay.engine.samples import add_samples
 from foresay.engine.scheduler import Scheduler
 from foresay.models.load import target_of
 from models import zoo
@@ -228,7 +229,15 @@ class Groupwise(SuffixDrafter):
 
 
 GROUPS = {
-    code.__code__ for code in (Groups.add, Groups.join, Groups.leave, Engine._finish, Engine.cancel)
+    code.__code__
+    for code in (
+        add_samples,
+        Groups.join,
+        Groups.leave,
+        Groups.close,
+        Engine._finish,
+        Engine.cancel,
+    )
 }
 
 
@@ -242,9 +251,9 @@ def test_a_group_ends_also_after_an_interrupt() -> None:
 
     def work() -> None:
         asked.clear()
-        asked.extend(engine.groups.add(text, params, seeds=[1, 2]))
+        asked.extend(add_samples(engine, text, params, seeds=[1, 2]))
         engine.run()
-        asked.extend(engine.groups.add(text, params, seeds=[1, 2]))
+        asked.extend(add_samples(engine, text, params, seeds=[1, 2]))
         engine.step()
         engine.cancel(*asked)
 

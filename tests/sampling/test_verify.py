@@ -44,7 +44,7 @@ def assert_alike(verified: Verified, expected: list[Verdict | ForesayError]) -> 
     for i, (verdict, wanted) in enumerate(zip(verified.verdicts, expected, strict=True)):
         if isinstance(wanted, ForesayError):
             assert type(verified.failures[i]) is type(wanted)
-            assert str(verified.failures[i]) == f"request {i}: {wanted}"
+            assert str(verified.failures[i]) == str(wanted)
             assert not len(verdict.tokens) and not len(verdict.path)
         else:
             assert i not in verified.failures
@@ -208,9 +208,9 @@ def test_token_ids_beyond_the_vocabulary_fail_their_request_alone(rule: Any) -> 
     logits[9] = torch.nan  # the fourth's own failure comes later than its refusal
     verified = rule(drafts, logits, asks)
     assert {i: str(error) for i, error in verified.failures.items()} == {
-        1: "request 1: the draft has token 5; the logits have 5 columns",
-        2: "request 2: the text has token 9; the logits have 5 columns",
-        3: "request 3: logit_bias names token 5; the logits have 5 columns",
+        1: "the draft has token 5; the logits have 5 columns",
+        2: "the text has token 9; the logits have 5 columns",
+        3: "logit_bias names token 5; the logits have 5 columns",
     }
     for i, rows in ((0, logits[:3]), (4, logits[12:])):
         alone = rule([drafts[i]], rows, [asks[i]])
@@ -221,7 +221,7 @@ def test_token_ids_beyond_the_vocabulary_fail_their_request_alone(rule: Any) -> 
     bad = logits.clone()
     bad[12] = torch.nan
     failures = rule(drafts, bad, asks).failures
-    assert list(failures) == [1, 2, 3, 4] and str(failures[4]).startswith("request 4: the logits")
+    assert list(failures) == [1, 2, 3, 4] and str(failures[4]).startswith("the logits")
 
 
 def test_logits_with_gradients_and_what_is_no_tensor() -> None:
@@ -277,7 +277,7 @@ def test_each_request_is_verified_by_its_own_rule() -> None:
             try:
                 expected = rule_of(drawn, own, one)
             except LogitsError as error:
-                assert str(found.failures[at]) == f"request {at}: {error}"
+                assert str(found.failures[at]) == str(error)
                 assert not len(found.verdicts[at].tokens)
                 begin += len(own)
                 continue

@@ -130,8 +130,8 @@ def test_an_answer_whose_piece_fails_ends_alone(
 def test_a_request_that_the_engine_refuses_is_not_counted(
     frail: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    groups = frail.llm.engine.groups  # which hold the engine's `add`
-    add, calls = groups._add, []
+    engine = frail.llm.engine
+    add, calls = engine.add, []
 
     def broken(*values: Any, **names: Any) -> Any:
         calls.append(1)
@@ -139,12 +139,12 @@ def test_a_request_that_the_engine_refuses_is_not_counted(
             raise InputError("not this one")
         return add(*values, **names)
 
-    monkeypatch.setattr(groups, "_add", broken)
+    monkeypatch.setattr(engine, "add", broken)
     error = frail.refused("/v1/completions", 400, prompt=["a", "b", "c"])
     assert error["message"] == "not this one"
     frail.idle()
     calls[:] = [1]
-    monkeypatch.setattr(groups, "_add", lambda *a, **k: 1 / 0)
+    monkeypatch.setattr(engine, "add", lambda *a, **k: 1 / 0)
     assert frail.post("/v1/completions", {"prompt": "a"}).status_code == 500
     frail.idle()
 

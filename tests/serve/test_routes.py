@@ -182,7 +182,7 @@ def test_a_request_is_found_in_the_log_by_its_name(
         assert f" {name}" in caplog.text
     assert len(made) == 4 and "mine-2" in made and not any(" " in name for name in made)
     caplog.clear()
-    monkeypatch.setattr(server.llm.engine.groups, "_add", lambda *values, **names: 1 / 0)
+    monkeypatch.setattr(server.llm.engine, "add", lambda *values, **names: 1 / 0)
     answer = server.post("/v1/completions", {"prompt": "a"}, **{"x-request-id": "mine-3"})
     assert answer.status_code == 500 and answer.headers["x-request-id"] == "mine-3"
     assert "the request mine-3 failed: ZeroDivisionError" in caplog.text

@@ -97,7 +97,7 @@ class Engine:
         self.policy = make_policy(used, cost)
         pages = Pages(tokens // PAGE)
         self.scheduler = Scheduler(target.open, pages, max_running=max_running, max_rows=max_rows)
-        self.groups = Groups(self.add, self.cancel, self.drop_group)
+        self.groups = Groups()
         self._added = 0
         self._computed_with = target.version  # of the stored keys and values
 
@@ -180,8 +180,8 @@ class Engine:
                 self._finish(request, "cancelled")
 
     def drop_group(self, group: str, tenant: str | None = None) -> None:
-        """Let the drafter forget a group that gets no more members; the groups of `groups` end by
-        themselves.
+        """Let the drafter forget a group that gets no more members; the groups of `add_samples` end
+        by themselves.
         """
         self._drafter.drop_group(group, tenant)
 
@@ -364,7 +364,9 @@ class Engine:
         # The finish reason is set last: after an interrupt before that, this can be repeated.
         self.scheduler.release(request, keep=reason in ("stop", "length"))
         self._drafter.finish(request)
-        self.groups.leave(request)
+        if request.group is not None and self.groups.leave(request):
+            self.drop_group(request.group, request.tenant)
+            self.groups.close(request.tenant, request.group)
         request.error, request.finish_reason = error, reason
 
 

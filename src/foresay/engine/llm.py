@@ -17,6 +17,7 @@ from foresay.drafter import Drafter, Source, check_drafter
 from foresay.drafters.lineup import make_drafter
 from foresay.engine.engine import Engine
 from foresay.engine.request import FinishReason, Request, RequestStats
+from foresay.engine.samples import add_samples
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.models import weights
@@ -248,7 +249,8 @@ class LLM:
             for index, (prompt, wanted) in enumerate(zip(listed, each, strict=True)):
                 ids = self.encode(prompt, chat=chat)
                 seed = new_seed() if wanted.seed is None else wanted.seed
-                requests = self.engine.groups.add(
+                requests = add_samples(
+                    self.engine,
                     ids,
                     wanted,
                     seeds=[seed_of_sample(seed, sample) for sample in range(wanted.n)],

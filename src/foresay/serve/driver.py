@@ -21,6 +21,7 @@ from foresay.drafter import Drafter
 from foresay.engine.engine import Engine
 from foresay.engine.llm import LLM
 from foresay.engine.request import PHASES, FinishReason, Request
+from foresay.engine.samples import add_samples
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.sampling.noise import new_seed, seed_of_sample
@@ -249,7 +250,8 @@ class Driver:
         requests: list[Request] = []
         try:
             for prompt in generation.prompts:
-                requests += engine.groups.add(
+                requests += add_samples(
+                    engine,
                     prompt,
                     params,
                     seeds=[seed_of_sample(seed, sample) for sample in range(params.n)],

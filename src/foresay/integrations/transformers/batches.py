@@ -15,6 +15,7 @@ from transformers.generation import stopping_criteria as ends
 
 from foresay.drafter import Drafter
 from foresay.engine.request import Request
+from foresay.engine.samples import add_samples
 from foresay.engine.text import AnswerText
 from foresay.errors import InputError
 from foresay.integrations.transformers.arguments import (
@@ -90,7 +91,8 @@ def generate(
         try:
             for first in range(0, len(prompts), each):
                 rows = range(first, first + each)
-                requests += engine.groups.add(
+                requests += add_samples(
+                    engine,
                     prompts[first],
                     params,
                     seeds=[seed_of_sample(seed, row) for row in rows],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -19,7 +18,7 @@ from foresay.sampling.batched.rows import Longs, Rows
 from foresay.sampling.law import RowStatus
 from foresay.verdict import VerdictBatch
 
-__all__ = ["Verified", "cut", "failures_of", "named", "verdicts", "without"]
+__all__ = ["Verified", "cut", "failures_of", "verdicts", "without"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +69,7 @@ def verdicts(
         nodes[accepted].astype(np.int32),
         _offsets(np.maximum(keep - 1, 0)),
     )
-    return Verified(packed, {i: named(i, error) for i, error in failures.items()}, paths[taken])
+    return Verified(packed, dict(failures), paths[taken])
 
 
 def cut(verified: Verified, sizes: Longs) -> Verified:
@@ -110,15 +109,10 @@ def without(
     found, sizes = verified.verdicts, np.zeros((2, len(asks)), np.int64)
     sizes[0, good], sizes[1, good] = np.diff(found.offsets), np.diff(found.path_offsets)
     packed = VerdictBatch._trusted(found.tokens, _offsets(sizes[0]), found.path, _offsets(sizes[1]))
-    failures = {i: named(i, error) for i, error in refusals.items()}
+    failures = dict(refusals)
     for i, error in verified.failures.items():
-        failures[int(good[i])] = named(int(good[i]), error)
+        failures[int(good[i])] = error
     return Verified(packed, dict(sorted(failures.items())), there[verified.rows])
-
-
-def named(request: int, error: ForesayError) -> ForesayError:
-    """The error with the number of its request, in place of any that it has."""
-    return type(error)(f"request {request}: {re.sub(r'^request [0-9]+: ', '', str(error))}")
 
 
 def _first(offsets: Int32s, sizes: Longs) -> NDArray[np.bool_]:

@@ -15,7 +15,7 @@ from foresay.sampling.ask import AskBatch
 from foresay.sampling.batched.match import match
 from foresay.sampling.batched.rejection import rejection
 from foresay.sampling.batched.rows import Rows
-from foresay.sampling.batched.verdicts import Verified, named
+from foresay.sampling.batched.verdicts import Verified
 from foresay.verdict import VerdictBatch
 
 __all__ = ["verify"]
@@ -75,7 +75,7 @@ def verify(
             found[at] = verified, place
             places[at] = there[verified.rows[bounds[place] : bounds[place + 1]]]
             if place in verified.failures:
-                failures[at] = named(at, verified.failures[place])
+                failures[at] = verified.failures[place]
     each = [of.verdicts[place] for of, place in (found[at] for at in range(len(asks)))]
     packed = VerdictBatch._trusted(
         joined([verdict.tokens for verdict in each]),

@@ -1,0 +1,63 @@
+"""Several samples of one prompt: added together, drafted from each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from uuid import uuid4
+
+from foresay.arrays import IntsLike
+from foresay.engine.engine import Engine
+from foresay.engine.request import Request
+from foresay.engine.text import AnswerText
+from foresay.errors import InputError
+from foresay.sampling.params import SamplingParams
+
+__all__ = ["add_samples"]
+
+
+def add_samples(
+    engine: Engine,
+    prompt: IntsLike,
+    params: SamplingParams | None = None,
+    *,
+    seeds: Sequence[int],
+    stops: Sequence[int] = (),
+    tenant: str | None = None,
+    text: Callable[[], AnswerText] | None = None,
+    prompt_logprobs: int | None = None,
+    together: bool = False,
+) -> list[Request]:
+    """A new request for each of the seeds, all of them or none. Several are a group, which ends
+    with its last member, however that one ends. `text` makes the AnswerText of each; the rest is
+    as in `Engine.add`.
+
+    Mutates: the engine. Raises: InputError without seeds, and as `Engine.add`; nothing has changed
+    then.
+    """
+    if not len(seeds):
+        raise InputError("there are no seeds; expected one for each sample, 1 or more")
+    # Unlike any name of a user or of another engine: drafters may be shared.
+    name = f"samples {uuid4()}" if len(seeds) > 1 else None
+    asked: list[Request] = []
+    try:
+        if name is not None:
+            engine.groups.open(tenant, name)
+        for seed in seeds:
+            request = engine.add(
+                prompt,
+                params,
+                seed=seed,
+                stops=stops,
+                group=name,
+                tenant=tenant,
+                text=None if text is None else text(),
+                prompt_logprobs=prompt_logprobs,
+                together=together,
+            )
+            asked.append(request)
+    except BaseException:
+        if name is not None:
+            engine.cancel(*engine.groups.members(tenant, name))
+            engine.groups.close(tenant, name)
+        raise
+    return asked

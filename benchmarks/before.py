@@ -1,15 +1,17 @@
 """This checkout against an earlier one: what a change of the house costs.
 
     python benchmarks/before.py --before OTHER/.venv/bin/python [--rounds 15] [--record NAME]
+                                [--tasks suffix8,vllm256]
 
 Each side is one process that keeps its model and its drafter, and measures when it is told to. The
 sides take turns measurement by measurement, and the first one changes; a result is the median
 of the ratios of their times, this checkout's over the other's: above 1 is slower. Only names that
-both know are used: `LLM`, `SamplingParams`, `SuffixDrafter`.
+both know are used: `LLM`, `SamplingParams`, `SuffixDrafter`, `SuffixProposer`.
 
     decode, decode8     an answer of the default model, and 8 at once, without drafts
     suffix, suffix8     the same with the default drafter and policy
     draft64             a step of the suffix drafter for 64 requests: propose and observe
+    vllm256             a step of the proposer for vLLM, 256 requests with 4,000 tokens each
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -31,19 +34,65 @@ PROMPTS = [
     for first in range(1, 9)
 ]
 TOKENS = 40
+TASKS = ("decode", "decode8", "suffix", "suffix8", "draft64", "vllm256")
 
 
 def worker() -> None:
     """Measure what is named on stdin, a line each; the answer is the time in seconds."""
-    tasks = _tasks()
+    tasks = _answers() | {"draft64": _drafting, "vllm256": _proposing}
     print("ready", flush=True)
     for line in sys.stdin:
         print(tasks[line.strip()](), flush=True)
 
 
-def _tasks() -> dict[str, Callable[[], float]]:
-    from foresay import LLM, SamplingParams, Verdict
+def _drafting() -> float:
+    from foresay import Verdict
     from foresay.drafters import SuffixDrafter
+
+    random, drafter = np.random.default_rng(0), SuffixDrafter()
+    texts = [random.integers(0, 40, 600).astype(np.int32) for _ in range(64)]
+    states = [drafter.begin(text) for text in texts]
+    begin = time.perf_counter()
+    for step in range(60):
+        drafter.propose(states, [8] * 64)
+        drafter.observe(states, [Verdict([], [int(text[step * 7])]) for text in texts])
+    taken = time.perf_counter() - begin
+    for state in states:
+        drafter.finish(state)
+    return taken
+
+
+def _proposing() -> float:
+    from foresay.integrations.vllm import SuffixProposer
+
+    rows, prompt, steps = 256, 4000, 60
+    config = SimpleNamespace(
+        speculative_config=SimpleNamespace(num_speculative_tokens=8),
+        model_config=SimpleNamespace(max_model_len=8192),
+        parallel_config=SimpleNamespace(tensor_parallel_size=1),
+        scheduler_config=SimpleNamespace(max_num_seqs=rows),
+    )
+    proposer = SuffixProposer(config)
+    proposer._may_draft = True  # there is no vLLM here whose sampler must be patched first
+    random = np.random.default_rng(0)
+    stretches = random.integers(0, 40000, (500, 40)).astype(np.int32)  # texts repeat these
+    texts = stretches[random.integers(0, 500, (rows, 110))].reshape(rows, -1)
+    lengths = np.full(rows, prompt, np.int32)
+    taken = 0.0
+    for step in range(steps + 1):
+        lengths += 1
+        sampled = texts[:, prompt + step : prompt + step + 1].tolist()
+        begin = time.perf_counter()
+        drafts = proposer.propose(sampled, lengths, texts)
+        if step:  # the first reads the prompts
+            taken += time.perf_counter() - begin
+    if not any(drafts):
+        raise SystemExit("the proposer drafted nothing; expected drafts from texts that repeat")
+    return taken
+
+
+def _answers() -> dict[str, Callable[[], float]]:
+    from foresay import LLM, SamplingParams
 
     params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
     plain = LLM(drafter=None, memory=1 << 29)
@@ -57,25 +106,11 @@ def _tasks() -> dict[str, Callable[[], float]]:
 
         return timed
 
-    def drafting() -> float:
-        random, drafter = np.random.default_rng(0), SuffixDrafter()
-        texts = [random.integers(0, 40, 600).astype(np.int32) for _ in range(64)]
-        states = [drafter.begin(text) for text in texts]
-        begin = time.perf_counter()
-        for step in range(60):
-            drafter.propose(states, [8] * 64)
-            drafter.observe(states, [Verdict([], [int(text[step * 7])]) for text in texts])
-        taken = time.perf_counter() - begin
-        for state in states:
-            drafter.finish(state)
-        return taken
-
     return {
         "decode": answers(plain, 1),
         "decode8": answers(plain, 8),
         "suffix": answers(drafted, 1),
         "suffix8": answers(drafted, 8),
-        "draft64": drafting,
     }
 
 
@@ -104,9 +139,8 @@ class Side:
         self._process.kill()
 
 
-def compare(before: str, rounds: int) -> dict[str, dict[str, float]]:
+def compare(before: str, rounds: int, tasks: Sequence[str]) -> dict[str, dict[str, float]]:
     """By task: the median ratio, its quartiles, and both medians in seconds."""
-    tasks = ("decode", "decode8", "suffix", "suffix8", "draft64")
     now, then = Side(sys.executable), Side(before)
     times: dict[str, list[tuple[float, float]]] = {task: [] for task in tasks}
     try:
@@ -141,13 +175,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--record", help="write benchmarks/record/DATE-NAME.json")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--tasks", default=",".join(TASKS), help="some of them")
     given = parser.parse_args()
+    tasks = given.tasks.split(",")
     if given.worker:
         worker()
         return
     if not given.before:
         parser.error("--before is missing; expected the interpreter of the other checkout")
-    found = compare(given.before, given.rounds)
+    if unknown := set(tasks) - set(TASKS):
+        parser.error(
+            f"--tasks has {', '.join(sorted(unknown))}; expected some of {', '.join(TASKS)}"
+        )
+    found = compare(given.before, given.rounds, tasks)
     if given.record:
         print(record.write(given.record, {"rounds": given.rounds, "tasks": found}))
 

@@ -1,12 +1,9 @@
-"""Corpus files from trace files and arrays, in Python and from the shell."""
+"""Corpus files from trace files and arrays."""
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
-import os
-import pty
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -28,37 +25,19 @@ from foresay.errors import (
     UnknownGroup,
 )
 from foresay.traces import read_texts
+from trace_files import good_trace, names, write_trace
 
 HASH = bytes(range(32))
-RECORDS = [
-    {"id": "a", "group": "g", "prompt": [1, 2], "output": [3, 4]},
-    {"tokens": [5, 6]},
-    {"prompt": [1, 2], "output": [3, 7]},
-]
 
 
 def as_lists(texts: Iterator[Int32s]) -> list[list[int]]:
     return [text.tolist() for text in texts]
 
 
-def write_trace(path: Path, lines: list[str]) -> Path:
-    data = "\n".join(lines).encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return path
-
-
-def good_trace(path: Path) -> Path:
-    return write_trace(path, [json.dumps(record) for record in RECORDS] + [""])
-
-
 def save(folder: Path, tokens: Any, offsets: Any) -> Path:
     np.save(folder / "t.npy", tokens)
     np.save(folder / "t.offsets.npy", offsets)
     return folder / "t.npy"
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz"])
@@ -328,79 +307,3 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     bounded, unbounded = peak("a", 4 << 20), peak("b", 1 << 30)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert bounded < 12 << 20 < unbounded
-
-
-def shell(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "foresay", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-
-
-def test_the_commands(tmp_path: Path) -> None:
-    trace, out, tokenizer = tmp_path / "t.jsonl.gz", tmp_path / "index", tmp_path / "tokenizer.json"
-    good_trace(trace)
-    tokenizer.write_text("words")
-    done = shell("corpus", "build", trace, "-o", out, "--tokenizer", tokenizer, "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout) == corpus.inspect(out)
-    assert shell("corpus", "inspect", out, "--json").stdout == done.stdout
-    text = shell("corpus", "inspect", out).stdout
-    assert hashlib.sha256(b"words").hexdigest() in text and "bytes per token" in text
-    done = shell("corpus", "verify", out, "--json")
-    assert (done.returncode, json.loads(done.stdout)) == (0, {"file": str(out), "ok": True})
-    done = shell("corpus", "build", trace, trace, "-o", out, "--field", "output")
-    assert (done.returncode, corpus.inspect(out)["tokens"]) == (0, 12)
-    assert "not bound to a tokenizer" in done.stdout
-
-
-def test_replay_refuses_another_tokenizer(tmp_path: Path) -> None:
-    trace = write_trace(tmp_path / "t.jsonl", [json.dumps(RECORDS[0])])
-    corpus.build([trace], tmp_path / "index", tokenizer_hash=corpus.tokenizer_hash_of(b"words"))
-    (tmp_path / "mine").write_text("words")
-    (tmp_path / "other").write_text("letters")
-    for drafter in ("suffix", "sam", "corpus", "merge"):
-        replay = ("replay", trace, "--drafter", drafter, "--corpus", tmp_path / "index")
-        done = shell(*replay, "--share", "all", "--tokenizer", tmp_path / "mine")
-        assert (done.returncode, done.stderr) == (0, "")
-        done = shell(*replay, "--tokenizer", tmp_path / "other")
-        assert done.returncode == 1 and "was built with the tokenizer" in done.stderr
-    done = shell("replay", trace, "--tokenizer", tmp_path / "mine")
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1) and "--corpus" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["build", "missing.jsonl", "-o", "index"], "missing.jsonl cannot be read: No such file"),
-        (["build", "t.jsonl", "-o", "no/such/index"], "Cannot create 'no/such/index"),
-        (["build", "t.jsonl", "-o", "index", "--vocabulary", "4"], "token 4; expected 0 to 3"),
-        (["build", "t.jsonl", "-o", "index", "--vocabulary", "-4"], "expected 1 to 16777216"),
-        (["build", "t.jsonl", "-o", "index", "--tokenizer", "x.json"], "x.json: No such file"),
-        (["build", "t.npy", "-o", "index"], "t.npy cannot be read: No such file"),
-        (["inspect", "missing"], "missing"),
-        (["verify", "t.jsonl"], "'t.jsonl' cannot be used as a corpus file"),
-    ],
-)
-def test_the_commands_refuse_in_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    good_trace(Path("t.jsonl"))
-    done = shell("corpus", *arguments)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("foresay: ") and done.stderr.count("\n") == 1
-    assert sentence in done.stderr
-    assert names(tmp_path) == ["t.jsonl"]
-
-
-def test_a_bar_on_a_terminal_only(tmp_path: Path) -> None:
-    trace = good_trace(tmp_path / "t.jsonl")
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "foresay", "corpus", "build", str(trace), "-o"]
-    command.append(str(tmp_path / "index"))
-    env = os.environ | {"TERM": "xterm"}
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, env=env, check=False)
-    os.close(theirs)
-    shown = os.read(ours, 1 << 16)
-    os.close(ours)
-    assert done.returncode == 0 and b"\x1b" not in done.stdout
-    assert b"write" in shown and b"\x1b" in shown

@@ -43,15 +43,7 @@ class Scripted:
         self.random = np.random.default_rng(seed)
         self.states: list[State] = []
 
-    def begin(
-        self,
-        prompt: Int32s,
-        /,
-        *,
-        group: str | None = None,
-        tenant: str | None = None,
-        sampling: SeededParams | None = None,
-    ) -> State:
+    def begin(self, prompt: Int32s, /, **about: object) -> State:
         self.states.append(State(prompt))
         return self.states[-1]
 
@@ -125,13 +117,7 @@ class Coupled:
         self.foreign = foreign
 
     def begin(
-        self,
-        prompt: Int32s,
-        /,
-        *,
-        group: str | None = None,
-        tenant: str | None = None,
-        sampling: SeededParams | None = None,
+        self, prompt: Int32s, /, *, sampling: SeededParams | None = None, **about: object
     ) -> Writing:
         return Writing(prompt, sampling)
 

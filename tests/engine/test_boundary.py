@@ -20,7 +20,6 @@ from foresay.engine.engine import Engine
 from foresay.engine.plain import logits_of, plain
 from foresay.engine.request import Request
 from foresay.errors import InputError
-from foresay.models.load import target_of
 from foresay.models.target import Target
 from foresay.sampling import logprobs
 from foresay.sampling.reference import path_to
@@ -33,11 +32,6 @@ ASKED = [
     SamplingParams(temperature=0, max_tokens=24),
 ]
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13], [20, 21, 20, 21]]
-
-
-@pytest.fixture(scope="module")
-def target() -> Target:
-    return target_of(zoo.make("llama"))
 
 
 @pytest.fixture(scope="module")

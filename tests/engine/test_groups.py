@@ -15,9 +15,7 @@ from foresay.engine.plain import logits_of, plain
 from foresay.engine.request import Request
 from foresay.engine.text import AnswerText
 from foresay.errors import InputError, UnknownGroup
-from foresay.models.load import target_of
 from foresay.models.target import Target
-from models import zoo
 
 PROMPT = np.tile(np.arange(3, 9), 5).tolist()
 PARAMS = SamplingParams(temperature=1.0, max_tokens=6)
@@ -49,11 +47,6 @@ class Watched(SuffixDrafter):
         assert group not in self.members.values()
         self.dropped[group, tenant] += 1
         super().drop_group(group, tenant)
-
-
-@pytest.fixture(scope="module")
-def target() -> Target:
-    return target_of(zoo.make("llama"))
 
 
 @pytest.fixture

@@ -29,11 +29,6 @@ SIZES = (90, 1, 2, 17, 64, 33)
 
 
 @pytest.fixture(scope="module")
-def target() -> Target:
-    return target_of(zoo.make("llama"))
-
-
-@pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
     return zoo.make("llama")
 

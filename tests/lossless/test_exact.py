@@ -5,9 +5,7 @@ The long form (1,000 worlds for each scheme) is `foresay lossless`; this is the 
 
 from __future__ import annotations
 
-import re
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
@@ -25,6 +23,7 @@ from foresay.lossless.exact import check, emitted_law, run, run_many, target_law
 from foresay.lossless.schemes import RIGHT, Scheme, SchemeStep, rejection, step_of, user_scheme
 from foresay.lossless.worlds import Law, World, world_of
 from foresay.lossless.wrong import WRONG, _walk
+from lossless.example import example
 
 F = Fraction
 HALF = F(1, 2)
@@ -153,11 +152,8 @@ def test_a_function_of_the_user() -> None:
 
 
 def test_the_example_of_the_docstring() -> None:
-    text = textwrap.dedent(user_scheme.__doc__ or "")
-    found = re.search(r"^ *def verify.*", text, re.DOTALL | re.MULTILINE)
-    assert found is not None
     space: dict[str, Any] = {}
-    exec(textwrap.dedent(found[0]), space)
+    exec(example(), space)
     assert run(user_scheme(space["verify"]), 100).exact
 
 

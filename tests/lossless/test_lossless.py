@@ -22,16 +22,10 @@ from foresay.sampling.batched import law
 from foresay.sampling.batched import match as match_module
 from foresay.sampling.batched import rejection as rejection_module
 from foresay.sampling.batched.match import Kernel
-from lossless.test_servers import Toy, serving
+from lossless.example import example
+from lossless.toy_server import Toy, serving
 
 FUNCTIONS = """
-def right(p, q, tokens, parents, coins):
-    for i, token in enumerate(tokens):
-        drawn_from = q[i] or [int(v == token) for v in range(len(p[i]))]
-        if not coins.accept(p[i][token] / drawn_from[token]):
-            rest = [max(a - b, 0) for a, b in zip(p[i], drawn_from)]
-            return [*tokens[:i], coins.draw(rest)]
-    return [*tokens, coins.draw(p[-1])]
 
 def resampling(p, q, tokens, parents, rng):
     for i, token in enumerate(tokens):
@@ -117,7 +111,8 @@ def test_wrong_laws_are_found(name: str) -> None:
 @pytest.fixture(scope="module")
 def functions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("user") / "functions.py"
-    path.write_text(FUNCTIONS)
+    right = example().replace("def verify", "def right")
+    path.write_text(right + FUNCTIONS)
     return path
 
 

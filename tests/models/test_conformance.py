@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from foresay._core import Kv
 from foresay.arrays import Int32s
 from foresay.draft import Draft
 from foresay.errors import InputError
@@ -22,8 +23,8 @@ from foresay.models.cpu import linears
 from foresay.models.load import plain_target_of, target_of
 from foresay.models.target import Part, Target, TextKv
 from models import zoo
+from models.targets import CLOSE, assert_close, plain_of, ragged_step, stored
 
-CLOSE = 1e-4
 TARGETS: dict[str, Callable[[PreTrainedModel], Target]] = {
     "cpu": target_of,
     "plain": plain_target_of,
@@ -37,49 +38,16 @@ def made(kind: str, name: str) -> Target:
     return TARGETS[kind](zoo.make(name))
 
 
-@cache
-def own(name: str) -> PreTrainedModel:
-    """The same weights with the model's own attention."""
-    model = zoo.make(name)
-    model.set_attn_implementation("eager")
-    return model
-
-
-def stored(target: Target, text: Int32s, *ends: int, prefill: bool = True) -> TextKv:
-    """The keys and values of a text, stored in pieces that end at these places."""
-    kv = target.open()
-    for piece in np.split(text, ends):
-        if len(piece):
-            prefilled = len(piece) if prefill else 0
-            part = Part.of(target, kv, piece, needs_logits=False, prefill=prefilled)
-            target.forward([part])
-            part.keep()
-    kv.check_integrity()
-    return kv
-
-
 def logits(target: Target, kv: TextKv, tokens: Int32s, draft: Draft | None = None) -> Tensor:
     return target.forward([Part.of(target, kv, tokens, draft)]).logits
-
-
-def assert_close(given: Tensor, wanted: Tensor) -> None:
-    assert given.shape == wanted.shape
-    assert float((given - wanted).abs().max()) < CLOSE
-    assert torch.equal(given.argmax(-1), wanted.argmax(-1))
 
 
 @every_model
 @every_target
 def test_a_ragged_step_of_trees(kind: str, name: str) -> None:
     """A prompt's piece, a lone token, and trees, beyond windows and chunks, in one step."""
-    target, random = made(kind, name), np.random.default_rng(0)
-    parts, wanted = [], []
-    for size, begun, nodes in [(5, 0, 7), (37, 20, 9), (64, 63, 12), (41, 40, 0), (18, 15, 1)]:
-        text, draft = zoo.tokens(random, size), zoo.tree(random, nodes)
-        kv = stored(target, text[:begun], begun // 3)
-        parts.append(Part.of(target, kv, text[begun:], draft))
-        wanted.append(zoo.expected(own(name), text, draft))
-    assert_close(target.forward(parts).logits, torch.cat(wanted))
+    random = np.random.default_rng(0)
+    assert_close(*ragged_step(made(kind, name), plain_of(name), random, prefill=True))
 
 
 @every_model
@@ -101,7 +69,7 @@ def test_an_accepted_path_is_stored_and_the_rest_is_forgotten(kind: str, name: s
         assert kv.length == len(text)
         text = np.append(text, zoo.tokens(random, 1))
         given = logits(target, kv, text[-1:])
-        assert_close(given, zoo.plain_logits(own(name), text)[-1:])
+        assert_close(given, zoo.plain_logits(plain_of(name), text)[-1:])
 
 
 @every_target
@@ -114,10 +82,10 @@ def test_a_prefix_is_copied_and_cut(kind: str) -> None:
     begun.check_integrity()
     assert (begun.length, first.length) == (25, 40)
     both = np.concatenate([text[:25], other])
-    assert_close(logits(target, begun, both[25:]), zoo.plain_logits(own("mistral"), both)[-1:])
+    assert_close(logits(target, begun, both[25:]), zoo.plain_logits(plain_of("mistral"), both)[-1:])
     # The copy leaves its origin as it was, and the other way round.
     first.cut(30)
-    assert_close(logits(target, first, text[30:]), zoo.plain_logits(own("mistral"), text)[-1:])
+    assert_close(logits(target, first, text[30:]), zoo.plain_logits(plain_of("mistral"), text)[-1:])
     with pytest.raises(InputError):
         target.open().copy_from(first, 41)
     with pytest.raises(InputError):
@@ -134,9 +102,9 @@ def test_only_what_is_needed_has_logits(kind: str) -> None:
         Part.of(target, target.open(), texts[2], zoo.tree(random, 3)),
     ]
     given = target.forward(parts).logits
-    wanted = [zoo.plain_logits(own("qwen3"), text) for text in texts]
+    wanted = [zoo.plain_logits(plain_of("qwen3"), text) for text in texts]
     assert_close(given[:1], wanted[0][-1:])
-    assert_close(given[1:5], zoo.expected(own("qwen3"), texts[2], parts[2].draft))
+    assert_close(given[1:5], zoo.expected(plain_of("qwen3"), texts[2], parts[2].draft))
     assert_close(given[5:], wanted[0][:5])
     alone = Part.of(target, target.open(), texts[1], needs_logits=False)
     assert target.forward([alone]).logits.shape == (0, zoo.VOCABULARY)
@@ -152,7 +120,7 @@ def test_hidden_states_are_the_model_s_own(kind: str, name: str) -> None:
     found = target.forward([part], hidden=True)
     with torch.inference_mode():
         ids = torch.from_numpy(text.astype(np.int64))[None]
-        out = own(name)(input_ids=ids, use_cache=False, output_hidden_states=True)
+        out = plain_of(name)(input_ids=ids, use_cache=False, output_hidden_states=True)
     states = out.hidden_states[-1][0]
     assert found.hidden is not None
     wanted = torch.cat([states[-1:], states[16:20]])
@@ -232,10 +200,24 @@ def test_a_tied_weight_is_one_tensor(kind: str) -> None:
         target.replace_weights({name: table, "lm_head.weight": table + 1})
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
 @every_target
-def test_what_is_no_step_is_refused(kind: str) -> None:
-    target, text = made(kind, "llama"), np.array([5, 6, 7], np.int32)
-    kv = target.open()
+def test_what_is_no_step_is_refused(kind: str, name: str) -> None:
+    target, text = made(kind, name), np.array([5, 6], np.int32)
+    kv, beyond = target.open(), zoo.VOCABULARY
+    with pytest.raises(InputError, match="no tokens"):
+        Part.of(target, kv, text[:0])
+    for token, said in (
+        (-1, r"tokens\[1\] is -1; expected a token id from 0"),
+        (beyond, f"token {beyond} is not in the vocabulary"),
+    ):
+        with pytest.raises(InputError, match=said):
+            Part.of(target, kv, np.array([3, token], np.int32))
+    with pytest.raises(InputError, match=f"token {beyond} is not"):
+        Part.of(target, kv, text, Draft.chain([beyond]))
+    for prefill in (-1, 3):
+        with pytest.raises(InputError, match=f"prefill is {prefill}; expected 0 to the part's 2"):
+            Part.of(target, kv, text, prefill=prefill)
     with pytest.raises(InputError, match="no parts"):
         target.forward([])
     part = Part.of(target, kv, text)
@@ -247,6 +229,13 @@ def test_what_is_no_step_is_refused(kind: str) -> None:
     part.keep()
     with pytest.raises(InputError, match="make a new one for each step"):
         target.forward([part])
+    with pytest.raises(InputError):
+        kv.cut(3)
+    with pytest.raises(InputError):
+        target.open().copy_from(kv, 3)
+    if kind == "cpu":  # whose texts know their shapes
+        with pytest.raises(InputError):
+            target.open().copy_from(Kv([(1, 8, 8)], "float32"), 0)
 
 
 @every_target

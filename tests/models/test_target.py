@@ -6,7 +6,6 @@ The checks of a loaded model are small; these are the ones that trust nothing.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel
 
 from foresay._core import AttentionStep, Kv
 from foresay.arrays import Int32s
@@ -24,70 +21,11 @@ from foresay.errors import InputError, ModelError, UnsupportedModel
 from foresay.models import checks, passes
 from foresay.models.cpu import target as target_module
 from foresay.models.cpu.linears import ANY_ROWS, PackedLinear
-from foresay.models.cpu.target import CpuTarget
 from foresay.models.load import load, target_of
 from foresay.models.target import Part
 from foresay.models.visibility import Visible
 from models import zoo
-
-CLOSE = 1e-4
-NAMES = list(zoo.SUPPORTED)
-KNOWN_MACHINE = torch.cpu._is_amx_tile_supported()
-# All products of these are the core's in bfloat16, so they are exact on every machine.
-OURS = {"llama", "mistral", "qwen2", "qwen3"}
-NOTHING = Draft.empty()
-
-
-@cache
-def zoo_target(name: str, dtype: torch.dtype = torch.float32) -> CpuTarget:
-    return target_of(zoo.make(name, dtype=dtype))
-
-
-@cache
-def plain_of(name: str) -> PreTrainedModel:
-    """The same weights with the model's own attention."""
-    model = zoo.make(name)
-    model.set_attn_implementation("eager")
-    return model
-
-
-def prefill(target: CpuTarget, text: Int32s, *pieces: int) -> Kv:
-    """A text's keys and values, stored in pieces that end at these places."""
-    kv = target.open()
-    for piece in np.split(text, pieces):
-        if len(piece):
-            part = Part.of(target, kv, piece, needs_logits=False)
-            target.forward([part])
-            part.keep()
-    return kv
-
-
-def after(target: CpuTarget, text: Int32s, draft: Draft = NOTHING, read: int = 0) -> Tensor:
-    """Logits after a text and a draft, with nothing stored before."""
-    return target.forward([Part.of(target, target.open(), text, draft, prefill=read)]).logits
-
-
-def assert_close(given: Tensor, wanted: Tensor, close: float = CLOSE) -> None:
-    assert given.shape == wanted.shape
-    assert float((given - wanted).abs().max()) < close
-    assert torch.equal(given.argmax(-1), wanted.argmax(-1))
-
-
-def ragged_step(
-    target: CpuTarget, plain: PreTrainedModel, random: np.random.Generator
-) -> tuple[Tensor, Tensor]:
-    """A step of a prompt's piece, a lone token and trees, beyond windows and chunks; and the truth.
-
-    Each text is stored up to some place, in pieces; the step brings the rest and a tree.
-    """
-    sizes = [(5, 0, 7), (37, 20, 9), (64, 63, 12), (41, 40, 0), (18, 15, 1)]
-    parts, wanted = [], []
-    for size, stored, nodes in sizes:
-        text, draft = zoo.tokens(random, size), zoo.tree(random, nodes)
-        kv = prefill(target, text[:stored], stored // 3, stored // 2)
-        parts.append(Part.of(target, kv, text[stored:], draft))
-        wanted.append(zoo.expected(plain, text, draft))
-    return target.forward(parts).logits, torch.cat(wanted)
+from models.targets import NAMES, after, assert_close, plain_of, ragged_step, stored, zoo_target
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -175,139 +113,6 @@ def test_the_comparison_finds_wrong_positions_and_wrong_masks(
         checks.check_logits(target)
 
 
-class Walk:
-    """Texts that grow, are cut, forgotten, copied and forked at random, with drafts at every step;
-    what is stored is compared with a text that has no past."""
-
-    def __init__(
-        self,
-        target: CpuTarget,
-        seed: int,
-        plain: PreTrainedModel | None = None,
-        sizes: tuple[int, ...] = (3, 21, 50),
-    ) -> None:
-        self.target, self.plain = target, plain
-        self.random = np.random.default_rng(seed)
-        self.texts = [(zoo.tokens(self.random, size), target.open()) for size in sizes]
-        self.prompts = list(sizes)
-        self.compared = self.different = 0
-
-    def step(self, most: int = 7) -> None:
-        sizes = self.random.integers(0, most, len(self.texts))
-        drafts = [zoo.tree(self.random, int(size)) for size in sizes]
-        parts = [
-            Part.of(
-                self.target, kv, text[kv.length :], draft, prefill=max(prompt - 1 - kv.length, 0)
-            )
-            for (text, kv), prompt, draft in zip(self.texts, self.prompts, drafts, strict=True)
-        ]
-        rows = self.target.forward(parts).logits
-        for at, part in enumerate(parts):
-            given, rows = rows[: len(part.draft) + 1], rows[len(part.draft) + 1 :]
-            self.compare(at, part.draft, given)
-            self.texts[at] = self.decide(self.texts[at][0], part)
-        assert not len(rows)
-        for at in range(len(self.texts)):
-            self.disturb(at)
-
-    def compare(self, at: int, draft: Draft, given: Tensor) -> None:
-        text = self.texts[at][0]
-        fresh = after(self.target, text, draft, self.prompts[at] - 1)
-        self.compared += len(given)
-        self.different += int((given != fresh).any(-1).sum())
-        if self.plain is not None:
-            assert_close(given[:1], zoo.plain_logits(self.plain, text)[-1:])
-            assert_close(given, fresh)
-
-    def decide(self, text: Int32s, part: Part) -> tuple[Int32s, Kv]:
-        """Accept a path, or none, and add a token of the model's own; or let it be."""
-        assert isinstance(part.kv, Kv)
-        kv, stored = part.kv, part.kv.length
-        choice = self.random.random()
-        if choice < 0.1:
-            assert kv.length == stored
-            return text, kv
-        node = int(self.random.integers(-1, len(part.draft))) if choice < 0.7 else -1
-        nodes = zoo.path(part.draft, node)
-        part.keep(nodes)
-        text = np.concatenate([text, part.draft.tokens[nodes]])
-        assert kv.length == len(text)
-        kv.check_integrity()
-        text = np.concatenate([text, zoo.tokens(self.random, 1)])
-        return text, kv
-
-    def disturb(self, at: int) -> None:
-        text, kv = self.texts[at]
-        choice = self.random.random()
-        if choice < 0.15:  # taken back, in part
-            length = int(self.random.integers(0, kv.length + 1))
-            kv.cut(length)
-            assert kv.length == length
-            if choice < 0.07 and length >= self.prompts[at]:
-                text = np.concatenate([text[:length], zoo.tokens(self.random, 2)])
-        elif choice < 0.25:  # preempted
-            kv = self.target.open()
-        elif choice < 0.4:  # a sibling takes over what is shared
-            other, length = self.target.open(), int(self.random.integers(0, kv.length + 1))
-            other.copy_from(kv, length)
-            assert other.length == length
-            kv = other
-        elif choice < 0.45:
-            kv.reserve(kv.capacity + 1)
-        if len(text) > zoo.CONTEXT - 40:  # ended; another takes its place
-            text, kv = zoo.tokens(self.random, self.prompts[at]), self.target.open()
-        kv.check_integrity()
-        self.texts[at] = text, kv
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_is_stored_is_what_a_fresh_prefill_stores(name: str) -> None:
-    target = zoo_target(name)
-    walk = Walk(target, 1, plain_of(name))
-    for _ in range(12):
-        walk.step()
-    assert walk.compared > 90
-    assert not (target.exact and walk.different)
-
-
-@pytest.mark.parametrize("name", ["llama", "qwen3"])
-def test_exact_is_never_contradicted(name: str) -> None:
-    target = zoo_target(name, torch.bfloat16)
-    walk = Walk(target, 2, sizes=(3, 40))
-    for _ in range(200):
-        walk.step()
-    assert target.exact and walk.compared > 1000 and walk.different == 0
-
-
-def test_exact_holds_for_layers_of_a_real_size() -> None:
-    """Wide enough that prefill and decode have different classes of row counts."""
-    shape = {"hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9}
-    shape |= {"num_key_value_heads": 3, "head_dim": 64, "num_hidden_layers": 1}
-    target = target_of(zoo.make("llama", dtype=torch.bfloat16, **shape))
-    assert target.exact
-    walk = Walk(target, 5, sizes=(3, 90, 30))
-    for _ in range(4):
-        walk.step(12)
-    assert walk.compared > 40 and not walk.different
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [*((name, torch.float32) for name in NAMES), *((name, torch.bfloat16) for name in NAMES)],
-)
-def test_exact(name: str, dtype: torch.dtype) -> None:
-    """True where all products are the core's, and on the machines that this was developed on;
-    elsewhere it may be False, never wrong.
-    """
-    target = zoo_target(name, dtype)
-    walk = Walk(target, 3)
-    for _ in range(6):
-        walk.step(16)
-    ours = name in OURS and dtype == torch.bfloat16
-    assert target.exact or not (ours or KNOWN_MACHINE)
-    assert not (target.exact and walk.different)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_text_does_not_see_the_texts_beside_it(name: str) -> None:
     target, random = zoo_target(name), np.random.default_rng(4)
@@ -331,7 +136,7 @@ def test_a_text_does_not_see_the_texts_beside_it(name: str) -> None:
 def test_decoding_and_verifying_have_the_same_logprobs(name: str) -> None:
     target, random = zoo_target(name), np.random.default_rng(6)
     text, size = zoo.tokens(random, 30), 6
-    kv, rows = prefill(target, text[:-size]), []
+    kv, rows = stored(target, text[:-size], prefill=False), []
     for token in text[-size:]:
         part = Part.of(target, kv, np.array([token], np.int32))
         rows.append(target.forward([part]).logits)
@@ -397,7 +202,7 @@ def test_few_rows_are_enough() -> None:
     for name in ("gpt_oss", "deepseek_v3"):
         target, plain = zoo_target(name), plain_of(name)
         text = np.arange(40, 45, dtype=np.int32)
-        kv = prefill(target, text[:1], *range(len(text)))
+        kv = stored(target, text[:1], *range(len(text)), prefill=False)
         for at in range(1, 5):
             part = Part.of(target, kv, text[at : at + 1])
             assert_close(
@@ -416,39 +221,6 @@ def test_a_model_that_cannot_pick_rows_is_sliced(monkeypatch: pytest.MonkeyPatch
     assert_close(after(target, text, draft), wanted)
 
 
-def test_what_is_no_step_is_refused() -> None:
-    target = zoo_target("gpt2")
-    kv, text = target.open(), np.array([5, 6], np.int32)
-    with pytest.raises(InputError, match="no tokens"):
-        Part.of(target, kv, text[:0])
-    for token, said in (
-        (-1, r"tokens\[1\] is -1; expected a token id from 0"),
-        (zoo.VOCABULARY, f"token {zoo.VOCABULARY} is not in the vocabulary"),
-    ):
-        with pytest.raises(InputError, match=said):
-            Part.of(target, kv, np.array([3, token], np.int32))
-    with pytest.raises(InputError, match=f"token {zoo.VOCABULARY} is not"):
-        Part.of(target, kv, text, Draft.chain([zoo.VOCABULARY]))
-    for prefill in (-1, 3):
-        with pytest.raises(InputError, match=f"prefill is {prefill}; expected 0 to the part's 2"):
-            Part.of(target, kv, text, prefill=prefill)
-    with pytest.raises(InputError, match="no parts"):
-        target.forward([])
-    part = Part.of(target, kv, text)
-    with pytest.raises(InputError, match="twice"):
-        target.forward([part, Part.of(target, kv, text)])
-    target.forward([part])
-    with pytest.raises(InputError):
-        part.keep([0])
-    part.keep()
-    with pytest.raises(InputError):
-        kv.cut(3)
-    with pytest.raises(InputError):
-        target.open().copy_from(kv, 3)
-    with pytest.raises(InputError):
-        target.open().copy_from(Kv([(1, 8, 8)], "float32"), 0)
-
-
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_text_ends_where_the_context_does(name: str) -> None:
     target, random = zoo_target(name), np.random.default_rng(10)
@@ -457,7 +229,7 @@ def test_a_text_ends_where_the_context_does(name: str) -> None:
     assert_close(after(target, text), zoo.plain_logits(plain_of(name), text)[-1:])
     with pytest.raises(InputError, match=f"{zoo.CONTEXT + 1} tokens; expected at most"):
         Part.of(target, target.open(), zoo.tokens(random, zoo.CONTEXT + 1))
-    kv = prefill(target, text[:-3])
+    kv = stored(target, text[:-3], prefill=False)
     wide = Draft(zoo.tokens(random, 5), [-1, -1, 0, 0, 1])
     rows = target.forward([Part.of(target, kv, text[-3:-2], wide)]).logits
     assert_close(rows, zoo.expected(plain_of(name), text[:-2], wide))

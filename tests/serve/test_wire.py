@@ -1,77 +1,31 @@
-"""Bytes on a connection that two servers could read in two ways, that are too many, or that do not
-come: a documented answer in the documented time, a closed connection, and no second request.
+"""Bytes on a connection that two servers could read in two ways, or that are too many: a documented
+answer, a closed connection, and no second request.
 """
 
 from __future__ import annotations
 
-import json
-import socket
 import time
-from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import h11
 import pytest
 
-from foresay.serve.keys import Keys
 from foresay.serve.limits import Limits
 from foresay.serve.wire import _Strict
-from serve.running import Running, running, tiny_llm, wait_for
-from tiny import one_thread
+from serve.raw import (
+    BODY,
+    CHUNKED,
+    CHUNKS,
+    JSON,
+    LENGTH,
+    MOST,
+    SMUGGLED,
+    error_of,
+    head_of,
+    post,
+    told,
+)
+from serve.running import Running
 
-SECONDS = 0.4  # for a head, and for a body, in these tests
-SLACK = 4.0  # for a machine that does other things, too
-LINGERS = 2.0  # what docs/deploy.md says
-SMUGGLED = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
-JSON = b"Host: localhost\r\nContent-Type: application/json\r\n"
-BODY = b'{"prompt":"a"}'
-CHUNKS = b"e\r\n" + BODY + b"\r\n0\r\n\r\n"
-
-
-@pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[Running]:
-    limits = Limits(head_seconds=SECONDS, body_seconds=SECONDS, body=4000)
-    with one_thread(), running(*tiny_llm(folder), limits=limits) as found:
-        yield found
-
-
-def connected(server: Running) -> socket.socket:
-    client = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])))
-    client.settimeout(5)
-    return client
-
-
-def to_the_end(client: socket.socket) -> bytes:
-    """All that comes until the server has ended the connection; a timeout if it does not."""
-    received = b""
-    while part := client.recv(1 << 16):
-        received += part
-    return received
-
-
-def told(server: Running, *parts: bytes, pause: float = 0.05) -> bytes:
-    """What comes in answer to these bytes, until the server has ended the connection."""
-    with connected(server) as client:
-        for at, part in enumerate(parts):
-            if at:
-                time.sleep(pause)
-            client.sendall(part)
-        return to_the_end(client)
-
-
-def post(*headers: bytes, body: bytes = BODY, path: bytes = b"/tokenize") -> bytes:
-    head = b"POST " + path + b" HTTP/1.1\r\n" + JSON
-    return head + b"".join(header + b"\r\n" for header in headers) + b"\r\n" + body
-
-
-def error_of(answer: bytes) -> dict[str, Any]:
-    error: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
-    return error
-
-
-LENGTH, CHUNKED = b"Content-Length: 14", b"Transfer-Encoding: chunked"
 ODD: dict[str, bytes] = {
     "length and chunked": post(b"Content-Length: 24", CHUNKED, body=CHUNKS),
     "chunked and length": post(CHUNKED, b"Content-Length: 5", body=CHUNKS),
@@ -187,22 +141,6 @@ def test_a_version_that_is_not_known(server: Running) -> None:
     assert answer.startswith(b"HTTP/1.1 505 ") and "HTTP/1.1" in error_of(answer)["message"]
 
 
-MOST = 64 << 10
-
-
-def head_of(size: int, kind: str) -> bytes:
-    """A head of so many bytes, its last empty line not counted."""
-    rest = b" HTTP/1.1\r\nHost: localhost\r\nConnection: close"
-    if kind == "line":
-        begin = b"GET /live?"
-        return begin + b"a" * (size - len(begin) - len(rest)) + rest + b"\r\n\r\n"
-    head = b"GET /live" + rest
-    if kind == "header":
-        return head + b"\r\nX-Any: " + b"a" * (size - len(head) - 9) + b"\r\n\r\n"
-    head += b"\r\nX-Any: 0123" * ((size - len(head)) // 13 - 1)
-    return head + b"\r\nX-Any: " + b"a" * (size - len(head) - 9) + b"\r\n\r\n"
-
-
 @pytest.mark.parametrize("kind", ["line", "header", "headers"])
 @pytest.mark.parametrize("size", [MOST + 1, 70_000, 100_000, 5_000_000])
 def test_a_head_that_is_too_long(server: Running, kind: str, size: int) -> None:
@@ -278,120 +216,6 @@ def test_a_head_without_an_end(server: Running) -> None:
     """It is refused at the limit, not when it ends."""
     answer = told(server, head_of(MOST, "header")[:-4] + b"a")
     assert answer.startswith(b"HTTP/1.1 431 ")
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        [b""],
-        [b"G"],
-        [b"POST /tokenize HTTP/1.1\r\nHost: local"],
-        [bytes([letter]) for letter in head_of(1000, "headers")[:400]],  # longer than all may take
-        [SMUGGLED, b"GE", b"T /"],
-        [post(LENGTH) + b"GET /ver"],
-    ],
-)
-def test_a_head_that_does_not_come(server: Running, parts: list[bytes]) -> None:
-    """Byte by byte is no help: the time is that of the whole head."""
-    begin = time.monotonic()
-    with connected(server) as client:
-        received = b""
-        with suppress(OSError):  # it may be closed already, while more is sent
-            for part in parts:
-                client.sendall(part)
-                time.sleep(0.02)
-        with suppress(ConnectionResetError):
-            received = to_the_end(client)
-    assert SECONDS * 0.9 < time.monotonic() - begin < SECONDS + SLACK
-    assert received.count(b"HTTP/1.1 ") == (len(parts[0]) > 40 and b"\r\n\r\n" in parts[0])
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        post(LENGTH, body=b""),
-        post(LENGTH, body=BODY[:9]),
-        post(CHUNKED, body=b""),
-        post(CHUNKED, body=CHUNKS[:9]),
-        post(CHUNKED, body=CHUNKS[:-2]),
-    ],
-)
-def test_a_body_that_does_not_come(server: Running, sent: bytes) -> None:
-    begin = time.monotonic()
-    answer = told(server, sent)
-    assert answer.startswith(b"HTTP/1.1 408 ") and b"connection: close" in answer.lower()
-    assert SECONDS * 0.9 < time.monotonic() - begin < SECONDS + SLACK
-
-
-@pytest.mark.parametrize(
-    ("status", "sent"),
-    [
-        (413, post(b"Content-Length: 5000", body=b"")),
-        (413, post(b"Content-Length: 5000", body=b"{")),
-        (413, post(CHUNKED, body=b"1388\r\n" + b"a" * 4500)),
-        (415, post(LENGTH, body=b"").replace(b"/json", b"/text")),
-        (404, post(LENGTH, path=b"/nowhere", body=b"")),
-        (405, post(LENGTH, path=b"/live", body=b"")),
-        (403, post(LENGTH, body=b"").replace(b"localhost", b"elsewhere")),
-        (200, post(LENGTH, path=b"/live", body=b"").replace(b"POST", b"GET")),
-    ],
-)
-def test_an_answer_before_the_body_is_the_last(server: Running, status: int, sent: bytes) -> None:
-    """The rest could otherwise be read as a request, or hold the connection for ever."""
-    begin = time.monotonic()
-    answer = told(server, sent)
-    assert answer.startswith(b"HTTP/1.1 %d " % status), answer
-    assert b"connection: close" in answer.lower() and time.monotonic() - begin < SLACK
-    wait_for(lambda: len(server.server.server_state.connections) <= 1)
-
-
-def test_who_goes_on_sending_is_cut_off(server: Running) -> None:
-    """It has its answer, and some time to read it; nobody answers to the rest."""
-    begin = time.monotonic()
-    with connected(server) as client:
-        client.sendall(post(b"Content-Length: 5000", body=b""))
-        assert to_the_end(client).startswith(b"HTTP/1.1 413 ")
-        assert not cut_off(client)
-        wait_for(lambda: cut_off(client), LINGERS + SLACK)
-        assert time.monotonic() - begin > LINGERS * 0.9
-
-
-def cut_off(client: socket.socket) -> bool:
-    """Whether the server has closed its side for good: what is sent is sent back."""
-    try:
-        client.sendall(b"x")
-        time.sleep(0.05)
-        client.sendall(b"x")
-    except OSError:
-        return True
-    return False
-
-
-def test_who_leaves_after_it_was_refused_is_forgotten_at_once(server: Running) -> None:
-    assert told(server, ODD["length and chunked"]).startswith(b"HTTP/1.1 400 ")
-    wait_for(lambda: len(server.server.server_state.connections) <= 1, LINGERS / 2)
-
-
-def test_a_large_body_can_be_sent_to_a_server_that_refuses_it(server: Running) -> None:
-    """The client reads why, also if it sends all before it reads."""
-    with connected(server) as client:
-        client.sendall(post(b"Content-Length: 3000000", body=b"a" * 3_000_000))
-        assert to_the_end(client).startswith(b"HTTP/1.1 413 ")
-
-
-def test_without_a_key_the_body_is_not_waited_for(folder: Path) -> None:
-    keys = Keys.of([("a-good-key-of-one", "one")])
-    with one_thread(), running(*tiny_llm(folder), keys=keys) as server:
-        assert told(server, post(LENGTH, body=b"")).startswith(b"HTTP/1.1 401 ")
-        whole = told(server, post(LENGTH, b"Connection: close"))
-        assert whole.startswith(b"HTTP/1.1 401 ")
-        with connected(server) as client:  # a body that has come leaves the connection open
-            for _ in range(2):
-                client.sendall(post(LENGTH))
-                received = client.recv(1 << 16)
-                while b"\r\n\r\n" not in received or not received.endswith(b"}}"):
-                    received += client.recv(1 << 16)
-                assert b" 401 " in received and b"connection: close" not in received.lower()
 
 
 def test_what_is_no_http_is_counted(server: Running) -> None:

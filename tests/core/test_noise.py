@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from core.brute import int32s
 from foresay import _core
 from foresay.errors import InputError
-from foresay.sampling.law import RowStatus
+from foresay.sampling.processors import RowStatus
 from foresay.sampling.noise import MAX_GUMBEL, gumbel, philox, uniform
 
 Floats = NDArray[np.float32]

@@ -26,7 +26,7 @@ from foresay.lossless.gtest import g_test
 from foresay.models.load import target_of
 from foresay.models.target import Target
 from foresay.sampling.ask import Ask
-from foresay.sampling.law import probabilities, scores
+from foresay.sampling.processors import probabilities, scores
 from models import zoo
 
 PROMPT, SIZE, LENGTH, MANY = [3, 1, 4], 5, 3, 1000

@@ -26,7 +26,7 @@ from foresay.sampling.batched.match import match
 from foresay.sampling.batched.rejection import rejection
 from foresay.sampling.batched.rows import Rows
 from foresay.sampling.batched.verdicts import Verified
-from foresay.sampling.law import probabilities, scores
+from foresay.sampling.processors import probabilities, scores
 from foresay.sampling.noise import Doubles, gumbel
 from foresay.sampling.params import SamplingParams
 

@@ -19,7 +19,7 @@ from foresay.draft import Draft, DraftBatch
 from foresay.errors import LogitsError
 from foresay.lossless.scripts import Verified, Verify, reference_match
 from foresay.sampling.ask import Ask
-from foresay.sampling.law import scores
+from foresay.sampling.processors import scores
 from foresay.sampling.noise import Doubles, gumbel
 from foresay.sampling.params import SamplingParams
 from foresay.sampling.reference import follow_match, path_to

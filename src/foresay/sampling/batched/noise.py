@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from foresay.errors import InputError, TokenTypeError
-from foresay.sampling.law import RowStatus
+from foresay.sampling.processors import RowStatus
 from foresay.sampling.noise import Stream
 
 __all__ = ["Choice", "choose", "gumbel", "uniform"]

@@ -31,7 +31,7 @@ import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
 from foresay.sampling.batched.noise import Choice, check_rows
-from foresay.sampling.law import RowStatus
+from foresay.sampling.processors import RowStatus
 from foresay.sampling.noise import Stream
 
 __all__ = ["LAYOUT", "Layout", "choose"]

@@ -37,7 +37,7 @@ def longs(values: Sequence[int] | range) -> NDArray[np.int64]:
 def weigh(scores: Floats, temperature: float | Sequence[float] = 1.0, threads: int = 1) -> Weighed:
     """Every row into that of the same number."""
     residual, all_rows = np.full(scores.shape, -7.0), np.arange(len(scores))
-    totals, statuses = _core.weigh(
+    totals, statuses = _core.unnormalised_softmax(
         scores,
         rows=all_rows,
         temperatures=np.full(len(scores), temperature, np.float32),
@@ -159,7 +159,7 @@ def test_scores_are_judged_after_the_division() -> None:
 
 def test_only_the_walks_that_are_named_are_written() -> None:
     scores, residual = normal(0, 6, 40), np.full((4, 40), -7.0)
-    totals, _ = _core.weigh(
+    totals, _ = _core.unnormalised_softmax(
         scores,
         rows=longs([5, 2]),
         temperatures=np.ones(2, np.float32),
@@ -348,7 +348,7 @@ def arguments() -> dict[str, dict[str, object]]:
     """Two rows for every function."""
     rows, ones = longs([0, 1]), np.ones((2, 5), np.float32)
     return {
-        "weigh": {
+        "unnormalised_softmax": {
             "scores": ones,
             "rows": rows,
             "temperatures": np.ones(2, np.float32),
@@ -377,37 +377,45 @@ def arguments() -> dict[str, dict[str, object]]:
         *((name, {"threads": 257}, "^threads is 257") for name in arguments()),
         *(
             (name, {"rows": longs([0, bad])}, f"^rows has row {bad}, but there are 2 rows$")
-            for name in ("weigh", "sums", "subtract")
+            for name in ("unnormalised_softmax", "sums", "subtract")
             for bad in (-1, 2, 2**62, -(2**63))
         ),
         *(
             (name, {"walks": longs([bad, 1])}, f"^walks has row {bad}, but there are 2 rows$")
-            for name in ("weigh", "subtract")
+            for name in ("unnormalised_softmax", "subtract")
             for bad in (-1, 2, 2**62, -(2**63))
         ),
         *(
             (name, {"walks": longs([1, 1])}, "^walks has row 1 twice$")
-            for name in ("weigh", "subtract")
+            for name in ("unnormalised_softmax", "subtract")
         ),
         *(
             (name, {"rows": longs([1])}, "^rows has 1 values; expected 2$")
-            for name in ("weigh", "subtract")
+            for name in ("unnormalised_softmax", "subtract")
         ),
-        ("weigh", {"temperatures": np.ones(3, np.float32)}, "^temperatures has 3 values"),
+        (
+            "unnormalised_softmax",
+            {"temperatures": np.ones(3, np.float32)},
+            "^temperatures has 3 values",
+        ),
         *(
             (
-                "weigh",
+                "unnormalised_softmax",
                 {"temperatures": np.array([1, bad], np.float32)},
                 r"^temperature -?(0.5|nan|inf)",
             )
             for bad in (-0.5, np.nan, np.inf)
         ),
-        ("weigh", {"residual": np.ones((2, 4))}, "^rows of 5 values do not fit a residual of 4"),
+        (
+            "unnormalised_softmax",
+            {"residual": np.ones((2, 4))},
+            "^rows of 5 values do not fit a residual of 4",
+        ),
         ("subtract", {"residual": np.ones((2, 6))}, "^rows of 5 values do not fit a residual of 6"),
         ("subtract", {"totals": np.ones(1)}, "^totals has 1 values; expected 2$"),
         ("subtract", {"sums": np.ones(3)}, "^sums has 3 values; expected 2$"),
         *(
-            ("subtract", {"sums": np.array([1, bad])}, "is not that of a law")
+            ("subtract", {"sums": np.array([1, bad])}, "of probs is not valid")
             for bad in (0.0, -1.0, np.nan, np.inf)
         ),
         ("draw", {"coins": np.ones(1)}, "^coins has 1 values; expected 2$"),
@@ -429,7 +437,7 @@ def test_what_does_not_fit_is_refused(name: str, changes: dict[str, object], mes
         assert (np.asarray(given["residual"]) == -7).all(), "written to before all was checked"
 
 
-@pytest.mark.parametrize("name", ["weigh", "subtract"])
+@pytest.mark.parametrize("name", ["unnormalised_softmax", "subtract"])
 def test_the_residual_is_written_where_it_is_or_not_at_all(name: str) -> None:
     function: Callable[..., object] = getattr(_core, name)
     for wrong in (np.ones((2, 5), np.float32), np.ones((2, 10))[:, ::2], np.ones((5, 2)).T):

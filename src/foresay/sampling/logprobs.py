@@ -71,7 +71,11 @@ def logprobs_of(
         logits[torch.as_tensor(verified.rows, device=logits.device)].double(), dim=-1
     )
     given = processors.scores(logits, rows, asks, verified.rows)
-    shares = processors.unnormalised_softmax(given, given.values.amax(dim=-1)) if len(verified.rows) else raw
+    shares = (
+        processors.unnormalised_softmax(given, given.values.amax(dim=-1))
+        if len(verified.rows)
+        else raw
+    )
     processed = shares.gather(1, chosen)[:, 0] / shares.sum(dim=-1)
     top_tokens, top_raw = likeliest(raw, top)
     return Logprobs(

@@ -26,8 +26,8 @@ from foresay.arrays import Floats
 from foresay.draft import Draft
 from foresay.errors import InputError, LogitsError
 from foresay.sampling.ask import Ask
-from foresay.sampling.processors import probabilities, scores
 from foresay.sampling.noise import Stream, gumbel, uniform
+from foresay.sampling.processors import probabilities, scores
 from foresay.verdict import Verdict
 
 __all__ = ["Coins", "follow_match", "follow_rejection", "match", "rejection", "residual", "without"]
@@ -79,7 +79,9 @@ def rejection(draft: Draft, logits: Floats, ask: Ask) -> Verdict:
             return None
         weights = draft.probs[node].astype(np.float64)
         if not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
-            raise InputError("a drafted token has invalid probs; expected chances from 0 with a finite sum above 0")
+            raise InputError(
+                "a drafted token has invalid probs; expected none below 0, and a finite sum above 0"
+            )
         return list(map(float, weights / weights.sum()))
 
     coins = _KeyedCoins(ask.seed)

@@ -53,7 +53,7 @@ _CHANCE, _COUNT = ("chances from 0 to 1", 0, 1), ("whole numbers from 0", 0, 2**
 
 
 def acceptance(p: Numbers, q: Numbers) -> float:
-    """beta = sum_x min(p, q) = 1 - TV. Holds if x is sampled from q, kept with chance min(1, p/q)."""
+    """beta = sum_x min(p, q) = 1 - TV. Holds if x ~ q is accepted with chance min(1, p/q)."""
     return min(1.0, float(np.minimum(*_probs(p, q)).sum()))
 
 

@@ -24,8 +24,8 @@ from foresay.sampling.batched.inputs import checked, known_kernel, refused, thre
 from foresay.sampling.batched.noise import Choice
 from foresay.sampling.batched.rows import Longs, Rows
 from foresay.sampling.batched.verdicts import Verified, failures_of, verdicts, without
-from foresay.sampling.processors import RowStatus
 from foresay.sampling.noise import Stream
+from foresay.sampling.processors import RowStatus
 
 __all__ = ["Kernel", "match"]
 
@@ -99,7 +99,12 @@ def _readable(logits: Tensor) -> NDArray[Any]:
 
 
 def _choose(
-    given: processors.Scores, rows: Rows, asks: AskBatch, kernel: Kernel, threads: int, every_row: bool
+    given: processors.Scores,
+    rows: Rows,
+    asks: AskBatch,
+    kernel: Kernel,
+    threads: int,
+    every_row: bool,
 ) -> tuple[Longs, NDArray[np.uint8]]:
     """The token of each row, and the row's status."""
     seeds, positions = asks.seeds[rows.request], asks.positions[rows.request] + rows.depth

@@ -25,8 +25,8 @@ from foresay.sampling.batched import processors
 from foresay.sampling.batched.inputs import checked, known_kernel, refused, threads_of
 from foresay.sampling.batched.rows import Longs, Rows
 from foresay.sampling.batched.verdicts import Verified, failures_of, verdicts, without
-from foresay.sampling.processors import RowStatus
 from foresay.sampling.noise import Doubles, Stream, uniform
+from foresay.sampling.processors import RowStatus
 
 __all__ = ["rejection"]
 
@@ -105,7 +105,7 @@ def rejection(
 
 
 _INVALID = (
-    "a drafted token has invalid probs; expected chances from 0 with a finite sum, its own above 0"
+    "a drafted token has invalid probs; expected none below 0, a finite sum, and its own above 0"
 )
 
 
@@ -153,8 +153,8 @@ class _Residual:
         self.totals[walks[some]] = totals[some]
 
     def subtract(self, walks: Longs, probs: Floats, nodes: Longs, sums: Doubles) -> None:
-        """The same after tokens that were sampled from these nodes' rows of `probs`, which have these
-        sums."""
+        """The same after tokens that were sampled from these nodes' rows of `probs`, which have
+        these sums."""
         if not len(walks):
             return
         q = torch.from_numpy(probs[nodes]).to(self.residual.device).double()
@@ -212,8 +212,8 @@ class _ResidualInCore(_Residual):
 def _chances(
     probs: Floats, nodes: Longs, tokens: Longs, threads: int
 ) -> tuple[Doubles, Doubles, NDArray[np.bool_]]:
-    """The chance of each node's token under the node's probs; their sum; and which nodes have invalid
-    ones."""
+    """The chance of each node's token under the node's probs; their sum; and which nodes have
+    invalid ones."""
     sums, least = _core.sums(probs, rows=nodes, threads=threads)
     own = probs[nodes, tokens].astype(np.float64)
     right = (sums < np.inf) & (least >= 0) & (own > 0)

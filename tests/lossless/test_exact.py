@@ -269,7 +269,7 @@ def test_noise_is_one_uniform_for_each_position() -> None:
     assert apart == {(i, j): a[i] * b[j] for i, j in product(range(2), range(2))}
     zeros = distribution_of(lambda c: c.choose((F(0), F(1), F(0)), 4))
     assert zeros == {1: 1}
-    with pytest.raises(InputError, match="its sum is 3/2"):
+    with pytest.raises(InputError, match="sum to 3/2; expected"):
         distribution_of(lambda c: c.choose((HALF, F(1)), 0))
 
 

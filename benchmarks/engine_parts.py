@@ -100,8 +100,8 @@ class Bench:
 
     def note(self, part: str, who: str, jobs: Sequence[Job], answered: Answered) -> None:
         for job, text in zip(jobs, answered.texts, strict=True):
-            law = "greedy" if job.params.greedy else f"T {job.params.temperature} seed {job.seed}"
-            self.texts.note(part, who, f"{job.prompt.name} {law}", text)
+            how = "greedy" if job.params.greedy else f"T {job.params.temperature} seed {job.seed}"
+            self.texts.note(part, who, f"{job.prompt.name} {how}", text)
 
 
 def ratios(runs: Sequence[dict[str, Answered]], one: str, other: str) -> list[float]:
@@ -128,7 +128,7 @@ def say(text: str) -> None:
 
 
 def plain(bench: Bench) -> dict[str, Any]:
-    """Without guesses, one answer at a time, against `generate`: the first prompt of each category.
+    """Without drafts, one answer at a time, against `generate`: the first prompt of each category.
     Both write as many tokens as are asked for, past the end of the answer.
     """
     llm, runs, rows = bench.ours.plain(), [], []

@@ -16,7 +16,7 @@ from engine_ways import Job, Ours, Theirs, answer, greedy
 from foresay import Draft
 from foresay.models.target import Part, Target
 
-ROWS = 8  # tokens of a verification: the last one and 7 guesses
+ROWS = 8  # tokens of a verification: the last one and 7 drafted ones
 CHUNK = 512
 TOKENS = 48
 PLACES = ("summarization", "coding")
@@ -54,7 +54,7 @@ def _compared(
 
 
 def _chain(true: Sequence[int], vocabulary: int) -> tuple[Draft, list[int]]:
-    """The true tokens as guesses, and their nodes."""
+    """The true tokens as a draft, and their nodes."""
     return Draft.chain(np.array(true, np.int32)), list(range(len(true)))
 
 
@@ -74,7 +74,7 @@ def _ours(
     prompt: Sequence[int],
     text: Sequence[int],
     rows: int,
-    guessed: Callable[[Sequence[int], int], tuple[Draft, list[int]]],
+    drafted: Callable[[Sequence[int], int], tuple[Draft, list[int]]],
 ) -> Tensor:
     """Log probabilities after the prompt and after each token but the last, `rows` at once."""
     kv, stored = target.open(), np.array(prompt[:-1], np.int32)
@@ -85,7 +85,7 @@ def _ours(
     line, found = [prompt[-1], *text[:-1]], []
     for at in range(0, len(line), rows):
         block = line[at : at + rows]
-        draft, path = guessed(block[1:], target.vocabulary)
+        draft, path = drafted(block[1:], target.vocabulary)
         part = Part.of(target, kv, np.array(block[:1], np.int32), draft)
         logits = target.forward([part]).logits
         part.keep(path)

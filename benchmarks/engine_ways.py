@@ -28,7 +28,7 @@ from foresay.engine.measure import measured_cost
 from foresay.engine.text import AnswerText
 
 clock = time.perf_counter
-LOOKUP = 10  # tokens that transformers' prompt lookup guesses
+LOOKUP = 10  # tokens that transformers' prompt lookup drafts
 PAGE = 256  # tokens of a page of transformers' continuous batching, its default
 
 

@@ -36,7 +36,7 @@ import triton  # type: ignore[import-untyped]  # noqa: E402
 import triton.language as tl  # type: ignore[import-untyped]  # noqa: E402
 
 import record  # noqa: E402
-from foresay.sampling import noise as law  # noqa: E402
+from foresay.sampling import noise as readable  # noqa: E402
 from foresay.sampling.batched import noise as twin  # noqa: E402
 from foresay.sampling.batched import triton as kernels  # noqa: E402
 from foresay.sampling.batched.triton import LAYOUT, Layout  # noqa: E402
@@ -153,7 +153,7 @@ def uniforms_that_differ() -> int:
     s, p, t = (torch.from_numpy(x).to(DEVICE) for x in (seeds.view(np.int64), positions, ids))
     found = twin.uniform(s, p, t).cpu().numpy()
     wanted = [
-        law.uniform(int(seed), int(position), ids.astype(np.int32))
+        readable.uniform(int(seed), int(position), ids.astype(np.int32))
         for seed, position in zip(seeds, positions, strict=True)
     ]
     return int((found != np.stack(wanted)).sum())

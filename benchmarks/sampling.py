@@ -13,8 +13,8 @@ A third way is there for fairness: the same loop over requests with every row in
 (for match with the core's noise), which is what most people would write first. Packing of drafts
 and asks is not part of the times.
 
-The target is likely to agree with the draft: a chosen token has a chance of about 0.67, a drawn one
-comes from a law near the target's.
+The target is likely to agree with the draft: a chosen token has a chance of about 0.67, a
+sampled one comes from a distribution near the target's.
 """
 
 from __future__ import annotations
@@ -119,16 +119,16 @@ def batch(requests: int, drafts: int, vocabulary: int, some: int) -> list[dict[s
     """Seconds of each way, turn by turn, and the ratios."""
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(requests, drafts + 1, vocabulary), scale=2).astype(np.float32)
-    guesses = rng.integers(0, vocabulary, (requests, drafts))
+    drafted = rng.integers(0, vocabulary, (requests, drafts))
     for i in range(requests):  # a likely token, of chance about 0.67
         rest = np.log(np.exp(logits[i, :-1].astype(np.float64)).sum(axis=1))
-        logits[i, np.arange(drafts), guesses[i]] = rest + 0.7
-    chosen = [Draft.chain(row.astype(np.int32)) for row in guesses]
+        logits[i, np.arange(drafts), drafted[i]] = rest + 0.7
+    chosen = [Draft.chain(row.astype(np.int32)) for row in drafted]
     near = logits[:, :-1] + rng.normal(size=(requests, drafts, vocabulary)).astype(np.float32) / 2
     q = torch.softmax(torch.from_numpy(near), dim=-1).numpy()
-    # Drawn with Gumbel noise; the rows of a chain do not depend on what was drawn, here.
+    # Sampled with Gumbel noise; the rows of a chain do not depend on what was sampled, here.
     tokens = (near + rng.gumbel(size=near.shape).astype(np.float32)).argmax(axis=2)
-    drawn = [Draft.chain(tokens[i].astype(np.int32), probs=q[i]) for i in range(requests)]
+    sampled = [Draft.chain(tokens[i].astype(np.int32), probs=q[i]) for i in range(requests)]
     del near
     asks = [Ask(SamplingParams(), i, [1, 2, 3]) for i in range(requests)]
     columns, rows = AskBatch.of(asks), torch.from_numpy(logits.reshape(-1, vocabulary))
@@ -136,7 +136,7 @@ def batch(requests: int, drafts: int, vocabulary: int, some: int) -> list[dict[s
     for name, rule, readable, vectorised, given in (
         ("match, chosen", match, reference.match, numpy_match, chosen),
         ("rejection, chosen", rejection, reference.rejection, numpy_rejection, chosen),
-        ("rejection, drawn", rejection, reference.rejection, numpy_rejection, drawn),
+        ("rejection, sampled", rejection, reference.rejection, numpy_rejection, sampled),
     ):
         packed = DraftBatch.of(given)
         verified = rule(packed, rows, columns)

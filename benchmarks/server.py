@@ -10,8 +10,8 @@ overhead   The same questions, 16 at once and streamed, through a server and str
            the end of the last answer; the client's work shares the cores and is part of the
            server's time. A result is the median over rounds of (server's seconds / engine's
            seconds); both have written as many tokens. By default once with the policy adaptive,
-           which measures the machine in each process for itself, so that the two may come to guess
-           differently much, and once without guesses, where the steps are the same.
+           which measures the machine in each process for itself, so that the two may come to draft
+           differently much, and once without drafts, where the steps are the same.
 load       200 clients that stream short answers without a pause for 10 minutes. The memory of the
            server is sampled every second, and its slope is that of least squares after the
            warm-up, a fifth of the time. The bytes for keys and values and for history are fixed
@@ -63,7 +63,7 @@ def show(figures: dict[str, Any]) -> None:
             for name, one in (("server", server), ("engine", engine)):
                 print(
                     f"  {name} {one['tokens_per_second']:7.1f} tokens/s, {one['steps']:3} steps, "
-                    f"{one['drafted']:5} guesses",
+                    f"{one['drafted']:5} drafted",
                     end=";",
                 )
             print(f"  {turn['times']:.3f}x the time, {turn['cpu_times']:.3f}x the processor's")

@@ -37,7 +37,7 @@ def main() -> None:
     for line in sys.stdin:
         bodies = json.loads(line)
         start, ran = clock(), time.process_time()
-        # Streamed, as the server's are: who waits for all of them would have other guesses made.
+        # Streamed, as the server's are: who waits for all of them would have other drafts made.
         asked = llm.stream([b["prompt"] for b in bodies], [params_of(b) for b in bodies])
         ended = {c.prompt_index: c.result for c in asked if c.result is not None}
         results = [ended[index] for index in range(len(bodies))]

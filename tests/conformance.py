@@ -187,4 +187,4 @@ def check_drafts(drafts: DraftBatch, budgets: Sequence[int]) -> None:
     for draft, budget in zip(drafts, budgets, strict=True):
         assert len(draft) <= budget
         pairs = list(zip(draft.parents.tolist(), draft.tokens.tolist(), strict=True))
-        assert len(set(pairs)) == len(pairs), "two siblings guess the same token"
+        assert len(set(pairs)) == len(pairs), "two siblings have the same token"

@@ -63,7 +63,7 @@ def test_sampling(tmp_path: Path) -> None:
     assert {line["rule"] for line in record["batch"]} == {
         "match, chosen",
         "rejection, chosen",
-        "rejection, drawn",
+        "rejection, sampled",
     }
     assert all(ms > 0 for ms in record["row_ms"].values())
 

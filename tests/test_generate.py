@@ -140,7 +140,7 @@ def test_sources(model: Path) -> None:
     shown = good(model, *asked)
     assert "«" in shown and "»" in shown and "\x1b" not in shown
     assert objects(good(model, "Hello", "--drafter", "none", "--sources", "--json"))
-    # Who guessed is not from where: merged guesses were called 0 and 1 once.
+    # Which drafter is not which source: merged drafts were called 0 and 1 once.
     for drafter in ("merge", "ngram"):
         (value,) = objects(good(model, *asked, "--drafter", drafter, "--json"))
         assert {"own"} <= set(value["sources"]) <= set(Source)
@@ -168,7 +168,7 @@ def test_a_request_that_fails_does_not_take_the_others_along(
     def failing(self: Any) -> list[Request]:
         for request in self.scheduler.running:
             if request.number == 1 and not request.finished:
-                self._finish(request, "error", LogitsError("the logits are no law"))
+                self._finish(request, "error", LogitsError("the logits are invalid"))
                 return [request]
         changed: list[Request] = step(self)
         return changed
@@ -176,12 +176,12 @@ def test_a_request_that_fails_does_not_take_the_others_along(
     monkeypatch.setattr(foresay.engine.engine.Engine, "step", failing)  # type: ignore[attr-defined]
     done = generate(model, "one", "two", "three")
     assert done.status == 1
-    assert done.complaints == "foresay: prompt 2: the logits are no law\n"
+    assert done.complaints == "foresay: prompt 2: the logits are invalid\n"
     assert "[1] one" in done.out and "[3] three" in done.out and "[2]" not in done.out
     done = generate(model, "one", "two", "three", "--json")
     assert [value.get("error") for value in objects(done.out)] == [
         None,
-        "the logits are no law",
+        "the logits are invalid",
         None,
     ]
 

@@ -35,14 +35,17 @@ FORBIDDEN = {
     "sampling": {"models"},
 }
 MODEL_DRAFTERS = {"recycle", "model", "eagle"}
-"""Drafters that run a model; they may also draw, with the noise and the law of a request."""
-DRAWING = {f"foresay.sampling.{name}" for name in ("ask", "law", "noise", "params")}
+"""Drafters that run a model; they may also sample, with a request's noise and processors."""
+SAMPLING = {f"foresay.sampling.{name}" for name in ("ask", "noise", "params", "processors")}
 HOSTS = {"vllm", "trl", "verl", "transformers"}
 TORCH_FREE = {
     *("__init__", "arrays", "counts", "draft", "drafter", "errors", "oracle", "traces", "verdict"),
     *(f"drafters/{name}" for name in ("__init__", "suffix", "corpus", "ngram", "merge")),
     *("engine/proposal", "engine/text"),
-    *(f"sampling/{name}" for name in ("params", "ask", "noise", "law", "reference", "theory")),
+    *(
+        f"sampling/{name}"
+        for name in ("params", "ask", "noise", "processors", "reference", "theory")
+    ),
 }
 
 
@@ -88,7 +91,7 @@ def test_floors(path: Path) -> None:
         assert used_room not in FORBIDDEN.get(own, set()), f"{own} must not import {module}"
         if used_room in ("models", "sampling") and own == "drafters":
             assert path.stem in MODEL_DRAFTERS, f"{path.stem} runs no model"
-            assert used_room == "models" or module in DRAWING, f"{path.stem} verifies nothing"
+            assert used_room == "models" or module in SAMPLING, f"{path.stem} verifies nothing"
 
 
 def test_no_two_files_import_each_other() -> None:

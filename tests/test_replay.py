@@ -31,7 +31,7 @@ def test_walk_takes_the_longest_agreeing_path() -> None:
     assert walk(draft, [2, 1]) == [1, 2]
     assert walk(draft, [7]) == walk(draft, []) == walk(Draft.empty(), [1]) == []
     assert walk(draft, [2, 1, 3], allowed={1, 2}) == [1, 2]
-    # A token guessed twice under one parent: the branch that goes on counts.
+    # A token drafted twice under one parent: the branch that goes on counts.
     assert walk(Draft([1, 1, 2], [-1, -1, 1]), [1, 2]) == [1, 2]
 
 
@@ -42,8 +42,8 @@ def test_chain_nodes_follow_the_best_child() -> None:
 
 
 def test_one_trace_by_hand() -> None:
-    # observed 0: guess 10 11 99 -> 10 11 kept, own token 12;  observed 3: no guess -> 13;
-    # observed 4: guess 14 15, but the output ends with 15: one node kept, 15 is the own token.
+    # observed 0: draft 10 11 99 -> 10 11 kept, own token 12;  observed 3: no draft -> 13;
+    # observed 4: draft 14 15, but the output ends with 15: one node kept, 15 is the own token.
     script = {0: Draft.chain([10, 11, 99]), 4: Draft.chain([14, 15])}
     drafter = Scripted(script)
     result = replay([trace([1], [10, 11, 12, 13, 14, 15])], drafter, budget=4)

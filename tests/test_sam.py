@@ -26,9 +26,9 @@ OWN, CORPUS = 700, 800  # what follows an earlier occurrence of its end
 
 def draft(drafter: SuffixDrafter, text: Sequence[int], budget: int = 16) -> list[int]:
     state = drafter.begin(int32s(text))
-    (guess,) = drafter.propose([state], [budget])
-    assert guess.parents.tolist() == list(range(-1, len(guess) - 1))
-    return [int(token) for token in guess.tokens]
+    (draft,) = drafter.propose([state], [budget])
+    assert draft.parents.tolist() == list(range(-1, len(draft) - 1))
+    return [int(token) for token in draft.tokens]
 
 
 # ---- the twin ------------------------------------------------------------------------------------
@@ -95,10 +95,10 @@ def test_equals_the_twin(rule: SamRule) -> None:
         state = drafter.begin(int32s(text))
         for _ in range(25):
             budget = rng.choice([1, 4, 16, 64])
-            (guess,) = drafter.propose([state], [budget])
-            assert guess.tokens.tolist() == twin(text, rule, budget)
-            assert guess.parents.tolist() == list(range(-1, len(guess) - 1))
-            assert guess.scores is None
+            (draft,) = drafter.propose([state], [budget])
+            assert draft.tokens.tolist() == twin(text, rule, budget)
+            assert draft.parents.tolist() == list(range(-1, len(draft) - 1))
+            assert draft.scores is None
             new = repetitive(rng, rng.randrange(1, 4), words)
             if len(text) > 4 and rng.random() < 0.5:
                 at = rng.randrange(len(text))
@@ -214,9 +214,9 @@ def best_paths(texts: list[list[int]], context: tuple[int, ...], budget: int) ->
 
 def tree_of(drafter: SuffixDrafter, text: list[int], budget: int) -> dict[tuple[int, ...], float]:
     state = drafter.begin(int32s(text))
-    guesses, parents, _, scores = drafter._core.propose([state], [budget])
+    tokens, parents, _, scores = drafter._core.propose([state], [budget])
     paths: list[tuple[int, ...]] = []
-    for token, parent in zip(guesses.tolist(), parents.tolist(), strict=True):
+    for token, parent in zip(tokens.tolist(), parents.tolist(), strict=True):
         paths.append((*paths[parent], token) if parent >= 0 else (token,))
     assert len(set(paths)) == len(paths)
     return dict(zip(paths, scores.tolist(), strict=True))

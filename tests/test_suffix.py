@@ -251,7 +251,7 @@ def test_the_same_calls_give_the_same_drafts(rule: Any) -> None:
 
 
 def lesson(drafter: SuffixDrafter, i: int, comes: bool) -> float:
-    """One guess of the same kind each time, about tokens never used before; its score."""
+    """One draft of the same kind each time, about tokens never used before; its score."""
     a, b, c, d = range(10 + 4 * i, 14 + 4 * i)
     state = drafter.begin(tokens(a, b, c, 1, a, b))
     draft = drafter.propose([state], [4])[0]
@@ -290,7 +290,7 @@ def test_calibration_tells_kinds_of_evidence_apart() -> None:
 
 
 @pytest.mark.parametrize("chain", [True, False])
-def test_no_guess_below_the_least_chance(chain: bool) -> None:
+def test_no_draft_below_the_least_chance(chain: bool) -> None:
     random = np.random.default_rng(3)
     text = np.concatenate([random.permutation(12)[random.zipf(1.5, 40) % 12] for _ in range(9)])
     for least in (0.02, 0.2, 0.6):

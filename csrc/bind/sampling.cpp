@@ -69,15 +69,15 @@ void bind_choices(nb::module_& m) {
 }
 
 void bind_residual(nb::module_& m) {
-    m.def("weigh", [](const Logits& scores, const Given<int64_t>& rows, const Given<float>& temperatures, const Residual& residual,
-                      const Given<int64_t>& walks, uint32_t threads, const std::string& level) {
+    m.def("unnormalised_softmax", [](const Logits& scores, const Given<int64_t>& rows, const Given<float>& temperatures, const Residual& residual,
+                                     const Given<int64_t>& walks, uint32_t threads, const std::string& level) {
         const Kernels& kernels = level_of(level);
         const auto sources = copy(rows), targets = copy(walks);
         const auto heats = copy(temperatures);
-        Weighed out;
+        Softmax out;
         {
             const nb::gil_scoped_release released;
-            out = weigh(rows_of(scores), sources, heats, rows_of(residual), targets, threads, kernels);
+            out = unnormalised_softmax(rows_of(scores), sources, heats, rows_of(residual), targets, threads, kernels);
         }
         return std::tuple(own(std::move(out.totals)), own(std::move(out.statuses)));
     }, "scores"_a.noconvert(), nb::kw_only(), "rows"_a.noconvert(), "temperatures"_a.noconvert(), "residual"_a.noconvert(),

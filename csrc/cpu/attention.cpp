@@ -105,8 +105,8 @@ void AttentionStep::check(const AttentionInput& input) const {
         throw InputError("there are " + std::to_string(heads) + " query heads; expected a multiple of " + std::to_string(layer.heads) +
                          ", the key heads, up to " + std::to_string(kMaxHeads));
     if (rows < positions_.size() || rows > kMaxRows)
-        throw InputError("query has " + std::to_string(rows) + " rows; the step has " + std::to_string(positions_.size()) +
-                         ", so valid are those and up to " + std::to_string(kMaxRows));
+        throw InputError("query has " + std::to_string(rows) + " rows; expected " + std::to_string(positions_.size()) + " to " +
+                         std::to_string(kMaxRows) + ", at least the rows of the step");
     check_array("query", input.query, heads, rows, layer.key_dim);
     check_array("key", input.key, layer.heads, rows, layer.key_dim);
     check_array("value", input.value, layer.heads, rows, layer.value_dim);

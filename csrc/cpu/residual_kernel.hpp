@@ -8,7 +8,7 @@ namespace foresay::residual {
 struct Kernel {
     /// NaN if there is one.
     float (*highest)(const float* row, size_t width) noexcept;
-    /// Writes the law of a row that is one; returns the sum.
+    /// Writes exp(row / temperature - top) of a valid row; returns the sum.
     double (*exponentials)(const float* row, size_t width, float temperature, double top, double* residual) noexcept;
     void (*sum)(const float* row, size_t width, double& sum, float& least) noexcept;
     /// Whether the residual of a token is above its prob times `factor`.

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kBlock = 512;  // tokens that a draw looks at together
 
-RowStatus::Value weigh_row(const residual::Kernel& kernel, const float* row, size_t width, float temperature, double* residual, double& total) {
+RowStatus::Value softmax_row(const residual::Kernel& kernel, const float* row, size_t width, float temperature, double* residual, double& total) {
     const bool greedy = temperature == 0;
     const float top = kernel.highest(row, width), scaled = greedy ? top : top / temperature;  // a division keeps the order
     if (!std::isfinite(scaled)) {
@@ -45,7 +45,7 @@ int64_t draw_row(const residual::Kernel& kernel, const double* residual, size_t 
         total += blocks.emplace_back(kernel.total(residual + first, std::min(kBlock, width - first)));
     if (!(total > 0) || std::isinf(total))
         throw InputError("the residual of row " + std::to_string(row) + " sums to " + std::to_string(total) +
-                         "; a draw needs a positive finite number");
+                         "; expected a positive finite number");
     const double goal = coin * total;
     double sum = 0;
     size_t block = 0;
@@ -105,8 +105,8 @@ auto* row_of(const Rows& rows, int64_t row) { return rows.values + static_cast<s
 
 }  // namespace
 
-Weighed weigh(const FloatRows& scores, std::span<const int64_t> rows, std::span<const float> temperatures,
-              const ResidualRows& residual, std::span<const int64_t> walks, uint32_t threads, const Kernels& level) {
+Softmax unnormalised_softmax(const FloatRows& scores, std::span<const int64_t> rows, std::span<const float> temperatures,
+                             const ResidualRows& residual, std::span<const int64_t> walks, uint32_t threads, const Kernels& level) {
     check_widths(scores.width, residual.width);
     check_size("rows", rows.size(), walks.size());
     check_size("temperatures", temperatures.size(), walks.size());
@@ -115,9 +115,9 @@ Weighed weigh(const FloatRows& scores, std::span<const int64_t> rows, std::span<
     for (const float temperature : temperatures)
         if (!(temperature >= 0) || std::isinf(temperature))
             throw InputError("temperature " + std::to_string(temperature) + " is not valid; expected 0 or more, and finite");
-    Weighed out{std::vector<double>(walks.size()), std::vector<uint8_t>(walks.size())};
+    Softmax out{std::vector<double>(walks.size()), std::vector<uint8_t>(walks.size())};
     for_each(walks.size(), threads, [&](size_t i) {
-        out.statuses[i] = weigh_row(level.residual, row_of(scores, rows[i]), scores.width, temperatures[i], row_of(residual, walks[i]), out.totals[i]);
+        out.statuses[i] = softmax_row(level.residual, row_of(scores, rows[i]), scores.width, temperatures[i], row_of(residual, walks[i]), out.totals[i]);
     });
     return out;
 }
@@ -140,7 +140,7 @@ std::vector<double> subtract(const ResidualRows& residual, std::span<const int64
     check_rows("rows", rows, probs.count);
     for (const double sum : sums)
         if (!(sum > 0) || std::isinf(sum))
-            throw InputError("sum " + std::to_string(sum) + " is not that of a law; expected a positive finite number");
+            throw InputError("sum " + std::to_string(sum) + " of probs is not valid; expected a positive finite number");
     std::vector<double> out(walks.size());
     for_each(walks.size(), threads, [&](size_t i) {
         out[i] = subtract_row(level.residual, row_of(residual, walks[i]), row_of(probs, rows[i]), residual.width, totals[i], totals[i] / sums[i]);

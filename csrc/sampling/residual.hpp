@@ -1,4 +1,4 @@
-// What is left of the target's law while drafted tokens are tried: rows of float64 that need not sum to 1.
+// What is left of the target's probs while drafted tokens are tried: rows of float64 that need not sum to 1.
 //
 // The CPU's half of src/foresay/sampling/batched/rejection.py. Each function works on rows in parallel, and each row's
 // result depends on that row alone: sums go over a fixed number of lanes, which are folded in a fixed order, so neither
@@ -30,17 +30,17 @@ struct ResidualRows {
     size_t count, width;
 };
 
-struct Weighed {
+struct Softmax {
     std::vector<double> totals;
     std::vector<uint8_t> statuses;  // RowStatus
 };
 
-/// The laws of `rows` of the scores, into `walks` of the residual: shares of the likeliest token's chance,
+/// The probs of `rows` of the scores, into `walks` of the residual, as shares of the likeliest token's:
 /// exp(score / temperature - top / temperature), where the quotients are rounded to float32. Temperature 0: all on the first
 /// highest token. Scores are judged after the division, NaN before +inf; where they are invalid, the whole row is 1.
 /// The exponential is right to 2 units in the last place, and 0 below the smallest normal number.
-Weighed weigh(const FloatRows& scores, std::span<const int64_t> rows, std::span<const float> temperatures,
-              const ResidualRows& residual, std::span<const int64_t> walks, uint32_t threads, const Kernels& level);
+Softmax unnormalised_softmax(const FloatRows& scores, std::span<const int64_t> rows, std::span<const float> temperatures,
+                             const ResidualRows& residual, std::span<const int64_t> walks, uint32_t threads, const Kernels& level);
 
 struct Sums {
     std::vector<double> sums;

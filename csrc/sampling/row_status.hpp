@@ -1,4 +1,4 @@
-// What became of a row of logits; RowStatus of src/foresay/sampling/law.py says what each means.
+// What became of a row of logits; RowStatus of src/foresay/sampling/processors.py says what each means.
 #pragma once
 
 #include <cstdint>

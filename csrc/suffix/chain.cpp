@@ -148,7 +148,7 @@ inline void ChainGrower::note(Kind kind, Token token, uint32_t entry, uint32_t l
 }
 
 /// Estimates what was found; the best of it, or null.
-inline const Candidate* ChainGrower::weigh() {
+inline const Candidate* ChainGrower::estimate() {
     std::array<Kind, kKinds> kinds;
     uint32_t num_kinds = 0;
     for (const Kind kind : {kOwn, kGroup, kHistory})
@@ -169,7 +169,7 @@ bool ChainGrower::choose() {
     considered_->candidates.resize(begin_ + num_found_);
     considered_->nodes[node_].begin = begin_;
     considered_->nodes[node_].end = begin_ + num_found_;
-    const Candidate* const best = weigh();
+    const Candidate* const best = estimate();
     if (!best || score_ * best->chance < floor_) {
         room_ = 0;
         return false;

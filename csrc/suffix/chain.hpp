@@ -61,7 +61,7 @@ private:
     bool read_history();
     void gather(Place& place);
     void note(Kind kind, Token token, uint32_t entry, uint32_t length, uint32_t count);
-    const Candidate* weigh();
+    const Candidate* estimate();
     bool choose();
     bool promising(const Candidate& candidate, float needed);
     void follow(const Candidate& candidate);

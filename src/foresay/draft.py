@@ -32,13 +32,13 @@ class Draft:
                                  parents come before children
     scores   float32[n] | None   estimated chance that the node will be committed, never larger
                                  than its parent's
-    probs    float32[n, vocab] | None   the law each token was *drawn* from, given its parent and
-                                 its earlier siblings; None: the tokens were *chosen* (looked up,
-                                 top-k, pruned by score). Rule `rejection` needs it
+    probs    float32[n, vocab] | None   the distribution each token was *sampled* from, given its
+                                 parent and its earlier siblings; None: the tokens were *chosen*
+                                 (looked up, top-k, pruned by score). Rule `rejection` needs it
 
-    Where tokens are drawn, the presence of a node may depend on tokens drawn before it, never on
-    its own token. A drafter that stops because of a token it drew must not draw with the same noise
-    when it drafts that position again, because the next budget may depend on that token.
+    Where tokens are sampled, the presence of a node may depend on tokens sampled before it, never
+    on its own token. A drafter that stops because of a token it sampled must not sample with the
+    same noise when it drafts that position again, because the next budget may depend on that token.
 
     Raises: TokenTypeError, InputError.
     """

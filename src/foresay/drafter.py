@@ -51,8 +51,8 @@ class SeededParams:
     With them a drafter can sample as the target will. Under rule `match` the token at position t is
     argmax(processed logits + gumbel(seed, t, token)) with the noise of `foresay.sampling.noise`: a
     draft model that samples with the same noise has a far higher acceptance rate than one with
-    noise of its own. Under rule `rejection` it may draw, with streams from `Stream.DRAFT` on, and
-    give in `Draft.probs` the law it drew from.
+    noise of its own. Under rule `rejection` it may sample with streams from `Stream.DRAFT` on, and
+    give in `Draft.probs` the distributions it sampled from.
 
     Raises: InputError when constructed.
     """

@@ -44,11 +44,11 @@ def depth_by_hand(draft: Draft) -> list[int]:
 def check_subset(whole: DraftBatch, chosen: Chosen, load: Load) -> None:
     """Closed under parents, in the old order, renumbered, within max_tokens."""
     assert len(chosen.drafts) == len(whole)
-    assert len(chosen.kept) == len(chosen.drafts.tokens)
-    assert chosen.kept.dtype == np.int32 and chosen.drafts.offsets.dtype == np.int32
+    assert len(chosen.nodes) == len(chosen.drafts.tokens)
+    assert chosen.nodes.dtype == np.int32 and chosen.drafts.offsets.dtype == np.int32
     start = 0
     for old, new, left in zip(whole, chosen.drafts, load.tokens_left.tolist(), strict=True):
-        kept = chosen.kept[start : start + len(new)].tolist()
+        kept = chosen.nodes[start : start + len(new)].tolist()
         start += len(new)
         assert kept == sorted(set(kept))
         assert old.tokens[kept].tolist() == new.tokens.tolist()

@@ -1,4 +1,4 @@
-"""The nodes of a batch: which can be committed, which are kept, and the way back."""
+"""The nodes of a batch: which can be committed, which are chosen, and the way back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from budget.batches import check_subset, depth_by_hand, facts, load_of, trees
 from foresay.budget.adaptive import Adaptive
 from foresay.budget.cost import StepCost
-from foresay.budget.load import depths_of, keep, within_max_tokens
+from foresay.budget.load import choose_nodes, depths_of, within_max_tokens
 from foresay.budget.policy import Fixed
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import InputError
@@ -30,20 +30,20 @@ def test_keep_by_hand() -> None:
             Draft([20, 21], [-1, 0], [0.5, 0.4]),
         ]
     )
-    chosen = keep(batch, np.array([2, 3, 4]))
+    chosen = choose_nodes(batch, np.array([2, 3, 4]))
     assert chosen.drafts == DraftBatch.of(
         [Draft([12, 13], [-1, 0], [0.1, 0.05]), Draft.empty(), Draft([20], [-1], [0.5])]
     )
-    assert chosen.kept.tolist() == [2, 3, 0]
-    assert keep(batch, None).drafts is batch
-    assert keep(batch, None).kept.tolist() == [0, 1, 2, 3, 0, 1]
-    assert len(keep(batch, np.empty(0, np.int64)).drafts.tokens) == 0
+    assert chosen.nodes.tolist() == [2, 3, 0]
+    assert choose_nodes(batch, None).drafts is batch
+    assert choose_nodes(batch, None).nodes.tolist() == [0, 1, 2, 3, 0, 1]
+    assert len(choose_nodes(batch, np.empty(0, np.int64)).drafts.tokens) == 0
 
 
 def test_probs_are_kept_with_their_nodes() -> None:
     probs = np.eye(3, dtype=np.float32)
     batch = DraftBatch([0, 1, 2], [-1, -1, 1], [0, 3], probs=probs)
-    kept = keep(batch, np.array([1, 2])).drafts.probs
+    kept = choose_nodes(batch, np.array([1, 2])).drafts.probs
     assert kept is not None and kept.tolist() == probs[1:].tolist()
 
 
@@ -57,7 +57,7 @@ def test_paths_go_back_to_the_drafters_numbers() -> None:
     batch = DraftBatch.of(
         [Draft([10, 11, 12, 13], [-1, 0, -1, 2]), Draft.empty(), Draft([20, 21], [-1, -1])]
     )
-    chosen = keep(batch, np.array([2, 3, 5]))
+    chosen = choose_nodes(batch, np.array([2, 3, 5]))
     verdicts = [
         Verdict([0, 1], [12, 13, 7], topk(1, 2, 3)),
         Verdict([], [8], topk(4)),
@@ -127,7 +127,7 @@ def test_the_policy_bears_a_choice_that_was_cut() -> None:
 def test_facts_say_which_nodes_were_accepted() -> None:
     batch = DraftBatch.of([Draft.chain([1, 2, 3]), Draft.empty(), Draft.chain([4, 5])])
     load = load_of(9, 9, 9)
-    step = facts(load, keep(batch, None), [[0, 1], [], [0]])
+    step = facts(load, choose_nodes(batch, None), [[0, 1], [], [0]])
     assert step.accepted.tolist() == [True, True, False, True, False]
     assert step.committed == 6
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from budget.batches import check_subset, facts, load_of, trees
 from foresay.budget.adaptive import Adaptive
 from foresay.budget.cost import StepCost
-from foresay.budget.load import Chosen, Load, StepFacts, keep
+from foresay.budget.load import Chosen, Load, StepFacts, choose_nodes
 from foresay.budget.policy import POLICIES, DynamicK, Fixed, Policy, Threshold, make_policy
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import InputError
@@ -96,14 +96,14 @@ def test_dynamic_k_has_a_k_for_each_request_and_forgets_old_ones() -> None:
     # A step without a draft, and a draft cut short by max_tokens, are no failures.
     load = load_of(10, tokens_left=3, ids=np.array([0]))
     policy.observe(facts(load, Chosen.nothing(1), [[]]))
-    policy.observe(facts(load, keep(DraftBatch.of([Draft.chain([1, 1])]), None), [[0, 1]]))
+    policy.observe(facts(load, choose_nodes(DraftBatch.of([Draft.chain([1, 1])]), None), [[0, 1]]))
     assert policy.budgets(load) == [12]
 
 
 def test_dynamic_k_without_ids_has_one_k() -> None:
     policy = DynamicK()
     load = load_of(10, 10)
-    chosen = keep(DraftBatch.of([Draft.chain([1] * 6)] * 2), None)
+    chosen = choose_nodes(DraftBatch.of([Draft.chain([1] * 6)] * 2), None)
     policy.observe(facts(load, chosen, [list(range(6)), list(range(4))]))
     assert policy.budgets(load) == [7, 7]
 
@@ -196,7 +196,7 @@ def test_the_choice_is_the_best_of_all_closed_subsets() -> None:
             return tokens / (Stairs().of(rows, reads) - others)
 
         starts = batch.offsets[:-1].repeat(np.diff(chosen.drafts.offsets))
-        taken = (chosen.kept + starts).tolist()
+        taken = (chosen.nodes + starts).tolist()
         best = max(rate(nodes) for nodes in closed_subsets(batch))
         assert rate(taken) == pytest.approx(best, rel=1e-6)
         more_than_none += bool(taken)
@@ -237,7 +237,7 @@ def test_a_prefill_does_not_make_nodes_look_cheap() -> None:
         assert len(policy.choose(batch, load).drafts.tokens) == 0
 
 
-def test_drawn_drafts_are_never_dropped_for_what_they_are() -> None:
+def test_sampled_drafts_are_never_dropped_for_what_they_are() -> None:
     """The same shape with other scores gives the same choice: the distribution stays as it is."""
     probs = np.full((4, 2), 0.5, np.float32)
     seen = []
@@ -246,7 +246,7 @@ def test_drawn_drafts_are_never_dropped_for_what_they_are() -> None:
         batch = DraftBatch([1] * 4, [-1, 0, 1, 2], [0, 4], as_array, probs)
         policy = Adaptive(Stairs(), share=0.0)
         policy.budgets(load_of(5))
-        seen.append(policy.choose(batch, load_of(5)).kept.tolist())
+        seen.append(policy.choose(batch, load_of(5)).nodes.tolist())
     assert seen[0] == seen[1] != []
 
 
@@ -269,6 +269,6 @@ def test_it_is_cheap() -> None:
             start = time.perf_counter()
             policy.budgets(load)
             chosen = policy.choose(batch, load)
-            policy.observe(StepFacts(load, chosen, np.zeros(len(chosen.kept), bool), count, 0.03))
+            policy.observe(StepFacts(load, chosen, np.zeros(len(chosen.nodes), bool), count, 0.03))
             took.append(time.perf_counter() - start)
         assert np.median(took) < bound

@@ -51,4 +51,4 @@ def test_a_step_is_not_made_longer_for_a_light_request() -> None:
         policy = Adaptive(steep, share=0.0)
         load = Load(contexts, left, weights=weights)
         policy.budgets(load)
-        assert len(policy.choose(drafts, load).kept) == nodes
+        assert len(policy.choose(drafts, load).nodes) == nodes

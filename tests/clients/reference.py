@@ -36,9 +36,9 @@ def loglikelihood(asked: list[Any], model: str, dtype: str) -> list[tuple[float,
         known = len(tokenizer(context, add_special_tokens=False).input_ids)
         ids = torch.tensor(tokenizer(context + continuation, add_special_tokens=False).input_ids)
         with torch.inference_mode():
-            laws = whole(ids[None]).logits[0, known - 1 : -1].float().log_softmax(-1)
-        chosen = laws.gather(1, ids[known:, None])[:, 0]
-        greedy = bool((laws.argmax(-1) == ids[known:]).all())
+            logprobs = whole(ids[None]).logits[0, known - 1 : -1].float().log_softmax(-1)
+        chosen = logprobs.gather(1, ids[known:, None])[:, 0]
+        greedy = bool((logprobs.argmax(-1) == ids[known:]).all())
         found.append((float(chosen.sum()), greedy))
     return found
 

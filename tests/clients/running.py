@@ -69,7 +69,7 @@ def running(folder: Path) -> Iterator[Served]:
     """`foresay serve` in float32, as a user starts it; it must end well, too."""
     command = [given("FORESAY_TEST_PYTHON"), "-m", "foresay", "serve", given("FORESAY_TEST_MODEL")]
     command += ["--port", "0", "--served-model-name", NAME, "--dtype", "float32"]
-    command += ["--policy", "fixed", "--memory-mb", "512"]  # fixed: guesses even where they cost
+    command += ["--policy", "fixed", "--memory-mb", "512"]  # fixed: drafts even where that costs
     log = folder / "server.log"
     with log.open("w") as err:
         child = subprocess.Popen(

@@ -60,7 +60,7 @@ def strided(array: NDArray[np.float32]) -> NDArray[np.float32]:
     [
         ({"layer": 2}, "^layer 2 does not exist; there are 2$"),
         ({"query": np.ones((4, 4, 8), np.float32)}, "^query has 3 dimensions; expected 4$"),
-        ({"query": np.ones((1, 4, 2, 8), np.float32)}, "^query has 2 rows; the step has 3"),
+        ({"query": np.ones((1, 4, 2, 8), np.float32)}, "^query has 2 rows; expected 3 to "),
         ({"query": np.ones((1, 3, 4, 8), np.float32)}, "^there are 3 query heads; expected a mult"),
         ({"query": np.ones((1, 0, 4, 8), np.float32)}, "^there are 0 query heads"),
         ({"query": np.ones((1, 4, 4, 7), np.float32)}, r"^query has the shape \[1, 4, 4, 7\]"),

@@ -103,7 +103,7 @@ def test_asking_once_more_changes_nothing(extra: int) -> None:
     assert run(True) == run(False)
 
 
-def test_right_guesses_raise_the_score_and_wrong_ones_lower_it() -> None:
+def test_right_drafts_raise_the_score_and_wrong_ones_lower_it() -> None:
     def last_score(right: bool) -> float:
         drafter = SuffixDrafter(history=False)
         for request in range(40):

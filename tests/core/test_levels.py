@@ -39,7 +39,7 @@ def results(level: str = "") -> dict[str, str]:
     residual = np.empty(floats.shape)
     found["residual"] = (
         residual,
-        *_core.weigh(
+        *_core.unnormalised_softmax(
             floats,
             rows=rows,
             temperatures=np.full(8, 0.7, np.float32),

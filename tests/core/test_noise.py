@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from core.brute import int32s
 from foresay import _core
 from foresay.errors import InputError
-from foresay.sampling.law import RowStatus
 from foresay.sampling.noise import MAX_GUMBEL, gumbel, philox, uniform
+from foresay.sampling.processors import RowStatus
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""What is left of a law, held against naive numpy; numbers of which all sums are exact where a
+"""The residual distribution, held against naive numpy; numbers of which all sums are exact where a
 decision hangs on them."""
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ def longs(values: Sequence[int] | range) -> NDArray[np.int64]:
     return np.array(values, np.int64)
 
 
-def weigh(scores: Floats, temperature: float | Sequence[float] = 1.0, threads: int = 1) -> Weighed:
+def softmax(
+    scores: Floats, temperature: float | Sequence[float] = 1.0, threads: int = 1
+) -> Weighed:
     """Every row into that of the same number."""
     residual, all_rows = np.full(scores.shape, -7.0), np.arange(len(scores))
-    totals, statuses = _core.weigh(
+    totals, statuses = _core.unnormalised_softmax(
         scores,
         rows=all_rows,
         temperatures=np.full(len(scores), temperature, np.float32),
@@ -69,7 +71,7 @@ def normal(seed: int, *shape: int, scale: float = 1.0) -> Floats:
     return (scale * np.random.default_rng(seed).standard_normal(shape)).astype(np.float32)
 
 
-# ---- weigh ---------------------------------------------------------------------------------------
+# ---- softmax -------------------------------------------------------------------------------------
 
 
 def naive(row: Floats, temperature: float) -> Doubles:
@@ -93,7 +95,7 @@ def test_the_residual_is_the_naive_one(width: int, scale: float) -> None:
     temperatures = [0, 0.001, 0.3, 1, 1.7, 50] if scale < 1e30 else [0, 0.3, 1, 1.7, 50]
     for temperature in temperatures:
         rows = normal(width, 3, width, scale=scale)
-        residual, totals, statuses = weigh(rows, temperature)
+        residual, totals, statuses = softmax(rows, temperature)
         assert statuses == [GOOD] * 3
         for row, found, total in zip(rows, residual, totals, strict=True):
             assert_close(found, naive(row, temperature))
@@ -117,7 +119,7 @@ def test_the_exponential_over_its_whole_range() -> None:
         ).astype(np.float32)
         row = np.minimum(rows + np.float32(top), np.float32(top))
         assert row.max() == np.float32(top)
-        residual, _, _ = weigh(row[None])
+        residual, _, _ = softmax(row[None])
         assert_close(residual[0], naive(row, 1))
         assert (residual[0][row < -1e3] == 0).all() or top > 1000
         assert (residual[0][row - np.float32(top) > -708] > 0).all()
@@ -126,14 +128,14 @@ def test_the_exponential_over_its_whole_range() -> None:
 def test_minus_infinity_weighs_nothing() -> None:
     row = np.array([[-np.inf, 2, -np.inf, 1]], np.float32)
     for temperature in (0, 0.5, 1):
-        residual, _, statuses = weigh(row, temperature)
+        residual, _, statuses = softmax(row, temperature)
         assert statuses == [GOOD] and (residual[0, [0, 2]] == 0).all() and residual[0, 1] == 1
 
 
 def test_greedy_is_the_first_of_equals() -> None:
     row = np.zeros((1, 1000), np.float32)
     row[0, [130, 131, 600]] = 2
-    residual, totals, _ = weigh(row, 0.0)
+    residual, totals, _ = softmax(row, 0.0)
     assert np.flatnonzero(residual[0]).tolist() == [130] and residual[0, 130] == totals[0] == 1
 
 
@@ -146,7 +148,7 @@ def test_bad_rows_are_told_apart(width: int, temperature: float) -> None:
         rows[1, place] = np.inf
         rows[2] = -np.inf
         rows[4, (place + 1) % width] = np.inf if width > 1 else np.nan
-        residual, totals, statuses = weigh(rows, temperature)
+        residual, totals, statuses = softmax(rows, temperature)
         assert statuses == [NAN, INFINITE, EMPTY, GOOD, NAN]
         assert (residual[[0, 1, 2, 4]] == 1).all()
         assert (totals[[0, 1, 2, 4]] == width).all()
@@ -154,12 +156,12 @@ def test_bad_rows_are_told_apart(width: int, temperature: float) -> None:
 
 def test_scores_are_judged_after_the_division() -> None:
     rows = np.array([[3e38, 0], [-3e38, -3e38], [3e38, -3e38]], np.float32)
-    assert weigh(rows, [1e-3, 1e-3, 1])[2] == [INFINITE, EMPTY, GOOD]
+    assert softmax(rows, [1e-3, 1e-3, 1])[2] == [INFINITE, EMPTY, GOOD]
 
 
 def test_only_the_walks_that_are_named_are_written() -> None:
     scores, residual = normal(0, 6, 40), np.full((4, 40), -7.0)
-    totals, _ = _core.weigh(
+    totals, _ = _core.unnormalised_softmax(
         scores,
         rows=longs([5, 2]),
         temperatures=np.ones(2, np.float32),
@@ -168,7 +170,7 @@ def test_only_the_walks_that_are_named_are_written() -> None:
         threads=2,
         level=LEVEL,
     )
-    expected = weigh(scores)
+    expected = softmax(scores)
     assert (residual[[3, 0]] == expected[0][[5, 2]]).all() and (residual[1:3] == -7).all()
     assert (totals == expected[1][[5, 2]]).all()
 
@@ -221,7 +223,7 @@ def test_what_is_left_is_the_naive_rest(width: int) -> None:
 def test_what_is_left_of_laws() -> None:
     scores = normal(1, 4, 3000, scale=2)
     probs = np.exp(normal(2, 4, 3000, scale=2))
-    residual, totals, _ = weigh(scores)
+    residual, totals, _ = softmax(scores)
     sums, _ = _core.sums(probs, rows=longs(range(4)), threads=1, level=LEVEL)
     before = residual.copy()
     new = subtract(residual, probs, totals, sums)
@@ -318,7 +320,7 @@ def test_threads_and_neighbours_change_nothing() -> None:
     coins = np.random.default_rng(7).random(17)
 
     def run(rows: slice, threads: int) -> list[list[object]]:
-        residual, totals, statuses = weigh(scores[rows], temperatures[rows], threads)
+        residual, totals, statuses = softmax(scores[rows], temperatures[rows], threads)
         count = len(totals)
         sums, least = _core.sums(
             probs[rows], rows=longs(range(count)), threads=threads, level=LEVEL
@@ -335,7 +337,7 @@ def test_threads_and_neighbours_change_nothing() -> None:
 
 def test_no_rows_are_no_results() -> None:
     none, some = np.empty((0, 5), np.float32), np.ones((2, 5), np.float32)
-    assert [len(part) for part in weigh(none)] == [0, 0, 0]
+    assert [len(part) for part in softmax(none)] == [0, 0, 0]
     assert [len(part) for part in _core.sums(some, rows=longs([]), threads=1, level=LEVEL)] == [
         0,
         0,

@@ -18,7 +18,7 @@ def arguments() -> dict[str, dict[str, object]]:
     """Two rows for every function."""
     rows, ones = np.array([0, 1], np.int64), np.ones((2, 5), np.float32)
     return {
-        "weigh": {
+        "unnormalised_softmax": {
             "scores": ones,
             "rows": rows,
             "temperatures": np.ones(2, np.float32),
@@ -51,7 +51,7 @@ def arguments() -> dict[str, dict[str, object]]:
                 {"rows": np.array([0, bad], np.int64)},
                 f"^rows has row {bad}, but there are 2 rows$",
             )
-            for name in ("weigh", "sums", "subtract")
+            for name in ("unnormalised_softmax", "sums", "subtract")
             for bad in (-1, 2, 2**62, -(2**63))
         ),
         *(
@@ -60,32 +60,40 @@ def arguments() -> dict[str, dict[str, object]]:
                 {"walks": np.array([bad, 1], np.int64)},
                 f"^walks has row {bad}, but there are 2 rows$",
             )
-            for name in ("weigh", "subtract")
+            for name in ("unnormalised_softmax", "subtract")
             for bad in (-1, 2, 2**62, -(2**63))
         ),
         *(
             (name, {"walks": np.array([1, 1], np.int64)}, "^walks has row 1 twice$")
-            for name in ("weigh", "subtract")
+            for name in ("unnormalised_softmax", "subtract")
         ),
         *(
             (name, {"rows": np.array([1], np.int64)}, "^rows has 1 values; expected 2$")
-            for name in ("weigh", "subtract")
+            for name in ("unnormalised_softmax", "subtract")
         ),
-        ("weigh", {"temperatures": np.ones(3, np.float32)}, "^temperatures has 3 values"),
+        (
+            "unnormalised_softmax",
+            {"temperatures": np.ones(3, np.float32)},
+            "^temperatures has 3 values",
+        ),
         *(
             (
-                "weigh",
+                "unnormalised_softmax",
                 {"temperatures": np.array([1, bad], np.float32)},
                 r"^temperature -?(0.5|nan|inf)",
             )
             for bad in (-0.5, np.nan, np.inf)
         ),
-        ("weigh", {"residual": np.ones((2, 4))}, "^rows of 5 values do not fit a residual of 4"),
+        (
+            "unnormalised_softmax",
+            {"residual": np.ones((2, 4))},
+            "^rows of 5 values do not fit a residual of 4",
+        ),
         ("subtract", {"residual": np.ones((2, 6))}, "^rows of 5 values do not fit a residual of 6"),
         ("subtract", {"totals": np.ones(1)}, "^totals has 1 values; expected 2$"),
         ("subtract", {"sums": np.ones(3)}, "^sums has 3 values; expected 2$"),
         *(
-            ("subtract", {"sums": np.array([1, bad])}, "is not that of a law")
+            ("subtract", {"sums": np.array([1, bad])}, "of probs is not valid")
             for bad in (0.0, -1.0, np.nan, np.inf)
         ),
         ("draw", {"coins": np.ones(1)}, "^coins has 1 values; expected 2$"),
@@ -110,7 +118,7 @@ def test_what_does_not_fit_is_refused(
         assert (np.asarray(given["residual"]) == -7).all(), "written to before all was checked"
 
 
-@pytest.mark.parametrize("name", ["weigh", "subtract"])
+@pytest.mark.parametrize("name", ["unnormalised_softmax", "subtract"])
 @every_level
 def test_the_residual_is_written_where_it_is_or_not_at_all(level: str, name: str) -> None:
     function: Callable[..., object] = getattr(_core, name)

@@ -28,7 +28,7 @@ def tokens_of(drafter: SuffixDrafter, state: Request, budget: int = 64) -> set[i
     return set(drafter.propose([state], [budget])[0].tokens.tolist())
 
 
-def first_guess(drafter: SuffixDrafter, state: Request) -> int:
+def first_drafted(drafter: SuffixDrafter, state: Request) -> int:
     return int(drafter.propose([state], [1])[0].tokens[0])
 
 
@@ -57,7 +57,7 @@ def test_a_siblings_token_is_drafted_as_soon_as_it_is_observed() -> None:
     assert 50 not in tokens_of(drafter, two)
     for token in range(50, 60):
         observe(drafter, one, token)
-        assert first_guess(drafter, two) == token
+        assert first_drafted(drafter, two) == token
         assert drafter.sources(two) == [("group",)]
         observe(drafter, two, token)
     observe(drafter, two, 70)
@@ -71,7 +71,7 @@ def test_a_group_outlives_its_members() -> None:
     state = drafter.begin(int32s([1, 2]), group="g")
     observe(drafter, state, 9)
     drafter.finish(state)
-    assert first_guess(drafter, drafter.begin(int32s([1, 2]), group="g")) == 9
+    assert first_drafted(drafter, drafter.begin(int32s([1, 2]), group="g")) == 9
 
 
 @pytest.mark.parametrize(
@@ -96,12 +96,12 @@ def test_the_same_group_name_in_two_tenants() -> None:
     observe(drafter, states["b"], 20)
     for tenant, own in (("a", 10), ("b", 20)):
         sibling = drafter.begin(int32s([1, 2]), group="g", tenant=tenant)
-        assert first_guess(drafter, sibling) == own
+        assert first_drafted(drafter, sibling) == own
         assert tokens_of(drafter, sibling) == {1, 2, own}
     drafter.drop_group("g", "a")
     with pytest.raises(UnknownGroup, match=r"'g'.*'a'"):
         drafter.drop_group("g", "a")
-    assert first_guess(drafter, drafter.begin(int32s([1, 2]), group="g", tenant="b")) == 20
+    assert first_drafted(drafter, drafter.begin(int32s([1, 2]), group="g", tenant="b")) == 20
 
 
 def test_a_dropped_group_is_gone_at_once_and_its_members_go_on() -> None:
@@ -113,7 +113,7 @@ def test_a_dropped_group_is_gone_at_once_and_its_members_go_on() -> None:
     assert drafter.bytes_used() < without - 8 * 1000
     assert tokens_of(drafter, two) <= {1, 2, 3}
     observe(drafter, two, 5, 1, 2, 3)
-    assert first_guess(drafter, two) == 5
+    assert first_drafted(drafter, two) == 5
     fresh = drafter.begin(int32s([1, 2, 3]), group="g")  # starts the group afresh
     assert tokens_of(drafter, fresh) <= {1, 2, 3}
     observe(drafter, two, 6)  # of the old group: not shown to the new one
@@ -145,7 +145,7 @@ def test_idle_groups_are_evicted_oldest_first() -> None:
     with pytest.raises(UnknownGroup):
         drafter.drop_group("g0")
     newest = drafter.begin(int32s([1, 2, 3]), group="g59")
-    assert first_guess(drafter, newest) == 60_000
+    assert first_drafted(drafter, newest) == 60_000
     drafter.check_integrity()
 
 
@@ -155,7 +155,7 @@ def test_running_groups_are_not_evicted() -> None:
     observe(drafter, one, 50)
     drafter.begin(int32s([1]), group="other")
     drafter.finish(one)
-    assert first_guess(drafter, two) == 50
+    assert first_drafted(drafter, two) == 50
     drafter.finish(two)
     with pytest.raises(UnknownGroup):
         drafter.drop_group("g")
@@ -227,7 +227,7 @@ def test_a_text_larger_than_the_quota_is_not_kept() -> None:
     assert text_bytes(drafter) <= 50_000
     run(drafter, [1], [7, 8, 9])  # and the next one is
     state = drafter.begin(int32s([1]))
-    assert first_guess(drafter, state) == 7
+    assert first_drafted(drafter, state) == 7
 
 
 def test_a_cursor_survives_the_eviction_of_its_segment() -> None:

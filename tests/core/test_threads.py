@@ -158,7 +158,7 @@ def chosen(threads: int) -> list[bytes]:
         )
     ]
     residual, probs = np.empty(logits.shape), np.abs(logits)
-    totals, statuses = _core.weigh(
+    totals, statuses = _core.unnormalised_softmax(
         logits, rows=numbers, temperatures=warm, residual=residual, walks=numbers, threads=threads
     )
     sums, least = _core.sums(probs, rows=numbers, threads=threads)

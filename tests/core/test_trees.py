@@ -44,7 +44,7 @@ def check_tree(draft: Draft, budget: int) -> None:
     assert len(tokens) == len(parents) <= budget
     assert all(-1 <= parent < node for node, parent in enumerate(parents)), "parents come first"
     pairs = list(zip(parents, tokens, strict=True))
-    assert len(set(pairs)) == len(pairs), "two siblings guess the same token"
+    assert len(set(pairs)) == len(pairs), "two siblings have the same token"
     if draft.scores is not None:
         scores = draft.scores
         assert np.isfinite(scores).all() and (scores >= 0).all() and (scores <= 1).all()

@@ -10,7 +10,7 @@ import torch
 from foresay import Draft, Verdict, Wants
 from foresay.arrays import Floats, Int32s
 from foresay.drafter import SeededParams
-from foresay.sampling import law
+from foresay.sampling import processors
 from foresay.sampling.ask import Ask
 from foresay.sampling.noise import Stream, gumbel
 
@@ -128,7 +128,7 @@ class Coupled:
         ask, path = state.ask(), list[int]()
         for _ in range(min(budget, ask.room - 1)):
             row = self.rows([*state.prompt, *state.observed, *path], len(state.prompt))
-            scores = law.scores(row, ask, path).astype(np.float64)
+            scores = processors.scores(row, ask, path).astype(np.float64)
             if not ask.params.greedy:
                 at = ask.position + len(path)
                 scores += gumbel(ask.seed + self.foreign, at, range(len(scores)))
@@ -231,7 +231,7 @@ class Drawing(Coupled):
             if len(tokens) == budget or (path and probs[0][tokens[0]] < 0.3):
                 break
             row = self.rows([*state.prompt, *state.observed, *path], len(state.prompt))
-            q = law.probabilities(law.scores(row, ask, path), ask.params.greedy)
+            q = processors.probabilities(processors.scores(row, ask, path), ask.params.greedy)
             with np.errstate(divide="ignore"):
                 at, stream = ask.position + len(path), Stream.DRAFT + sibling
                 tokens.append(

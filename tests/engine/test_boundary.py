@@ -12,7 +12,14 @@ import torch
 from doubles import Scripted, tokens
 from engine.drafters import Coupled, Recycling, State, Watching, near
 from foresay import Draft, DraftBatch, SamplingParams
-from foresay.budget.load import Chosen, Load, along_paths, keep, parents_of, within_max_tokens
+from foresay.budget.load import (
+    Chosen,
+    Load,
+    along_paths,
+    choose_nodes,
+    parents_of,
+    within_max_tokens,
+)
 from foresay.budget.policy import Fixed, Policy
 from foresay.drafter import SeededParams
 from foresay.drafters import CorpusDrafter, MergeDrafter, NgramDrafter, SuffixDrafter
@@ -111,7 +118,9 @@ class Odd(Fixed):
         good[:-1:3] = 0
         good = along_paths(drafts, parents_of(drafts), good, np.minimum)[:-1]
         fitting = within_max_tokens(drafts, load)
-        return keep(drafts, np.flatnonzero(good) if fitting is None else fitting[good[fitting] > 0])
+        return choose_nodes(
+            drafts, np.flatnonzero(good) if fitting is None else fitting[good[fitting] > 0]
+        )
 
 
 @pytest.mark.parametrize("policy", [Fixed(), Odd()])

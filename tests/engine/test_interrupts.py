@@ -88,7 +88,7 @@ def in_files(code: CodeType) -> bool:
 
 
 class Work:
-    """Some requests through a scheduler with little memory: they wait, share, are preempted, kept
+    """Some requests through a scheduler with little memory: they wait, share, are preempted, cached
     and forgotten. There is a model's memory, and no model.
     """
 
@@ -126,7 +126,7 @@ class Work:
                     request.append(np.array([5], np.int32))
                     self.scheduler.reserve(request, 70)
                 if len(request) - len(request.prompt) == 9:
-                    self.scheduler.release(request, keep=True)
+                    self.scheduler.release(request, cache=True)
                     request.finish_reason = "length"
         self.scheduler.recompute()
 
@@ -136,7 +136,7 @@ class Work:
             if request.finished:
                 self.scheduler.mend()
             else:
-                self.scheduler.release(request, keep=False)
+                self.scheduler.release(request, cache=False)
 
 
 def test_every_bytecode_of_the_scheduler() -> None:
@@ -146,7 +146,7 @@ def test_every_bytecode_of_the_scheduler() -> None:
     assert {
         "hold",
         "release",
-        "keep",
+        "cache",
         "drop_oldest",
         "_preempt",
         "_admit",
@@ -169,16 +169,16 @@ def test_every_bytecode_of_the_scheduler() -> None:
             assert all(request.kv is None for request in work.requests if not request.finished)
             left.recompute()
             assert left.pages.in_use == 0 == left.prefixes.held
-            assert not left.prefixes._kept_by_key and not left.prefixes._running
+            assert not left.prefixes._cached_by_key and not left.prefixes._running
 
 
 ENDS = {
-    code.__code__ for code in (Engine._finish, Pages.hold, Pages.release, prefixes.Prefixes.keep)
+    code.__code__ for code in (Engine._finish, Pages.hold, Pages.release, prefixes.Prefixes.cache)
 }
 
 
 def test_an_engine_that_was_interrupted_goes_on_as_if_nothing_had_been() -> None:
-    """Where an answer ends and its prefix is kept; the caller cancels the running requests."""
+    """Where an answer ends and its prefix is cached; the caller cancels the running requests."""
     target, random = target_of(zoo.make("llama")), np.random.default_rng(1)
     texts = [zoo.tokens(random, size) for size in (70, 40)]
     params = SamplingParams(temperature=0, max_tokens=3)

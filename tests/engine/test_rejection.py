@@ -16,7 +16,7 @@ import pytest
 from engine.drafters import Drawing, near
 from foresay import Draft, DraftBatch, SamplingParams
 from foresay.arrays import Floats
-from foresay.budget.load import Chosen, Load, keep
+from foresay.budget.load import Chosen, Load, choose_nodes
 from foresay.budget.policy import Fixed, Policy
 from foresay.engine import engine as engine_module
 from foresay.engine.engine import Engine
@@ -26,11 +26,11 @@ from foresay.lossless.gtest import g_test
 from foresay.models.load import target_of
 from foresay.models.target import Target
 from foresay.sampling.ask import Ask
-from foresay.sampling.law import probabilities, scores
+from foresay.sampling.processors import probabilities, scores
 from models import zoo
 
 PROMPT, SIZE, LENGTH, MANY = [3, 1, 4], 5, 3, 1000
-DRAWN = SamplingParams(temperature=1.7, max_tokens=LENGTH, rule="rejection")
+SAMPLED = SamplingParams(temperature=1.7, max_tokens=LENGTH, rule="rejection")
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +53,15 @@ class Rows:
 
 
 class ByScore(Fixed):
-    """Verifies only likely nodes: what no drawn token may be subject to."""
+    """Verifies only likely nodes: what no sampled token may be subject to."""
 
     def choose(self, drafts: DraftBatch, load: Load) -> Chosen:
         likely = drafts.scores is not None and drafts.scores >= 0.3
-        return keep(drafts, np.flatnonzero(likely))
+        return choose_nodes(drafts, np.flatnonzero(likely))
 
 
 def texts_of(
-    target: Target, drafter: Any, policy: Policy, params: SamplingParams = DRAWN, many: int = MANY
+    target: Target, drafter: Any, policy: Policy, params: SamplingParams = SAMPLED, many: int = MANY
 ) -> list[Request]:
     engine = Engine(target, drafter, policy=policy, max_running=32)
     requests = [engine.add(PROMPT, params, seed=seed) for seed in range(many)]
@@ -70,7 +70,7 @@ def texts_of(
     return requests
 
 
-def p_value(target: Target, requests: Sequence[Request], params: SamplingParams = DRAWN) -> float:
+def p_value(target: Target, requests: Sequence[Request], params: SamplingParams = SAMPLED) -> float:
     """How well the texts agree with the target's distribution."""
     rows, chances = Rows(target, 0.0), dict[tuple[int, ...], float]()
     for text in product(range(SIZE), repeat=LENGTH):
@@ -94,24 +94,24 @@ def rows(target: Target) -> Rows:
 @pytest.mark.parametrize(
     ("policy", "says"),
     [(ByScore(k=3), True), (Fixed(k=2), True), (ByScore(k=3), False)],
-    ids=["drawn", "drawn, two", "chosen, by score"],
+    ids=["sampled", "sampled, two", "chosen, by score"],
 )
-def test_the_law_of_texts(target: Target, rows: Rows, policy: Policy, says: bool) -> None:
+def test_the_distribution_of_texts(target: Target, rows: Rows, policy: Policy, says: bool) -> None:
     requests = texts_of(target, Drawing(rows, says), policy)
     assert p_value(target, requests) > 1e-3
     accepted = sum(request.stats.accepted for request in requests)
     assert accepted > (0.5 if says else 0.2) * len(requests)
 
 
-def test_dropping_drawn_tokens_by_score_is_found(
+def test_dropping_sampled_tokens_by_score_is_found(
     target: Target, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the engine guards against: the texts are no samples of the target then."""
-    monkeypatch.setattr(engine_module, "with_all_drawn", lambda chosen, proposal, load: chosen)
+    monkeypatch.setattr(engine_module, "with_all_sampled", lambda chosen, proposal, load: chosen)
     assert p_value(target, texts_of(target, Drawing(rows), ByScore(k=3))) < 1e-6
 
 
-def test_laws_that_were_not_drawn_from_are_found(target: Target, rows: Rows) -> None:
+def test_probs_that_were_not_sampled_from_are_found(target: Target, rows: Rows) -> None:
     class Lying(Drawing):
         def _chain(self, state: Any, budget: int) -> Draft:
             draft = super()._chain(state, budget)

@@ -300,7 +300,7 @@ class OtherSampler:
             ["does not fill in temperature"],
         ),
         ({"apply_top_k_top_p": no_tokens_fail}, ["fails with top_k"]),
-        # The law is right there, only a seed gives other texts.
+        # The distribution is right there, only a seed gives other texts.
         ({"rejection_sample": other_sample}, ["other_sample takes draft_token_ids, max_spec_len"]),
         ({"RejectionSampler": OtherSampler}, ["forward takes self, logits, metadata, not self"]),
     ],

@@ -94,28 +94,28 @@ def known(*keys: int) -> NDArray[np.int64]:
 def test_texts_are_found_by_their_keys_for_a_while() -> None:
     texts: Texts[str] = Texts(grace=3)
     assert texts.claim(known(1, 2)) == [None, None]
-    assert texts.keep(known(1, 2), ["a", "b"]) == []
+    assert texts.store(known(1, 2), ["a", "b"]) == []
     assert texts.claim(known(2)) == ["b"]
-    assert texts.keep(known(3), ["b"]) == [] and len(texts) == 2
+    assert texts.store(known(3), ["b"]) == [] and len(texts) == 2
     assert texts.claim(known(3, 1)) == ["b", "a"] and texts.returned == 1
-    assert texts.keep(known(4, 5), ["b", "a"]) == []
+    assert texts.store(known(4, 5), ["b", "a"]) == []
     assert texts.claim(known(4, 5)) == ["b", "a"] and texts.unmoved
-    assert texts.keep(known(6, 7), ["b", "a"]) == []
+    assert texts.store(known(6, 7), ["b", "a"]) == []
     assert texts.claim(known(7)) == ["a"]
-    over = [texts.keep(known(7), ["a"])]
+    over = [texts.store(known(7), ["a"])]
     for _ in range(3):
         assert texts.claim(known(7)) == ["a"]
-        over.append(texts.keep(known(7), ["a"]))
+        over.append(texts.store(known(7), ["a"]))
     assert over == [[], [], [], ["b"]] and len(texts) == 1
     assert texts.claim(known(6)) == [None]
 
 
 def test_equal_texts_are_all_kept() -> None:
     texts: Texts[str] = Texts(grace=8)
-    texts.keep(known(1, 1, 1, 2), ["a", "b", "c", "d"])
+    texts.store(known(1, 1, 1, 2), ["a", "b", "c", "d"])
     assert len(texts) == 4
     assert sorted(map(str, texts.claim(known(1, 2, 1)))) == ["b", "c", "d"]
-    texts.keep(known(3, 4, 3), ["b", "d", "c"])
+    texts.store(known(3, 4, 3), ["b", "d", "c"])
     assert len(texts) == 4
     assert texts.claim(known(1)) == ["a"]
 
@@ -297,7 +297,7 @@ def test_texts_that_end_alike_again_and_again_are_over_in_their_turn() -> None:
     over: list[str] = []
     for step in range(100):
         texts.claim(np.array([1000 + step], np.int64))  # nobody's words so far
-        over += texts.keep(np.array([7], np.int64), [str(step)])
+        over += texts.store(np.array([7], np.int64), [str(step)])
         assert len(texts) <= 5
     assert over == [str(step) for step in range(len(over))] and len(over) >= 95
 

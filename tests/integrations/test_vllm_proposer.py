@@ -55,9 +55,9 @@ class World:
         for at, (name, text, known) in enumerate(self.running):
             new: list[int] = []
             if at < len(self.running) - reading:
-                for guess in [*self.drafts.pop(name, []), None]:
+                for drafted in [*self.drafts.pop(name, []), None]:
                     new.append(text[known + len(new)])
-                    if new[-1] != guess or known + len(new) == len(text):
+                    if new[-1] != drafted or known + len(new) == len(text):
                         break
             sampled.append(new)
             known += len(new)

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from foresay.errors import InputError
-from foresay.lossless.chance import Chance, Dice, Enumeration, law_of, outcomes
-from foresay.lossless.drafts import drawn, merged, mixed, tree_of
-from foresay.lossless.exact import check, emitted_law, run, run_many, target_law
+from foresay.lossless.chance import Chance, Dice, Enumeration, distribution_of, outcomes
+from foresay.lossless.drafts import merged, mixed, sampled, tree_of
+from foresay.lossless.exact import check, emitted_distribution, run, run_many, target_distribution
 from foresay.lossless.schemes import RIGHT, Scheme, SchemeStep, rejection, step_of, user_scheme
-from foresay.lossless.worlds import Law, World, world_of
+from foresay.lossless.worlds import Probs, World, world_of
 from foresay.lossless.wrong import WRONG, _walk
 from lossless.example import example
 
@@ -44,11 +44,11 @@ def test_right(name: str) -> None:
 def test_wrong_is_found(name: str) -> None:
     result = run(WRONG[name], cases=50)
     assert not result.exact
-    assert result.errors == 0, result.first_error  # found by its law, not by an accident
+    assert result.errors == 0, result.first_error  # found by its distribution, not by an accident
     assert result.differences > 0
     assert result.worst is not None
-    law_is_right = name == "noise-used-up"
-    assert (result.worst.total_variation == 0) == law_is_right
+    distribution_is_right = name == "noise-used-up"
+    assert (result.worst.total_variation == 0) == distribution_is_right
     assert (result.worst.changed > 0) == (WRONG[name].rule == "match")
 
 
@@ -68,7 +68,7 @@ def test_a_difference_can_be_made_again() -> None:
     seed, index = map(int, result.worst.case.split("/"))
     world = world_of(seed, index)
     assert check(WRONG["lenient"], world) == result.worst
-    emitted, target = emitted_law(WRONG["lenient"], world), target_law(world)
+    emitted, target = emitted_distribution(WRONG["lenient"], world), target_distribution(world)
     assert emitted.get(result.worst.text, 0) == result.worst.emitted
     assert target.get(result.worst.text, 0) == result.worst.target
     gaps = [abs(emitted.get(t, F(0)) - target.get(t, F(0))) for t in target | emitted]
@@ -87,7 +87,7 @@ def test_processes_change_nothing() -> None:
         run_many(["x"], 1)
 
 
-# The two ways to compute a law: by steps, and all at once.
+# The two ways to compute a distribution: by steps, and all at once.
 
 
 def whole_text(scheme: Scheme, world: World, chance: Chance) -> tuple[int, ...]:
@@ -98,13 +98,15 @@ def whole_text(scheme: Scheme, world: World, chance: Chance) -> tuple[int, ...]:
     return text[: world.length]
 
 
-@pytest.mark.parametrize("name", ["chain-drawn", "tree-mixed", "dropped", "bonus-raw"])
+@pytest.mark.parametrize("name", ["chain-sampled", "tree-mixed", "dropped", "bonus-raw"])
 def test_steps_combine_as_whole_texts_would(name: str) -> None:
     scheme = RIGHT.get(name) or WRONG[name]
     small = [world for index in range(12) if len((world := world_of(5, index)).p) < 8]
     assert len(small) > 5
     for world in small:
-        assert law_of(partial(whole_text, scheme, world)) == emitted_law(scheme, world)
+        assert distribution_of(partial(whole_text, scheme, world)) == emitted_distribution(
+            scheme, world
+        )
 
 
 def test_a_step_uses_only_coins_of_the_positions_it_emits() -> None:
@@ -133,13 +135,13 @@ def test_a_step_uses_only_coins_of_the_positions_it_emits() -> None:
 
 
 def classical(
-    p: list[Law], q: list[Law | None], tokens: list[int], parents: list[int], coins: Chance
+    p: list[Probs], q: list[Probs | None], tokens: list[int], parents: list[int], coins: Chance
 ) -> list[int]:
     for i, token in enumerate(tokens):
-        law = q[i]
-        assert law is not None
-        if not coins.accept(p[i][token] / law[token]):
-            rest = [max(a - b, F(0)) for a, b in zip(p[i], law, strict=True)]
+        draft_probs = q[i]
+        assert draft_probs is not None
+        if not coins.accept(p[i][token] / draft_probs[token]):
+            rest = [max(a - b, F(0)) for a, b in zip(p[i], draft_probs, strict=True)]
             return [*tokens[:i], coins.draw(rest)]
     return [*tokens, coins.draw(p[-1])]
 
@@ -163,7 +165,7 @@ def test_what_a_scheme_raises_is_reported() -> None:
             raise ZeroDivisionError("no draft is welcome")
         return [chance.draw(step.p[0])]
 
-    scheme = Scheme("fails", "rejection", "", tree_of(drawn), fails)
+    scheme = Scheme("fails", "rejection", "", tree_of(sampled), fails)
     result = run(scheme, 10, seed=2)
     assert (result.cases, result.errors, result.differences) == (10, 10, 0)
     assert result.first_error == "case 2/0: ZeroDivisionError: no draft is welcome"
@@ -200,7 +202,7 @@ def test_what_a_scheme_raises_is_reported() -> None:
         (lambda p, q, tokens, parents, coins: np.array([0.5]), "a list of token ids, which are"),
         (lambda p, q, tokens, parents, coins: np.array([[0]]), "a list of token ids, which are"),
         (lambda p, q, tokens, parents, coins: sys.exit(), "case 0/0: SystemExit:"),
-        (lambda p, q, tokens, parents, coins: [coins.draw([-1, 2])], "are no law"),
+        (lambda p, q, tokens, parents, coins: [coins.draw([-1, 2])], "expected none below 0"),
         (lambda p, q, tokens, parents, coins: [int(coins.accept(0.5))], "0.5 is a float"),
         (lambda p, q, tokens, parents, coins: [coins.draw([0.5, 0.5])], "0.5 is a float"),
         (
@@ -227,24 +229,24 @@ def test_a_scheme_of_ours_that_emits_no_token_is_reported() -> None:
     def silent(step: SchemeStep, chance: Chance) -> list[int]:
         return []
 
-    result = run(Scheme("silent", "rejection", "", tree_of(drawn), silent), 5)
+    result = run(Scheme("silent", "rejection", "", tree_of(sampled), silent), 5)
     assert result.errors == 5 and "emitted []" in str(result.first_error)
 
 
 # The enumeration.
 
 
-def test_known_laws() -> None:
+def test_known_distributions() -> None:
     third = F(1, 3)
-    assert law_of(lambda c: c.accept(third)) == {True: third, False: 1 - third}
-    assert law_of(lambda c: c.accept(F(7, 2))) == {True: 1}
-    assert law_of(lambda c: c.accept(F(0))) == {False: 1}
-    assert law_of(lambda c: c.draw([F(1), F(0), F(3)])) == {0: F(1, 4), 2: F(3, 4)}
-    assert law_of(lambda c: 7) == {7: 1}
-    heads = law_of(lambda c: sum(c.accept(HALF) for _ in range(4)))
+    assert distribution_of(lambda c: c.accept(third)) == {True: third, False: 1 - third}
+    assert distribution_of(lambda c: c.accept(F(7, 2))) == {True: 1}
+    assert distribution_of(lambda c: c.accept(F(0))) == {False: 1}
+    assert distribution_of(lambda c: c.draw([F(1), F(0), F(3)])) == {0: F(1, 4), 2: F(3, 4)}
+    assert distribution_of(lambda c: 7) == {7: 1}
+    heads = distribution_of(lambda c: sum(c.accept(HALF) for _ in range(4)))
     assert heads == {0: F(1, 16), 1: F(1, 4), 2: F(3, 8), 3: F(1, 4), 4: F(1, 16)}
     # The number of draws until the first success, at most three: a function that asks more or less.
-    tries = law_of(lambda c: next((i for i in range(3) if c.accept(third)), 3))
+    tries = distribution_of(lambda c: next((i for i in range(3) if c.accept(third)), 3))
     assert tries == {0: third, 1: F(2, 9), 2: F(4, 27), 3: F(8, 27)}
 
 
@@ -257,24 +259,24 @@ def test_all_ways_together_have_chance_one() -> None:
 
 def test_noise_is_one_uniform_for_each_position() -> None:
     a, b = (F(1, 3), F(2, 3)), (HALF, HALF)
-    both = law_of(lambda c: (c.choose(a, 0), c.choose(b, 0), c.choose(a, 0)))
+    both = distribution_of(lambda c: (c.choose(a, 0), c.choose(b, 0), c.choose(a, 0)))
     assert both == {(0, 0, 0): F(1, 3), (1, 0, 1): F(1, 6), (1, 1, 1): HALF}
-    apart = law_of(lambda c: (c.choose(a, 0), c.choose(b, 1)))
+    apart = distribution_of(lambda c: (c.choose(a, 0), c.choose(b, 1)))
     assert apart == {(i, j): a[i] * b[j] for i, j in product(range(2), range(2))}
-    zeros = law_of(lambda c: c.choose((F(0), F(1), F(0)), 4))
+    zeros = distribution_of(lambda c: c.choose((F(0), F(1), F(0)), 4))
     assert zeros == {1: 1}
-    with pytest.raises(InputError, match="its sum is 3/2"):
-        law_of(lambda c: c.choose((HALF, F(1)), 0))
+    with pytest.raises(InputError, match="sum to 3/2; expected"):
+        distribution_of(lambda c: c.choose((HALF, F(1)), 0))
 
 
 @pytest.mark.parametrize("later", [(1, 0, 1), (0, 1, 2)])
 def test_a_function_with_chances_of_its_own_is_refused(later: tuple[int, ...]) -> None:
     weights = iter([(1, 1, 2)])
     with pytest.raises(InputError, match="not the same from call to call"):
-        law_of(lambda chance: chance.draw([F(w) for w in next(weights, later)]))
+        distribution_of(lambda chance: chance.draw([F(w) for w in next(weights, later)]))
 
 
-def test_dice_fall_by_the_law() -> None:
+def test_dice_fall_by_their_weights() -> None:
     world = world_of(0, 8)
     scheme = RIGHT["tree-merged"]
 
@@ -291,7 +293,7 @@ def test_dice_fall_by_the_law() -> None:
     assert len({dice.choose((F(1, 4),) * 4, 0) for _ in range(20)}) == 1
     assert len({dice.choose((F(1, 4),) * 4, t) for t in range(40)}) == 4
     assert {dice.draw((F(0), F(1), F(0))) for _ in range(20)} == {1}
-    with pytest.raises(InputError, match="are no law"):
+    with pytest.raises(InputError, match="a sum above 0"):
         dice.draw([F(0), F(0)])
 
 
@@ -301,16 +303,16 @@ def test_dice_fall_by_the_law() -> None:
 def test_worlds_have_what_breaks_rules() -> None:
     worlds = [world_of(0, index) for index in range(50)]
     pairs = [(w.p[t], q[t]) for w in worlds for t in w.p for q in w.q]
-    laws = [law for w in worlds for table in (w.p, w.raw, *w.q) for law in table.values()]
-    assert all(sum(law) == 1 and min(law) >= 0 for law in laws)
+    rows = [probs for w in worlds for table in (w.p, w.raw, *w.q) for probs in table.values()]
+    assert all(sum(probs) == 1 and min(probs) >= 0 for probs in rows)
     seen = {
-        "zeros": any(0 in law for law in laws),
-        "certainty": any(1 in law for law in laws),
-        "ties": any(len(set(law)) < len(law) for law in laws),
+        "zeros": any(0 in probs for probs in rows),
+        "certainty": any(1 in probs for probs in rows),
+        "ties": any(len(set(probs)) < len(probs) for probs in rows),
         "equal": any(p == q for p, q in pairs),
         "disjoint": any(not any(map(min, p, q)) for p, q in pairs),
         "outside": any(b and not a for p, q in pairs for a, b in zip(p, q, strict=True)),
-        "large denominators": any(a.denominator > 500 for law in laws for a in law),
+        "large denominators": any(a.denominator > 500 for probs in rows for a in probs),
         "processors": any(w.p[t] != w.raw[t] for w in worlds for t in w.p),
         "equal siblings": any(len(set(c)) < len(c) for w in worlds for c in w.chosen.values()),
     }

@@ -27,13 +27,13 @@ from foresay.lossless.gtest import (
 
 Ints = NDArray[np.int64]
 Doubles = NDArray[np.float64]
-LAW = np.array([0.3, 0.25, 0.2, 0.1, 0.08, 0.05, 0.015, 0.005])
+PROBS = np.array([0.3, 0.25, 0.2, 0.1, 0.08, 0.05, 0.015, 0.005])
 EVEN = np.full(8, 1 / 8)
 BIAS = np.array([1, -1] * 4) / 4  # times the total variation
 
 
-def draws(law: Doubles, n: int, runs: int, seed: int) -> Ints:
-    return np.random.default_rng(seed).multinomial(n, law, size=runs)
+def draws(probs: Doubles, n: int, runs: int, seed: int) -> Ints:
+    return np.random.default_rng(seed).multinomial(n, probs, size=runs)
 
 
 # What lossless testing needs, rounded as its table is: n for 99.9 % at 1e-6.
@@ -70,10 +70,10 @@ def test_the_power_is_the_share_of_biased_samplers_that_are_found() -> None:
     biased = draws(EVEN + total_variation * BIAS, n, 3_000, seed=1)
     found = np.mean([g_test(counts, EVEN).p_value <= alpha for counts in biased])
     assert found == pytest.approx(power(n, 8, total_variation, alpha), abs=0.03)
-    # Spread evenly over a uniform law is the hardest: another bias of that size is found at least
-    # as often.
-    shifted = LAW + total_variation * (np.eye(8)[5] - np.eye(8)[0])
-    elsewhere = np.mean([g_test(c, LAW).p_value <= alpha for c in draws(shifted, n, 500, seed=2)])
+    # Spread evenly over a uniform distribution is the hardest: another bias of that size is found
+    # at least as often.
+    shifted = PROBS + total_variation * (np.eye(8)[5] - np.eye(8)[0])
+    elsewhere = np.mean([g_test(c, PROBS).p_value <= alpha for c in draws(shifted, n, 500, seed=2)])
     assert elsewhere >= found
 
 
@@ -95,9 +95,9 @@ def test_detectable_turns_power_round() -> None:
 
 @pytest.mark.parametrize("n", [1_500, 20_000])
 def test_p_values_of_correct_samplers_are_uniform(n: int) -> None:
-    p = [g_test(counts, LAW).p_value for counts in draws(LAW, n, 3_000, seed=5)]
+    p = [g_test(counts, PROBS).p_value for counts in draws(PROBS, n, 3_000, seed=5)]
     assert kstest(p, "uniform").pvalue > 0.01
-    pairs = zip(draws(LAW, n, 3_000, seed=6), draws(LAW, 2 * n, 3_000, seed=7), strict=True)
+    pairs = zip(draws(PROBS, n, 3_000, seed=6), draws(PROBS, 2 * n, 3_000, seed=7), strict=True)
     assert kstest([two_sample(a, b).p_value for a, b in pairs], "uniform").pvalue > 0.01
 
 
@@ -109,9 +109,9 @@ def test_many_cells_with_few_draws_are_no_alarm() -> None:
 
 
 def test_rare_cells_are_merged() -> None:
-    law = np.array([0.5, 0.4, 0.04, 0.03, 0.03])
+    probs = np.array([0.5, 0.4, 0.04, 0.03, 0.03])
     test = g_test(
-        [50, 40, 5, 5, 0], law
+        [50, 40, 5, 5, 0], probs
     )  # of 100, the last three expect 4, 3 and 3: one cell of 10
     assert (test.cells, test.df, test.n) == (3, 2, 100)
     assert test.statistic == 0 and test.p_value == 1
@@ -145,8 +145,8 @@ def test_everything_in_one_cell() -> None:
 def test_any_counts_give_a_p_value(counts: list[int]) -> None:
     if not any(counts):
         counts[0] = 1
-    law = np.arange(1, len(counts) + 1) / np.arange(1, len(counts) + 1).sum()
-    for test in (g_test(counts, law), two_sample(counts, counts[::-1])):
+    probs = np.arange(1, len(counts) + 1) / np.arange(1, len(counts) + 1).sum()
+    for test in (g_test(counts, probs), two_sample(counts, counts[::-1])):
         assert 0 <= test.p_value <= 1 and test.df == test.cells - 1 and test.statistic >= 0
     assert two_sample(counts, counts).p_value == pytest.approx(1.0)
 
@@ -184,17 +184,17 @@ def test_arguments_that_are_refused() -> None:
         confirmed(lambda seed, n: [5], [1.0])
 
 
-def sampler(law: Doubles, asked: list[tuple[int, int]]) -> object:
+def sampler(probs: Doubles, asked: list[tuple[int, int]]) -> object:
     def sample(seed: int, n: int) -> Ints:
         asked.append((seed, n))
-        return np.random.default_rng(seed).multinomial(n, law)
+        return np.random.default_rng(seed).multinomial(n, probs)
 
     return sample
 
 
 def test_a_correct_sampler_is_confirmed_in_one_test() -> None:
     asked: list[tuple[int, int]] = []
-    outcome = confirmed(sampler(LAW, asked), LAW, seed=3)  # type: ignore[arg-type]
+    outcome = confirmed(sampler(PROBS, asked), PROBS, seed=3)  # type: ignore[arg-type]
     assert outcome.equal and len(outcome.p_values) == 1
     assert asked == [(3, outcome.n)]
     assert outcome.power >= 0.999 and outcome.false_alarm <= 1e-9
@@ -215,15 +215,15 @@ def test_a_biased_sampler_is_different_only_after_two_tests() -> None:
 
 def test_one_rejection_is_not_enough() -> None:
     def unlucky_once(seed: int, n: int) -> Ints:
-        law = LAW[::-1] if seed == 0 else LAW
-        return np.random.default_rng(seed).multinomial(n, law)
+        probs = PROBS[::-1] if seed == 0 else PROBS
+        return np.random.default_rng(seed).multinomial(n, probs)
 
-    outcome = confirmed(unlucky_once, LAW)
+    outcome = confirmed(unlucky_once, PROBS)
     assert outcome.equal and outcome.p_values[0] < 1e-5 < outcome.p_values[1]
 
 
 def test_a_family_shares_its_false_alarms() -> None:
-    outcome = confirmed(sampler(LAW, []), LAW, family=20)  # type: ignore[arg-type]
+    outcome = confirmed(sampler(PROBS, []), PROBS, family=20)  # type: ignore[arg-type]
     assert outcome.alpha == 1e-5 / 20 and outcome.power >= 0.999
     assert 20 * outcome.false_alarm <= 1e-10
 
@@ -253,22 +253,22 @@ def test_an_e_process_of_a_correct_sampler_stays_small() -> None:
     rng = np.random.default_rng(10)
     peaks = []
     for _ in range(2_000):
-        process = EProcess(LAW)
-        for counts in rng.multinomial(50, LAW, size=15):
+        process = EProcess(PROBS)
+        for counts in rng.multinomial(50, PROBS, size=15):
             process.update(counts)
         peaks.append(process.log_peak)
     assert np.mean(np.array(peaks) > math.log(20)) <= 1 / 20  # Ville, at every peek
 
 
 def test_the_expected_wealth_of_a_correct_sampler_is_one() -> None:
-    law, n = np.array([0.7, 0.2, 0.1]), 6
+    probs, n = np.array([0.7, 0.2, 0.1]), 6
     total = 0.0
     for i in range(n + 1):
         for j in range(n + 1 - i):
             k = n - i - j
             ways = math.factorial(n) / (math.factorial(i) * math.factorial(j) * math.factorial(k))
-            chance = ways * float(np.prod(law ** np.array([i, j, k])))
-            total += chance * math.exp(EProcess(law).update([i, j, k]))
+            chance = ways * float(np.prod(probs ** np.array([i, j, k])))
+            total += chance * math.exp(EProcess(probs).update([i, j, k]))
     assert total == pytest.approx(1.0)
 
 

@@ -18,8 +18,8 @@ from foresay.lossless.prove import batched_match
 from foresay.lossless.schemes import RIGHT
 from foresay.lossless.user import load, prove_function
 from foresay.sampling import Stream, noise, reference
-from foresay.sampling.batched import law
 from foresay.sampling.batched import match as match_module
+from foresay.sampling.batched import processors
 from foresay.sampling.batched import rejection as rejection_module
 from foresay.sampling.batched.match import Kernel
 from lossless.example import example
@@ -94,17 +94,17 @@ def test_the_quick_proof() -> None:
     report = json.loads(out)
     assert report["ok"]
     layers = [check["layer"] for check in report["checks"]]
-    assert {"exact", "scripts", "law", "wrong"} == set(layers)
+    assert {"exact", "scripts", "sampled", "wrong"} == set(layers)
     assert layers.count("wrong") >= 30 and layers.count("exact") == len(RIGHT)
 
 
 @pytest.mark.parametrize("name", sampled.SUBJECTS)
-def test_the_laws_of_the_batched_code(name: str) -> None:
+def test_the_distributions_of_the_batched_code(name: str) -> None:
     assert sampled.test(sampled.SUBJECTS[name], 0.03, family=len(sampled.SUBJECTS)).equal
 
 
 @pytest.mark.parametrize("name", sampled.WRONG_SUBJECTS)
-def test_wrong_laws_are_found(name: str) -> None:
+def test_wrong_distributions_are_found(name: str) -> None:
     assert not sampled.test(sampled.WRONG_SUBJECTS[name], 0.02).equal
 
 
@@ -306,8 +306,8 @@ def test_options_of_another_proof_are_refused(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_broken_residual_is_found_by_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference, "residual", lambda p, q: p)
-    assert exact.run(RIGHT["chain-drawn"], 20).differences
-    assert exact.run(RIGHT["tree-drawn"], 20).differences
+    assert exact.run(RIGHT["chain-sampled"], 20).differences
+    assert exact.run(RIGHT["tree-sampled"], 20).differences
 
 
 def test_a_broken_walk_is_found_by_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +320,7 @@ def test_a_broken_walk_is_found_by_enumeration(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_broken_batched_residual_is_found_by_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rejection_module._ResidualInCore, "subtract", lambda *_: None)
-    for name in ("rejection, drawn chain", "rejection, tree, no replacement"):
+    for name in ("rejection, sampled chain", "rejection, tree, no replacement"):
         assert not sampled.test(sampled.SUBJECTS[name], total_variation=0.03).equal
 
 
@@ -346,13 +346,15 @@ def test_a_walk_that_accepts_some_tokens_always_is_found_by_scripts(
     assert scripts.run(batched_match(kernel), 20, enough=1).differences
 
 
-def test_a_law_that_forgets_the_path_is_found_by_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = law._penalise
+def test_a_penalty_that_forgets_the_path_is_found_by_scripts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = processors._penalise
 
     def forgetful(part: Any, which: Any, rows: Any, asks: Any) -> None:
         right(part, rows.starts[:-1][rows.request[which]], rows, asks)
 
-    monkeypatch.setattr(law, "_penalise", forgetful)
+    monkeypatch.setattr(processors, "_penalise", forgetful)
     assert scripts.run(batched_match("core"), 40, enough=1).differences
 
 
@@ -365,5 +367,5 @@ def test_coins_reused_between_steps_are_found_by_statistics(
         return right(seeds, positions * (stream != Stream.ACCEPT), tokens, stream)
 
     monkeypatch.setattr(rejection_module, "uniform", stuttering)
-    subject = sampled.SUBJECTS["rejection, drawn chain"]
+    subject = sampled.SUBJECTS["rejection, sampled chain"]
     assert not sampled.test(subject, total_variation=0.03).equal

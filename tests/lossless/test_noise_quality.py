@@ -1,4 +1,4 @@
-"""The keyed noise has the law it should have, and the checks find noise that has not."""
+"""The keyed noise has the distribution it should have, and the checks find noise that has not."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def test_the_reference_passes() -> None:
     assert all(0 <= check.p_value <= 1 and check.n > 0 for check in checks)
 
 
-@pytest.mark.parametrize("only", ["law", "tail", "all"])
+@pytest.mark.parametrize("only", ["distribution", "tail", "all"])
 def test_a_right_sampler_passes_at_full_size(only: str) -> None:
-    checks = choices(coarse_sampler(52), 0.1 if only == "law" else 1.0, only=only)
+    checks = choices(coarse_sampler(52), 0.1 if only == "distribution" else 1.0, only=only)
     assert checks and not wrong(checks)
 
 
@@ -55,7 +55,7 @@ def test_a_right_sampler_is_rarely_suspected() -> None:
     p_values = [
         check.p_value
         for seed in range(40)
-        for check in choices(coarse_sampler(52), 0.01, seed, only="law of 8")
+        for check in choices(coarse_sampler(52), 0.01, seed, only="distribution of 8")
     ]
     assert 0.2 < np.mean(p_values) < 0.8 and min(p_values) > 1e-5
 
@@ -73,7 +73,7 @@ def test_a_bias_of_some_percent_is_found() -> None:
     def warm(logits: np.ndarray, seeds: Seeds, positions: Longs) -> Longs:
         return reference_sampler((logits / 1.15).astype(np.float32), seeds, positions)
 
-    assert wrong(choices(warm, 0.01, only="law of 8")) == {"law of 8 tokens"}
+    assert wrong(choices(warm, 0.01, only="distribution of 8")) == {"distribution of 8 tokens"}
 
 
 def test_noise_that_is_shared_is_found() -> None:
@@ -96,7 +96,7 @@ def test_uniforms_that_are_none_are_found() -> None:
     def diagonal(seeds: Seeds, positions: Longs, tokens: Longs) -> noise.Doubles:
         return noise.uniform(seeds, positions // 2, tokens // 2)
 
-    assert "uniform law" in wrong(uniforms(squared, 0.01))
+    assert "uniform distribution" in wrong(uniforms(squared, 0.01))
     assert wrong(uniforms(diagonal, 0.01)) == {
         "uniforms of next positions",
         "uniforms of next tokens",

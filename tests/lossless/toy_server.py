@@ -25,14 +25,14 @@ class Toy:
 
     turn: int = -1  # the step at which greedy takes the second word
     bias: float = 0.0  # moved from the likeliest word to the second
-    gap: float | None = None  # the margin it claims, where not the law's
+    gap: float | None = None  # the margin it claims, where not the probabilities'
     logprobs: str = "given"  # or "absent", "refused"
     answers: str = "many"  # or "one" whatever n says, "copies" of one
     reply: bytes | None = None  # instead of all that
     status: int = 200
     delay: float = 0.0
 
-    def law(self, text: str) -> dict[str, float]:
+    def next_words(self, text: str) -> dict[str, float]:
         last = text.split()[-1]
         first = WORDS.index(last) if last in WORDS else 0
         chances = [LAW[0] - self.bias, LAW[1] + self.bias, *LAW[2:]]
@@ -41,11 +41,11 @@ class Toy:
     def words(self, prompt: str, steps: int, temperature: float, seed: int) -> list[str]:
         rng, words = random.Random(seed), [prompt]
         for step in range(steps):
-            law = self.law(words[-1])
+            probs = self.next_words(words[-1])
             if temperature:
-                words.append(rng.choices(list(law), list(law.values()))[0])
+                words.append(rng.choices(list(probs), list(probs.values()))[0])
             else:
-                words.append(sorted(law, key=law.__getitem__)[-2 if step == self.turn else -1])
+                words.append(sorted(probs, key=probs.__getitem__)[-2 if step == self.turn else -1])
         return words[1:]
 
     def choice(self, body: dict[str, Any], seed: int) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class Toy:
         if body.get("logprobs") and self.logprobs == "given":
             rows = []
             for before in [body["prompt"], *words[:-1]]:
-                one, two = sorted(self.law(before).items(), key=lambda item: -item[1])[:2]
+                one, two = sorted(self.next_words(before).items(), key=lambda item: -item[1])[:2]
                 gap = math.log(one[1] / two[1]) if self.gap is None else self.gap
                 rows.append({" " + one[0]: -1.0, " " + two[0]: -1.0 - gap})
             choice["logprobs"] = {"tokens": tokens, "top_logprobs": rows}

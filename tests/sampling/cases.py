@@ -131,7 +131,7 @@ def _bad() -> Iterator[Case]:
     yield Case("a bad row that is not reached is no failure", [chain] * 2, rows, [ask(1), ask(2)])
     masked = good.copy()
     masked[:, 8:] = -np.inf
-    yield Case("-inf is a law", [chain], [masked], [ask(1)])
+    yield Case("-inf is valid", [chain], [masked], [ask(1)])
 
 
 def _random() -> Iterator[Case]:
@@ -153,10 +153,10 @@ def random_draft(rng: np.random.Generator, vocabulary: int) -> Draft:
     return Draft(tokens.astype(np.int32), np.array(parents, np.int32))
 
 
-def drawn_draft(rng: np.random.Generator, vocabulary: int, without_replacement: bool) -> Draft:
-    """A tree whose tokens are drawn from the laws it carries."""
+def sampled_draft(rng: np.random.Generator, vocabulary: int, without_replacement: bool) -> Draft:
+    """A tree whose tokens are sampled from the probs it carries."""
     shape = random_draft(rng, vocabulary)
-    tokens, laws = list[int](), list[Floats]()
+    tokens, rows = list[int](), list[Floats]()
     for node, parent in enumerate(shape.parents):
         weights = rng.gamma(0.5, size=vocabulary) + 1e-9
         weights[rng.random(vocabulary) < 0.3] = 0
@@ -165,10 +165,10 @@ def drawn_draft(rng: np.random.Generator, vocabulary: int, without_replacement: 
             weights[[tokens[s] for s in siblings]] = 0
         if weights.sum() == 0:  # nothing is left to draw
             weights = np.ones(vocabulary)
-        law = (weights / weights.sum()).astype(np.float32)
-        laws.append(law)
-        tokens.append(int(rng.choice(vocabulary, p=law / law.sum(dtype=np.float64))))
-    probs = np.array(laws, np.float32).reshape(len(tokens), vocabulary)
+        row = (weights / weights.sum()).astype(np.float32)
+        rows.append(row)
+        tokens.append(int(rng.choice(vocabulary, p=row / row.sum(dtype=np.float64))))
+    probs = np.array(rows, np.float32).reshape(len(tokens), vocabulary)
     return Draft(np.array(tokens, np.int32), shape.parents, probs=probs)
 
 

@@ -1,4 +1,4 @@
-"""Cases of `choose` for all its implementations, and the naive evaluation that is their law."""
+"""Cases of `choose` for all its implementations, and the naive evaluation that they must equal."""
 
 from __future__ import annotations
 

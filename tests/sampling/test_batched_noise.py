@@ -44,9 +44,9 @@ def test_uniforms_are_the_specification_s(stream: int) -> None:
     uniforms, gumbels = batched.uniform(*arguments), batched.gumbel(*arguments)
     assert uniforms.dtype == gumbels.dtype == torch.float64
     for i, (seed, position) in enumerate(zip(seeds, positions, strict=True)):
-        law = (seed, position, tokens.astype(np.int32), stream)
-        np.testing.assert_array_equal(uniforms[i].numpy(), noise.uniform(*law))
-        np.testing.assert_allclose(gumbels[i].numpy(), noise.gumbel(*law), rtol=0, atol=1e-14)
+        key = (seed, position, tokens.astype(np.int32), stream)
+        np.testing.assert_array_equal(uniforms[i].numpy(), noise.uniform(*key))
+        np.testing.assert_allclose(gumbels[i].numpy(), noise.gumbel(*key), rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

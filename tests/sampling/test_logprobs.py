@@ -11,8 +11,8 @@ from foresay.errors import InputError
 from foresay.sampling import Ask, SamplingParams
 from foresay.sampling.batched.match import match
 from foresay.sampling.batched.rejection import rejection
-from foresay.sampling.law import probabilities, scores
 from foresay.sampling.logprobs import likeliest, logprobs_of
+from foresay.sampling.processors import probabilities, scores
 from foresay.sampling.reference import path_to
 
 V = 30

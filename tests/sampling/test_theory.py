@@ -34,10 +34,10 @@ from foresay.sampling.theory import (
 
 STEPS = 400_000
 WITHIN = 0.02
-Law = list[float]
+Probs = list[float]
 
 
-def pair(alpha: float) -> tuple[Law, Law]:
+def pair(alpha: float) -> tuple[Probs, Probs]:
     """p and q with sum min(p, q) = alpha: one coin that is fair to no one, one sure, one unseen."""
     return [alpha / 2, alpha / 2, 1 - alpha], [1 - alpha / 2, alpha / 2, 0.0]
 
@@ -57,8 +57,8 @@ def simulated(
 
 
 @st.composite
-def pairs(draw: st.DrawFn) -> tuple[Law, Law]:
-    """Two laws over the same tokens: with zeros, one-hot, equal, far apart or nearly equal."""
+def pairs(draw: st.DrawFn) -> tuple[Probs, Probs]:
+    """Two probs over the same tokens: with zeros, one-hot, equal, far apart or nearly equal."""
     size = draw(st.integers(1, 6))
     weight = st.sampled_from([0.0, 0.0, 1.0, 1e-9, 1e-300]) | st.floats(0, 1)
     rows = st.lists(weight, min_size=size, max_size=size).filter(lambda row: sum(row) > 1e-3)
@@ -70,8 +70,8 @@ def pairs(draw: st.DrawFn) -> tuple[Law, Law]:
 
 
 @given(pairs())
-def test_acceptance_is_one_minus_total_variation(laws: tuple[Law, Law]) -> None:
-    p, q = laws
+def test_acceptance_is_one_minus_total_variation(probs: tuple[Probs, Probs]) -> None:
+    p, q = probs
     assert acceptance(p, q) == pytest.approx(1 - total_variation(p, q), abs=1e-12)
     assert acceptance(p, q) == pytest.approx(acceptance(q, p), abs=1e-12)
     assert acceptance(p, p) == pytest.approx(1, abs=1e-12) and kl(p, p) == 0
@@ -103,8 +103,8 @@ def test_chosen_children_are_accepted_where_the_target_draws_one_of_them() -> No
 
 
 @given(pairs())
-def test_coupling_lies_between_its_bound_and_acceptance(laws: tuple[Law, Law]) -> None:
-    p, q = map(np.array, laws)
+def test_coupling_lies_between_its_bound_and_acceptance(probs: tuple[Probs, Probs]) -> None:
+    p, q = map(np.array, probs)
     both = (p > 1e-200) & (q > 1e-200)  # the exact chance: sum_x 1 / sum_y max(p_y/p_x, q_y/q_x)
     exact = sum(1 / np.maximum(p / p[x], q / q[x]).sum() for x in np.flatnonzero(both))
     assert acceptance_coupled_bound(p, q) - 1e-9 <= exact <= acceptance(p, q) + 1e-9
@@ -128,8 +128,8 @@ def test_shared_gumbel_noise_matches_at_least_the_bound(seed: int) -> None:
 @example(([1.0, 0.0], [0.0, 1.0]))
 @example(([1.0, 0.0], [1.0, 0.0]))
 @example(([0.5, 0.5, 0.0], [0.0, 0.5, 0.5]))
-def test_every_bound_holds_in_both_directions(laws: tuple[Law, Law]) -> None:
-    p, q = laws
+def test_every_bound_holds_in_both_directions(probs: tuple[Probs, Probs]) -> None:
+    p, q = probs
     beta = acceptance(p, q)
     for divergence in (kl(p, q), kl(q, p)):
         wide, tight = (bretagnolle_huber(divergence, tight=t) for t in (False, True))
@@ -185,14 +185,14 @@ def test_a_tree_of_chosen_tokens() -> None:
     rng = np.random.default_rng(3)
     parents = [-1, -1, 0, 0, 1, 2, 5]
     tokens = [0, 1, 0, 2, 1, 1, 0]
-    laws = rng.dirichlet([4.0, 2.0, 1.0], len(parents) + 1)  # the last is the root's
+    probs = rng.dirichlet([4.0, 2.0, 1.0], len(parents) + 1)  # the last is the root's
     arrived = [0] * len(parents) + [STEPS]
     for node in [-1, *range(len(parents))]:
-        drawn = rng.multinomial(arrived[node], laws[node])
+        sampled = rng.multinomial(arrived[node], probs[node])
         for child in range(len(parents)):
             if parents[child] == node:
-                arrived[child] = int(drawn[tokens[child]])
-    chances = [acceptance_chosen(laws[n], [t]) for n, t in zip(parents, tokens, strict=True)]
+                arrived[child] = int(sampled[tokens[child]])
+    chances = [acceptance_chosen(probs[n], [t]) for n, t in zip(parents, tokens, strict=True)]
     assert expected_tokens_of_tree(parents, chances) == pytest.approx(
         sum(arrived) / STEPS, rel=WITHIN
     )
@@ -376,7 +376,7 @@ def test_every_function_says_its_formula_and_when_it_holds() -> None:
             assert "=" in doc and "olds" in doc, name
 
 
-def test_rows_of_float32_are_laws() -> None:
+def test_rows_of_float32_are_probs() -> None:
     logits = np.random.default_rng(0).normal(size=(2, 150_000)).astype(np.float32)
     p, q = (np.exp(row) / np.exp(row).sum() for row in logits)
     assert p.dtype == np.float32 and 0 < acceptance(p, q) < 1

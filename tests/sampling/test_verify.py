@@ -19,7 +19,7 @@ from foresay.sampling.batched.match import Kernel, match
 from foresay.sampling.batched.rejection import rejection
 from foresay.sampling.batched.verdicts import Verified
 from foresay.sampling.batched.verify import verify
-from sampling.cases import Case, ask, drawn_draft, random_ask, random_rows, table
+from sampling.cases import Case, ask, random_ask, random_rows, sampled_draft, table
 
 CASES = table()
 
@@ -75,10 +75,10 @@ def test_rejection_of_chosen_drafts(case: Case, kernel: Literal["core", "torch"]
 
 @pytest.mark.parametrize("kernel", ["core", "torch"])
 @pytest.mark.parametrize("seed", range(80))
-def test_rejection_of_drawn_drafts(seed: int, kernel: Literal["core", "torch"]) -> None:
+def test_rejection_of_sampled_drafts(seed: int, kernel: Literal["core", "torch"]) -> None:
     rng = np.random.default_rng(seed)
     vocabulary = int(rng.choice([1, 2, 4, 12, 300]))
-    drafts = [drawn_draft(rng, vocabulary, bool(seed % 2)) for _ in range(6)]
+    drafts = [sampled_draft(rng, vocabulary, bool(seed % 2)) for _ in range(6)]
     logits = [random_rows(rng, len(d) + 1, vocabulary) for d in drafts]
     asks = [random_ask(rng, vocabulary) for _ in drafts]
     if seed % 4 == 0:  # p == q in every row that is tried first
@@ -87,9 +87,9 @@ def test_rejection_of_drawn_drafts(seed: int, kernel: Literal["core", "torch"]) 
             with np.errstate(divide="ignore"):
                 rows[:] = 0
                 rows[draft.parents + 1] = np.log(draft.probs)
-    if seed % 3 == 0:  # weights that do not sum to 1 are the law that they are proportional to
+    if seed % 3 == 0:  # weights that do not sum to 1 are the probs that they are proportional to
         drafts = [Draft(d.tokens, d.parents, probs=d.probs * np.float32(3)) for d in drafts]
-    case = Case("drawn", drafts, logits, asks)
+    case = Case("sampled", drafts, logits, asks)
     verified = rejection(drafts, packed(case), asks, kernel=kernel)
     assert_alike(verified, one_by_one(case, "rejection"))
 
@@ -106,7 +106,7 @@ def test_logits_are_judged_after_the_division(kernel: Literal["core", "torch"]) 
 
 
 @pytest.mark.parametrize("kernel", ["core", "torch"])
-def test_probs_that_are_no_law_fail_their_request_alone(kernel: Literal["core", "torch"]) -> None:
+def test_invalid_probs_fail_their_request_alone(kernel: Literal["core", "torch"]) -> None:
     good = np.full((2, 5), 0.2, np.float32)
     drafts, bad = [], [("zero", 0.0), ("negative", -0.1), ("nan", np.nan), ("inf", np.inf)]
     for _, value in bad:
@@ -163,10 +163,10 @@ def test_batches_are_taken_as_they_are() -> None:
     assert AskBatch.of(asks)[1] is asks[1] and len(AskBatch.of(asks)[:1]) == 1
 
 
-def test_what_is_left_of_a_law() -> None:
+def test_what_is_left_of_probs() -> None:
     p, q = [0.5, 0.25, 0.25], [0.25, 0.5, 0.25]
     assert reference.residual(p, q) == [1, 0, 0]
-    assert reference.residual(p, p) == p, "nothing is left: the law itself"
+    assert reference.residual(p, p) == p, "nothing is left: p itself"
     assert reference.without(p, 0) == [0, 0.5, 0.5]
     assert reference.without([0.0, 1.0], 1) == [0.0, 1.0]
 
@@ -251,11 +251,11 @@ def test_logits_in_float64_are_those_of_float32(kernel: Any) -> None:
 
 
 def test_each_request_is_verified_by_its_own_rule() -> None:
-    """Both rules, drawn and chosen, in one batch: each verdict is the one of the readable rule."""
+    """Both rules, sampled and chosen, in one batch: each verdict is that of the readable rule."""
     rng, toy = random.Random(5), Toy(12, 1, bad=0.05)
     for _ in range(30):
         asks, drafts, logits = list[Ask](), list[Draft](), list[Floats]()
-        laws: dict[int, Floats] = {}
+        draft_probs: dict[int, Floats] = {}
         for asked in some_asks(rng, toy.vocabulary):
             rule: Literal["match", "rejection"] = rng.choice(["match", "rejection"])
             one = replace(asked, params=replace(asked.params, rule=rule))
@@ -264,18 +264,18 @@ def test_each_request_is_verified_by_its_own_rule() -> None:
             if rule == "rejection" and len(draft) and rng.random() < 0.5:
                 some = np.random.default_rng(rng.randrange(99))
                 probs = some.dirichlet(np.ones(toy.vocabulary), len(draft))
-                laws[len(asks)] = probs.astype(np.float32)
+                draft_probs[len(asks)] = probs.astype(np.float32)
             asks.append(one)
             drafts.append(draft)
             logits.append(toy.rows(np.asarray(one.prompt), draft))
         batch, rows = DraftBatch.of(drafts), np.concatenate(logits)
-        found = verify(batch, torch.from_numpy(rows), AskBatch.of(asks), laws)
+        found = verify(batch, torch.from_numpy(rows), AskBatch.of(asks), draft_probs)
         begin = 0
         for at, (one, draft, own) in enumerate(zip(asks, drafts, logits, strict=True)):
             rule_of = reference.match if one.params.rule == "match" else reference.rejection
-            drawn = Draft(draft.tokens, draft.parents, None, laws.get(at))
+            sampled = Draft(draft.tokens, draft.parents, None, draft_probs.get(at))
             try:
-                expected = rule_of(drawn, own, one)
+                expected = rule_of(sampled, own, one)
             except LogitsError as error:
                 assert str(found.failures[at]) == str(error)
                 assert not len(found.verdicts[at].tokens)

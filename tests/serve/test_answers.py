@@ -151,9 +151,9 @@ def test_echo_with_the_prompts_own_logprobs(server: Running, plain: LLM) -> None
     assert found["text"].startswith(PROMPT) and len(logprobs["tokens"]) == len(ids) + 1
     assert "".join(logprobs["tokens"][: len(ids)]) == PROMPT
     assert logprobs["token_logprobs"][0] is None and logprobs["top_logprobs"][0] is None
-    law = logits_of(plain.target)
+    logits = logits_of(plain.target)
     for at in range(1, len(ids)):
-        row = torch.log_softmax(torch.as_tensor(law(ids[:at], at)).double(), -1)
+        row = torch.log_softmax(torch.as_tensor(logits(ids[:at], at)).double(), -1)
         assert logprobs["token_logprobs"][at] == pytest.approx(float(row[ids[at]]), abs=1e-4)
         assert max(logprobs["top_logprobs"][at].values()) == pytest.approx(
             float(row.max()), abs=1e-4

@@ -374,7 +374,7 @@ def test_the_files_are_small_and_whole() -> None:
 @pytest.mark.model
 def test_the_default_model(browser: Browser) -> None:
     drafter = tenant_drafter(1, 1 << 24)
-    # What is shown is the page's business; whether guesses pay is the machine's.
+    # What is shown is the page's business; whether drafts pay is the machine's.
     llm = LLM("smollm2-135m", drafter, "fixed", memory=1 << 28, with_sources=True)
     question = "Name the planets in order, then name them again."
     with running(llm, drafter) as server, opened(browser, server) as seen:

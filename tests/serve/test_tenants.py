@@ -1,4 +1,4 @@
-"""Tenants share nothing: not a guess, not a prefix, not a number."""
+"""Tenants share nothing: not a draft, not a prefix, not a number."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def ask(server: Running, key: str, seed: int = 1) -> dict[str, Any]:
 
 
 def test_what_one_wrote_is_not_drafted_for_two(server: Running) -> None:
-    """Two asks exactly what One has asked; the right guesses are all there, in One's history."""
+    """Two asks exactly what One has asked; the right drafts are all there, in One's history."""
     first = ask(server, ONE)["choices"][0]
     for _ in range(3):
         again = ask(server, ONE)["choices"][0]

@@ -45,7 +45,7 @@ SETTINGS = {
     "HF_HUB_OFFLINE": "1",
     "OMP_WAIT_POLICY": "passive",
     "TORCHDYNAMO_DISABLE": "1",
-    "FORESAY_VLLM_MEASURE": "0",  # on a busy machine guesses might not pay
+    "FORESAY_VLLM_MEASURE": "0",  # on a busy machine drafts might not pay
     "PYTHONPATH": str(HERE),  # for `unpatched`
 }
 
@@ -279,7 +279,7 @@ def test_a_seed_gives_one_text_with_and_without_drafts(
             assert text
 
 
-def test_requests_without_a_seed_keep_their_law(
+def test_requests_without_a_seed_keep_their_distribution(
     plain: Serving, ours: Serving, capsys: pytest.CaptureFixture[str]
 ) -> None:
     extra = {"top_p": 0.95}

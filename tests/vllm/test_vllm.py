@@ -89,7 +89,7 @@ def crowd() -> list[dict[str, Any]]:
     return twice
 
 
-NO_TIMES = {"FORESAY_VLLM_MEASURE": "0"}  # on a busy machine guesses might not pay
+NO_TIMES = {"FORESAY_VLLM_MEASURE": "0"}  # on a busy machine drafts might not pay
 PLANS: dict[str, dict[str, Any]] = {
     "none": {"method": "none", "dtype": "float32", "requests": requests(64) + sampled()},
     "suffix": {"method": "suffix", "dtype": "float32", "requests": requests(64) + sampled()},

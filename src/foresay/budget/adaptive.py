@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from foresay.budget.asking import Asking
 from foresay.budget.calibration import DepthCalibration, ScoreCalibration
 from foresay.budget.cost import StepCost, seconds_lost
-from foresay.budget.load import Chosen, Load, StepFacts, keep, within_max_tokens
+from foresay.budget.load import Chosen, Load, StepFacts, choose_nodes, within_max_tokens
 from foresay.draft import DraftBatch
 from foresay.errors import InputError
 
@@ -113,7 +113,7 @@ class Adaptive:
         drafts = DraftBatch.of(drafts)
         nodes = within_max_tokens(drafts, load)
         if not len(drafts.tokens) or (nodes is not None and not len(nodes)):
-            return keep(drafts, np.empty(0, np.int64))
+            return choose_nodes(drafts, np.empty(0, np.int64))
         order, gains = self._ranked(drafts, load, nodes)
         tokens, times = self._tokens_and_times(drafts, load, order, gains)
         best = taken = int((tokens / times).argmax())
@@ -121,7 +121,7 @@ class Adaptive:
             taken = self._tried(best, tokens, times)
         flat = order[:taken].copy()
         flat.sort()
-        chosen = keep(drafts, flat)
+        chosen = choose_nodes(drafts, flat)
         if taken > best and self._trial is None:
             extra = flat.searchsorted(order[best:taken])
             price = float(times[taken] - times[best])
@@ -200,7 +200,7 @@ class Adaptive:
             calibration.observe(drafts, step.accepted)
         self.cost.observe(rows + nodes, reads, step.seconds, keys, requests)
         self._asking.observe(
-            self._asked, step.draft_seconds, self._asking_for, step.chosen.kept, step.accepted
+            self._asked, step.draft_seconds, self._asking_for, step.chosen.nodes, step.accepted
         )
         self._settle(step, rows + nodes, reads, keys)
 

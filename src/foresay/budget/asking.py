@@ -101,7 +101,7 @@ class Asking:
         asked: int,
         seconds: float,
         requests: int,
-        kept: Int32s,
+        nodes: Int32s,
         accepted: NDArray[np.bool_],
     ) -> None:
         """Learn what drafts of `asked` nodes for so many requests took and gained; 0 teaches
@@ -118,6 +118,6 @@ class Asking:
         rate = 1 / min(self._steps, _MEMORY)
         size = len(self._tried)
         for mean, found in ((self._tried, None), (self._won, accepted)):
-            places = kept if found is None else kept[found]
+            places = nodes if found is None else nodes[found]
             count = np.bincount(places, minlength=size)[:asked]
             mean[:asked] += (count / requests - mean[:asked]) * rate

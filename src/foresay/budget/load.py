@@ -23,8 +23,8 @@ __all__ = [
     "Load",
     "StepFacts",
     "along_paths",
+    "choose_nodes",
     "depths_of",
-    "keep",
     "longest",
     "parents_of",
     "within_max_tokens",
@@ -87,12 +87,12 @@ class Chosen:
     """The nodes of a proposal that are verified, and their numbers in the drafter's own drafts.
 
     drafts  what is verified: in every draft with a node its parent, in the old order
-    kept    int32[N']  the number that each verified node has in its own draft of the proposal
+    nodes   int32[N']  the number that each verified node has in its own draft of the proposal
     whole   int32[B + 1]  the offsets of the proposal
     """
 
     drafts: DraftBatch
-    kept: Int32s
+    nodes: Int32s
     whole: Int32s
 
     @classmethod
@@ -104,7 +104,7 @@ class Chosen:
     def only(self, requests: Bools | Sequence[bool]) -> Chosen:
         """The nodes of these requests alone; the others verify none."""
         nodes = np.flatnonzero(np.repeat(requests, np.diff(self.drafts.offsets)))
-        return Chosen(keep(self.drafts, nodes).drafts, self.kept[nodes], self.whole)
+        return Chosen(choose_nodes(self.drafts, nodes).drafts, self.nodes[nodes], self.whole)
 
     def original_paths(self, verdicts: Sequence[Verdict]) -> VerdictBatch:
         """Verdicts on `drafts` as verdicts on the proposal: what the drafter is to observe.
@@ -121,7 +121,7 @@ class Chosen:
             )
         if self.whole is self.drafts.offsets:
             return batch  # nothing was dropped
-        path = self.kept[_flat_path(self.drafts, batch)]
+        path = self.nodes[_flat_path(self.drafts, batch)]
         topk, rows = batch.topk, batch.topk_offsets
         if topk is not None and rows is not None:
             topk, rows = self._original_rows(topk, rows)
@@ -133,7 +133,7 @@ class Chosen:
         one_each = np.arange(len(self.whole), dtype=np.int32)  # a row for the text before the draft
         if not np.array_equal(rows, self.drafts.offsets + one_each):
             raise InputError(
-                f"topk has {len(topk)} rows for {len(self.kept)} nodes of {len(self.drafts)} "
+                f"topk has {len(topk)} rows for {len(self.nodes)} nodes of {len(self.drafts)} "
                 "drafts; expected one row more than nodes for each draft"
             )
         whole = self.whole + one_each
@@ -141,8 +141,8 @@ class Chosen:
         source[whole[:-1]] = rows[:-1]
         counts = np.diff(self.drafts.offsets)
         first = np.repeat(rows[:-1] - self.drafts.offsets[:-1], counts)
-        places = np.repeat(whole[:-1] + 1, counts) + self.kept
-        source[places] = first + np.arange(1, len(self.kept) + 1)
+        places = np.repeat(whole[:-1] + 1, counts) + self.nodes
+        source[places] = first + np.arange(1, len(self.nodes) + 1)
         return topk.take(source), whole
 
 
@@ -176,12 +176,12 @@ class StepFacts:
     ) -> StepFacts:
         """The facts from the verdicts on `chosen.drafts`, in their own numbering."""
         batch = VerdictBatch.of(verdicts)
-        accepted = np.zeros(len(chosen.kept), bool)
+        accepted = np.zeros(len(chosen.nodes), bool)
         accepted[_flat_path(chosen.drafts, batch)] = True
         return cls(load, chosen, accepted, len(batch.tokens), seconds, draft_seconds)
 
 
-def keep(drafts: DraftBatch, nodes: Int64s | None) -> Chosen:
+def choose_nodes(drafts: DraftBatch, nodes: Int64s | None) -> Chosen:
     """The rising flat indices `nodes` of `drafts`, or all of them; with a node, its parent too."""
     offsets = drafts.offsets
     if nodes is None or len(nodes) == len(drafts.tokens):
@@ -191,7 +191,7 @@ def keep(drafts: DraftBatch, nodes: Int64s | None) -> Chosen:
         return Chosen(drafts, np.arange(len(starts), dtype=np.int32) - starts, offsets)
     if not len(nodes):
         chosen = Chosen.nothing(len(drafts))
-        return Chosen(chosen.drafts, chosen.kept, offsets)
+        return Chosen(chosen.drafts, chosen.nodes, offsets)
     bounds = nodes.searchsorted(offsets).astype(np.int32)
     counts = bounds[1:] - bounds[:-1]
     old_starts, new_starts = offsets[:-1].repeat(counts), bounds[:-1].repeat(counts)
@@ -200,14 +200,14 @@ def keep(drafts: DraftBatch, nodes: Int64s | None) -> Chosen:
     parents = drafts.parents[nodes]
     # A root's -1 reads some other node's place here; np.where then drops what was read.
     parents = np.where(parents < 0, parents, place[old_starts + parents] - new_starts)
-    kept = DraftBatch._trusted(
+    chosen_drafts = DraftBatch._trusted(
         drafts.tokens[nodes],
         parents,
         bounds,
         None if drafts.scores is None else drafts.scores[nodes],
         None if drafts.probs is None else drafts.probs[nodes],
     )
-    return Chosen(kept, nodes.astype(np.int32) - old_starts, offsets)
+    return Chosen(chosen_drafts, nodes.astype(np.int32) - old_starts, offsets)
 
 
 def within_max_tokens(drafts: DraftBatch, load: Load) -> Int64s | None:

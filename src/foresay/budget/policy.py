@@ -21,7 +21,7 @@ import numpy as np
 
 from foresay.budget.adaptive import Adaptive
 from foresay.budget.cost import StepCost
-from foresay.budget.load import Chosen, Load, StepFacts, depths_of, keep, within_max_tokens
+from foresay.budget.load import Chosen, Load, StepFacts, choose_nodes, depths_of, within_max_tokens
 from foresay.draft import DraftBatch
 from foresay.drafter import MAX_BUDGET
 from foresay.errors import InputError
@@ -88,7 +88,7 @@ class Fixed:
         Raises: InputError for a number of drafts that does not fit the load.
         """
         drafts = DraftBatch.of(drafts)
-        return keep(drafts, within_max_tokens(drafts, load))
+        return choose_nodes(drafts, within_max_tokens(drafts, load))
 
     def observe(self, step: StepFacts) -> None:
         """Nothing is learned."""

@@ -89,13 +89,13 @@ def lossless(
 
     A function for --verify returns the tokens that one step emits. It gets p, the target's
     distributions (after the text, and after each node of the draft), q, the distribution that each
-    node was drawn from (None: it was not drawn), and the tokens and parents of the nodes. For
+    node was sampled from (None: it was not sampled), and the tokens and parents of the nodes. For
     chains this one is right:
 
     \b
       def verify(p, q, tokens, parents, coins):
           for i, token in enumerate(tokens):
-              # A token that was not drawn has probability 1.
+              # A token that was not sampled has probability 1.
               draft = q[i] or [int(v == token) for v in range(len(p[i]))]
               if not coins.accept(p[i][token] / draft[token]):
                   rest = [max(a - b, 0) for a, b in zip(p[i], draft)]

@@ -13,8 +13,8 @@ that proposes a node proposes its parent too. A drafter without scores counts as
 If there are more nodes than the budget, those with the largest scores stay (a node never without
 its parent); ties go to the shallower node, then to the smaller tokens.
 
-A merged draft is always *chosen*: the union cannot keep the laws that tokens were drawn from (the
-same token from two laws would have to be there twice), so `probs` is dropped.
+A merged draft is always *chosen*: the union cannot keep the probs that tokens were sampled from
+(the same token from two drafters would have to be there twice), so `probs` is dropped.
 """
 
 from __future__ import annotations

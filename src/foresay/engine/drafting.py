@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from foresay.arrays import Floats, all_of
-from foresay.budget.load import Chosen, along_paths, keep, parents_of
+from foresay.budget.load import Chosen, along_paths, choose_nodes, parents_of
 from foresay.draft import Draft, DraftBatch
 from foresay.drafter import Drafter, SeededParams, Source, check_lengths
 from foresay.engine.proposal import Proposal, check_probs
@@ -108,7 +108,7 @@ class CheckedDrafter:
             return Proposal(drafts, probs)
         known = np.append(drafts.tokens < self._vocabulary, True).astype(np.int64)
         known = along_paths(drafts, parents_of(drafts), known, np.minimum)[:-1]
-        self._known = keep(drafts, np.flatnonzero(known))
+        self._known = choose_nodes(drafts, np.flatnonzero(known))
         return Proposal(self._known.drafts, probs)
 
     def _probs(self, requests: Sequence[Request], given: Sequence[Draft]) -> dict[int, Floats]:

@@ -24,7 +24,7 @@ from foresay.engine.groups import Groups
 from foresay.engine.logprobs import logprobs_for, note_logprobs, note_prompt_logprobs
 from foresay.engine.measure import measured_cost
 from foresay.engine.pages import PAGE, Pages
-from foresay.engine.proposal import with_all_drawn
+from foresay.engine.proposal import with_all_sampled
 from foresay.engine.request import (
     FinishReason,
     Request,
@@ -271,14 +271,14 @@ class Engine:
         load = load_of(turns, requests_wait=bool(self.scheduler.waiting))
         budgets = self.policy.budgets(load) if self._drafter.active else [0] * len(decoding)
         # For drafts that may be sampled, memory is reserved before they are sampled: the size of a
-        # draft can depend on its tokens (see `with_all_drawn`).
+        # draft can depend on its tokens (see `with_all_sampled`).
         budgets = [
             0 if r.params.rule == "rejection" and n and not self.scheduler.reserve(r, n) else n
             for r, n in zip(decoding, budgets, strict=True)
         ]
         proposal = self._drafter.propose(decoding, budgets)
         chosen = self.policy.choose(proposal.drafts, load)
-        chosen = self._that_fits(decoding, with_all_drawn(chosen, proposal, load))
+        chosen = self._that_fits(decoding, with_all_sampled(chosen, proposal, load))
         return Step(turns, decoding, load, chosen, proposal.probs_of(chosen))
 
     def _parts(self, step: Step) -> list[Part]:
@@ -362,7 +362,7 @@ class Engine:
             if request.answer.stopped is not None and reason == "length":
                 reason = "stop"
         # The finish reason is set last: after an interrupt before that, this can be repeated.
-        self.scheduler.release(request, keep=reason in ("stop", "length"))
+        self.scheduler.release(request, cache=reason in ("stop", "length"))
         self._drafter.finish(request)
         if request.group is not None and self.groups.leave(request):
             self.drop_group(request.group, request.tenant)

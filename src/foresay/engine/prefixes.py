@@ -29,7 +29,7 @@ Key = tuple[str | None, bytes]
 _KEY = 16  # tokens of the prompt by which texts are found
 
 
-class Kept:
+class Cached:
     """The keys and values of a text that has finished."""
 
     __slots__ = ("key", "kv", "tokens")
@@ -41,11 +41,11 @@ class Kept:
 
 
 class Prefixes:
-    """The running and the kept texts by their prefix.
+    """The running and the cached texts by their prefix.
 
     open   makes the keys and values of a new text, empty
-    pages  the memory that all texts share; a kept text is a holder of its own
-    most   pages that kept texts may hold; the least recently used goes first
+    pages  the memory that all texts share; a cached text is a holder of its own
+    most   pages that cached texts may hold; the least recently used goes first
     """
 
     def __init__(self, open: Callable[[], TextKv], pages: Pages, most: int) -> None:
@@ -53,10 +53,10 @@ class Prefixes:
         self._pages = pages
         self._most = most
         self._running: dict[Key, list[Request]] = {}
-        self._kept: OrderedDict[Kept, None] = OrderedDict()
+        self._cached: OrderedDict[Cached, None] = OrderedDict()
         self.held = 0
-        """Pages of kept texts."""
-        self._kept_by_key: dict[Key, list[Kept]] = {}
+        """Pages of cached texts."""
+        self._cached_by_key: dict[Key, list[Cached]] = {}
 
     def begin(self, request: Request) -> None:
         """From now on the request's stored tokens are offered."""
@@ -86,71 +86,71 @@ class Prefixes:
             soon = max(soon, common)
             if min(common, other.kv.length) > best[0]:
                 best = min(common, other.kv.length), other.kv
-        for kept in self._kept_by_key.get(key, ()):
-            common = _common(request.prompt[:-1], kept.tokens)
+        for cached in self._cached_by_key.get(key, ()):
+            common = _common(request.prompt[:-1], cached.tokens)
             if common > best[0]:
-                best = common, kept.kv
-                self._kept.move_to_end(kept)
+                best = common, cached.kv
+                self._cached.move_to_end(cached)
         return best[0], best[1], max(soon, best[0])
 
-    def keep(self, request: Request) -> None:
-        """Keep the keys and values of a request that has finished, if there is memory. The
+    def cache(self, request: Request) -> None:
+        """Store the keys and values of a request that has finished, if there is memory. The
         request's pages must have been released.
         """
         length = min(request.stored, len(request.prompt) - 1)
         if request.kv is None or length < _KEY:
             return
         key, tokens = _key(request), request.prompt[:length].copy()
-        for other in self._kept_by_key.get(key, ()):
+        for other in self._cached_by_key.get(key, ()):
             if _common(tokens, other.tokens) == length:
                 return  # all of it is there
         if pages_of(length) > self._most:
             return
-        # The answer's memory is not kept with it, unless a copy would take as much.
+        # The answer's memory does not stay with it, unless a copy would take as much.
         small = request.kv.capacity <= 2 * pages_of(length) * PAGE
-        kept = Kept(request.kv if small else self._open(), tokens, key)
-        if not self._pages.hold(kept, length):
+        cached = Cached(request.kv if small else self._open(), tokens, key)
+        if not self._pages.hold(cached, length):
             return
         if small:
-            kept.kv.cut(length)
+            cached.kv.cut(length)
         else:
-            kept.kv.copy_from(request.kv, length)
-        self._kept[kept] = None
-        self._kept_by_key.setdefault(key, []).append(kept)
+            cached.kv.copy_from(request.kv, length)
+        self._cached[cached] = None
+        self._cached_by_key.setdefault(key, []).append(cached)
         self.held += pages_of(length)
         while self.held > self._most:
             self.drop_oldest()
 
     def drop_oldest(self) -> bool:
-        """Give up the kept text that was used least recently; False if there is none."""
-        if not self._kept:
+        """Give up the cached text that was used least recently; False if there is none."""
+        if not self._cached:
             return False
-        kept, _ = self._kept.popitem(last=False)
-        others = [k for k in self._kept_by_key[kept.key] if k is not kept]
+        cached, _ = self._cached.popitem(last=False)
+        others = [k for k in self._cached_by_key[cached.key] if k is not cached]
         if others:
-            self._kept_by_key[kept.key] = others
+            self._cached_by_key[cached.key] = others
         else:
-            del self._kept_by_key[kept.key]
-        self._pages.release(kept)
-        self.held -= pages_of(len(kept.tokens))
+            del self._cached_by_key[cached.key]
+        self._pages.release(cached)
+        self.held -= pages_of(len(cached.tokens))
         return True
 
     def mend(self, running: Sequence[Request]) -> None:
-        """After a method that was interrupted: keep what is kept whole, and offer what these
+        """After a method that was interrupted: keep what is cached whole, and offer what these
         requests have.
         """
-        whole = [kept for kept in self._kept if self._pages.holds(kept)]
-        self._kept = OrderedDict.fromkeys(whole)
-        self._kept_by_key, self._running = {}, {}
-        for kept in whole:
-            self._kept_by_key.setdefault(kept.key, []).append(kept)
+        whole = [cached for cached in self._cached if self._pages.holds(cached)]
+        self._cached = OrderedDict.fromkeys(whole)
+        self._cached_by_key, self._running = {}, {}
+        for cached in whole:
+            self._cached_by_key.setdefault(cached.key, []).append(cached)
         for request in running:
             self.begin(request)
-        self.held = sum(pages_of(len(kept.tokens)) for kept in whole)
+        self.held = sum(pages_of(len(cached.tokens)) for cached in whole)
 
     def lengths(self) -> dict[Any, int]:
-        """The stored length of each kept text, for `Pages.check_integrity`."""
-        return {kept: kept.kv.length for kept in self._kept}
+        """The stored length of each cached text, for `Pages.check_integrity`."""
+        return {cached: cached.kv.length for cached in self._cached}
 
 
 def _key(request: Request) -> Key:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from foresay.arrays import Floats, Int32s
-from foresay.budget.load import Chosen, Load, keep, within_max_tokens
+from foresay.budget.load import Chosen, Load, choose_nodes, within_max_tokens
 from foresay.draft import DraftBatch
 from foresay.errors import InputError
 
-__all__ = ["Proposal", "check_probs", "with_all_drawn"]
+__all__ = ["Proposal", "check_probs", "with_all_sampled"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,11 +33,11 @@ class Proposal:
         return {
             at: probs if len(nodes) == len(probs) else probs[nodes]
             for at, probs in self.probs.items()
-            for nodes in [chosen.kept[bounds[at] : bounds[at + 1]]]
+            for nodes in [chosen.nodes[bounds[at] : bounds[at + 1]]]
         }
 
 
-def with_all_drawn(chosen: Chosen, proposal: Proposal, load: Load) -> Chosen:
+def with_all_sampled(chosen: Chosen, proposal: Proposal, load: Load) -> Chosen:
     """The nodes that a policy chose; of sampled drafts, every node within max_tokens.
 
     A row of `Draft.probs` is the distribution of a token given its parent and earlier siblings, and
@@ -52,7 +52,7 @@ def with_all_drawn(chosen: Chosen, proposal: Proposal, load: Load) -> Chosen:
         return chosen
     drafts = proposal.drafts
     taken = np.zeros(len(drafts.tokens), bool)
-    taken[chosen.kept + np.repeat(drafts.offsets[:-1], np.diff(chosen.drafts.offsets))] = True
+    taken[chosen.nodes + np.repeat(drafts.offsets[:-1], np.diff(chosen.drafts.offsets))] = True
     fitting = within_max_tokens(drafts, load)
     fits = np.ones(len(taken), bool) if fitting is None else np.zeros(len(taken), bool)
     if fitting is not None:
@@ -60,7 +60,7 @@ def with_all_drawn(chosen: Chosen, proposal: Proposal, load: Load) -> Chosen:
     for at in proposal.probs:
         own = slice(drafts.offsets[at], drafts.offsets[at + 1])
         taken[own] = fits[own]
-    return keep(drafts, np.flatnonzero(taken))
+    return choose_nodes(drafts, np.flatnonzero(taken))
 
 
 def check_probs(probs: Floats, tokens: Int32s, width: int) -> None:

@@ -123,33 +123,33 @@ class Scheduler:
             self._preempt(request)
         self._whole = True
 
-    def release(self, request: Request, *, keep: bool) -> None:
-        """Take a request out, waiting or running; `keep`: its prompt goes to the prefix cache.
+    def release(self, request: Request, *, cache: bool) -> None:
+        """Take a request out, waiting or running; `cache`: its prompt goes to the prefix cache.
 
         Mutates: the request, which has no keys and values any more.
         """
         self.mend()
         self._whole = False
-        self._release(request, keep=keep)
+        self._release(request, cache=cache)
         self._whole = True
 
     def check_integrity(self) -> None:
-        """Check that pages are held by running requests and kept texts only.
+        """Check that pages are held by running requests and cached texts only.
 
         Valid until: the next call. Raises: RuntimeError.
         """
         lengths = {request: request.stored for request in self.running} | self.prefixes.lengths()
         self.pages.check_integrity(lengths)
 
-    def _release(self, request: Request, *, keep: bool) -> None:
+    def _release(self, request: Request, *, cache: bool) -> None:
         if request in self.running:
             self.running.remove(request)
             self.prefixes.end(request)
         elif request in self.waiting:
             self.waiting.remove(request)
         self.pages.release(request)
-        if keep:
-            self.prefixes.keep(request)
+        if cache:
+            self.prefixes.cache(request)
         request.kv = None
 
     def _admit(self) -> Request | None:
@@ -163,7 +163,7 @@ class Scheduler:
             )
             if soon - length >= PAGE // 4:
                 continue  # a running request computes its prefix: share it when that is done
-            if not self._hold_dropping_kept(request, 1):
+            if not self._hold_dropping_cached(request, 1):
                 return None  # no overtaking for memory, or long texts would wait for ever
             try:
                 kv = self._open()
@@ -180,8 +180,8 @@ class Scheduler:
             return request
         return None
 
-    def _hold_dropping_kept(self, request: Request, more: int) -> bool:
-        """Hold memory for a request, dropping kept texts if that is enough; False if it is not."""
+    def _hold_dropping_cached(self, request: Request, more: int) -> bool:
+        """Hold memory for a request, dropping cached texts if that is enough; False if not."""
         needed = pages_of(len(request) + more)
         if needed > self.pages.free + self.prefixes.held:
             return False
@@ -201,5 +201,5 @@ class Scheduler:
     def _preempt(self, request: Request) -> None:
         """Drop the keys and values of a request; they are computed again when it is admitted."""
         self.waiting.appendleft(request)
-        self._release(request, keep=False)
+        self._release(request, cache=False)
         request.stats.preemptions += 1

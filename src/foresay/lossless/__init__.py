@@ -2,7 +2,7 @@
 
 prove            all of it, as a list of checks
   check            one line of it
-exact            laws of whole texts with rational numbers, compared with ==
+exact            distributions of whole texts with rational numbers, compared with ==
   chance           every outcome of a function of coins, or one at random
   worlds           small random targets and drafters
   drafts, schemes  ways to speculate that are right
@@ -10,8 +10,8 @@ exact            laws of whole texts with rational numbers, compared with ==
 scripts          equality with plain decoding over random schedules
   toy              a target, drafters and requests for it
   script_controls  wrong verifications that must be detected
-sampled          the batched rules against a known law
-noise_quality    the keyed noise against a known law
+sampled          the batched rules against a known distribution
+noise_quality    the keyed noise against a known distribution
   gtest            the statistics of both, with their power
 user             your own verify function
 servers          two OpenAI-compatible servers

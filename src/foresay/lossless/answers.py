@@ -78,7 +78,8 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class SampledResult:
-    """Whether sampled answers have one law, and how small a difference would have been found."""
+    """Whether sampled answers have one distribution, and how small a difference would have been
+    found."""
 
     equal: bool
     prompts: int

@@ -3,11 +3,11 @@
     accept, draw   the coins of a verifier (`foresay.sampling.reference.Coins`)
     pick           a drafter's own draws
     choose         the noise of a position: one uniform that belongs to it, the same for
-                   every caller; the token is the inverse distribution function of the law at it
+                   every caller; the token is the inverse of the cumulative distribution at it
 
 `outcomes` calls a function again and again, once for every way its chances can fall, and says how
-likely each way is. With fractions nothing is rounded and nothing is sampled: two laws are equal or
-they are not.
+likely each way is. With fractions nothing is rounded and nothing is sampled: two distributions
+are equal or they are not.
 
 A coin that is asked for by its position is keyed, as in an engine: a second question for the same
 coin would get the same answer, so it raises. Without a position a coin is always fresh.
@@ -27,7 +27,7 @@ import numpy as np
 
 from foresay.errors import InputError
 
-__all__ = ["Chance", "Dice", "Enumeration", "law_of", "outcomes"]
+__all__ = ["Chance", "Dice", "Enumeration", "distribution_of", "outcomes"]
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
@@ -51,8 +51,8 @@ class Chance(Protocol):
         """The same for the drafter, always fresh."""
         ...
 
-    def choose(self, law: Sequence[Fraction], position: int) -> int:
-        """The token of a law under the noise of this position, which is the same for all laws."""
+    def choose(self, probs: Sequence[Fraction], position: int) -> int:
+        """The token under the noise of this position, which is the same for all probs."""
         ...
 
 
@@ -80,12 +80,12 @@ def outcomes(function: Callable[[Enumeration], T]) -> Iterator[tuple[T, Fraction
         raise InputError(f"{_FICKLE}: the chances of its ways sum to {total}")
 
 
-def law_of(function: Callable[[Enumeration], H]) -> dict[H, Fraction]:
-    """The exact law of what `function` returns."""
-    law: dict[H, Fraction] = {}
+def distribution_of(function: Callable[[Enumeration], H]) -> dict[H, Fraction]:
+    """The exact distribution of what `function` returns."""
+    distribution: dict[H, Fraction] = {}
     for result, probability in outcomes(function):
-        law[result] = law.get(result, ZERO) + probability
-    return law
+        distribution[result] = distribution.get(result, ZERO) + probability
+    return distribution
 
 
 class Enumeration:
@@ -115,18 +115,20 @@ class Enumeration:
         _refuse_floats(*weights)
         total = sum(weights, start=ZERO)
         if total <= 0 or min(weights) < 0:
-            raise InputError(f"weights {[str(w) for w in weights]} are no law")
+            raise InputError(_invalid_weights(weights))
         return self._branch(weights if total == 1 else [w / total for w in weights])
 
-    def choose(self, law: Sequence[Fraction], position: int) -> int:
+    def choose(self, probs: Sequence[Fraction], position: int) -> int:
         # The uniform of a position is known only as far as it was needed: it lies in an interval,
-        # and a law splits the interval at the borders of its own cells. So a leaf of the
+        # and probs split the interval at the borders of their own cells. So a leaf of the
         # enumeration is a box of noise on which nothing that was asked changes, and the boxes
         # cover all noise.
         low, high = self._noise.get(position, (ZERO, ONE))
-        edges = [ZERO, *accumulate(law)]
+        edges = [ZERO, *accumulate(probs)]
         if edges[-1] != 1:
-            raise InputError(f"{[str(w) for w in law]} is no law: its sum is {edges[-1]}")
+            raise InputError(
+                f"probs {[str(w) for w in probs]} sum to {edges[-1]}; expected a sum of 1"
+            )
         cells = [(max(low, a), min(high, b)) for a, b in pairwise(edges)]
         width = high - low
         token = self._branch([(b - a) / width if a < b else ZERO for a, b in cells])
@@ -173,10 +175,10 @@ class Dice:
     def pick(self, weights: Sequence[Fraction]) -> int:
         return _at(self._generator.random(), weights)
 
-    def choose(self, law: Sequence[Fraction], position: int) -> int:
+    def choose(self, probs: Sequence[Fraction], position: int) -> int:
         if position not in self._noise:
             self._noise[position] = self._generator.random()
-        return _at(self._noise[position], law)
+        return _at(self._noise[position], probs)
 
 
 def _refuse_floats(*numbers: object) -> None:
@@ -185,10 +187,14 @@ def _refuse_floats(*numbers: object) -> None:
             raise InputError(f"{number} is a float; expected a Fraction")
 
 
+def _invalid_weights(weights: Sequence[Fraction]) -> str:
+    return f"weights are {[str(w) for w in weights]}; expected none below 0, and a sum above 0"
+
+
 def _at(u: float, weights: Sequence[Fraction]) -> int:
     """The first token whose part of the sum reaches beyond u; rounding never reaches a weight 0."""
     edges = list(accumulate(float(w) for w in weights))
     if not edges or not edges[-1] > 0:
-        raise InputError(f"weights {[str(w) for w in weights]} are no law")
+        raise InputError(_invalid_weights(weights))
     last = max(token for token, weight in enumerate(weights) if weight)
     return next((token for token, edge in enumerate(edges[:last]) if u * edges[-1] < edge), last)

@@ -1,13 +1,13 @@
-"""How drafts come about in the proof: trees that grow node by node from a source of tokens.
+"""How drafts come about in the proof: trees that grow node by node.
 
-A *source* is asked for the next token at a place: below a text, beside its earlier siblings. It
-answers with a token and the law it was drawn from, None for the law if it was chosen; or with
-None, and the tree stays without this node. All sources here are right: what they say of a token's
-law is its law, given everything they knew.
+A `Propose` is asked for the next token at a place: below a text, beside its earlier siblings. It
+answers with a token and the probs it was sampled from, None for the probs if it was chosen; or with
+None, and the tree stays without this node. All of them here are right: a token's probs are those it
+was sampled from, given everything that was known.
 
 A draft leaves room for one token of the target's own, as an engine's does.
 
-Mutates: nothing. Valid until: for ever. Raises: what a source raises. GIL: held.
+Mutates: nothing. Valid until: for ever. Raises: what a `Propose` raises. GIL: held.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from fractions import Fraction
 from typing import NamedTuple, TypeAlias
 
 from foresay.lossless.chance import Chance
-from foresay.lossless.worlds import MAX_NODES, Law, Text, World, normal
+from foresay.lossless.worlds import MAX_NODES, Probs, Text, World, normalised
 
-__all__ = ["Drafting", "Place", "Source", "Token", "Tree", "chain_of", "ordered", "tree_of"]
+__all__ = ["Drafting", "Place", "Propose", "Token", "Tree", "chain_of", "ordered", "tree_of"]
 
 
 class Tree(NamedTuple):
-    """A draft: tokens, the parent of each (-1: the text so far), the law each was drawn from."""
+    """A draft: tokens, the parent of each (-1: the text so far), what each was sampled from."""
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
-    q: tuple[Law | None, ...]
+    q: tuple[Probs | None, ...]
 
 
 class Place(NamedTuple):
@@ -38,48 +38,48 @@ class Place(NamedTuple):
     siblings: Sequence[int]
 
     @property
-    def q(self) -> Law:
-        """The first small model's law."""
+    def q(self) -> Probs:
+        """The first small model's probs."""
         return self.world.q[0][self.text]
 
 
-Token: TypeAlias = tuple[int, Law | None]
-Source: TypeAlias = Callable[[Place, Chance], Token | None]
+Token: TypeAlias = tuple[int, Probs | None]
+Propose: TypeAlias = Callable[[Place, Chance], Token | None]
 Drafting: TypeAlias = Callable[[World, Text, Chance], Tree]
 
 
-def chain_of(source: Source) -> Drafting:
+def chain_of(propose: Propose) -> Drafting:
     """One node below the other, at most three."""
-    return lambda world, text, chance: _grow(world, text, chance, (-1, 0, 1), source)
+    return lambda world, text, chance: _grow(world, text, chance, (-1, 0, 1), propose)
 
 
-def tree_of(source: Source, whole: bool = False) -> Drafting:
-    """The world's shape; a first part of it if drawn, as the number of draws is a power of it."""
+def tree_of(propose: Propose, whole: bool = False) -> Drafting:
+    """The world's shape; a first part of it if sampled, since outcomes are a power of it."""
 
     def draft(world: World, text: Text, chance: Chance) -> Tree:
         nodes = MAX_NODES if whole else {2: 6, 3: 4, 4: 3}.get(world.vocabulary, 2)
-        return _grow(world, text, chance, world.parents[:nodes], source)
+        return _grow(world, text, chance, world.parents[:nodes], propose)
 
     return draft
 
 
-def _grow(world: World, text: Text, chance: Chance, shape: Sequence[int], source: Source) -> Tree:
+def _grow(world: World, text: Text, chance: Chance, shape: Sequence[int], propose: Propose) -> Tree:
     tokens: list[int] = []
     parents: list[int] = []
-    laws: list[Law | None] = []
+    probs: list[Probs | None] = []
     texts, grown = {-1: text}, {-1: -1}  # by node of the shape: its text, its node in the tree
     for node, parent in enumerate(shape):
         if parent not in texts or len(texts[parent]) + 1 >= world.length:
             continue
         siblings = [t for t, p in zip(tokens, parents, strict=True) if p == grown[parent]]
-        found = source(Place(world, texts[parent], siblings), chance)
+        found = propose(Place(world, texts[parent], siblings), chance)
         if found is None:
             continue
         texts[node], grown[node] = (*texts[parent], found[0]), len(tokens)
         tokens.append(found[0])
         parents.append(grown[parent])
-        laws.append(found[1])
-    return Tree(tuple(tokens), tuple(parents), tuple(laws))
+        probs.append(found[1])
+    return Tree(tuple(tokens), tuple(parents), tuple(probs))
 
 
 def ordered(tree: Tree, key: Callable[[int], Fraction | int]) -> Tree:
@@ -92,7 +92,7 @@ def ordered(tree: Tree, key: Callable[[int], Fraction | int]) -> Tree:
     return Tree(tuple(tree.tokens[n] for n in order), parents, tuple(tree.q[n] for n in order))
 
 
-def drawn(at: Place, chance: Chance) -> tuple[int, Law]:
+def sampled(at: Place, chance: Chance) -> tuple[int, Probs]:
     """Independently of its siblings."""
     return chance.pick(at.q), at.q
 
@@ -102,12 +102,12 @@ def chosen(at: Place, chance: Chance) -> Token:
     return at.world.chosen[at.text][len(at.siblings)], None
 
 
-def distinct(at: Place, chance: Chance) -> tuple[int, Law] | None:
-    """Without replacement: its law, given the siblings, leaves them out."""
+def distinct(at: Place, chance: Chance) -> tuple[int, Probs] | None:
+    """Without replacement: its probs, given the siblings, leave them out."""
     left = [Fraction(0) if token in at.siblings else w for token, w in enumerate(at.q)]
     if not any(left):
         return None
-    q = normal(left)
+    q = normalised(left)
     return chance.pick(q), q
 
 
@@ -117,7 +117,7 @@ def likely(at: Place, chance: Chance) -> Token | None:
     return (ranked[len(at.siblings)], None) if len(at.siblings) < len(ranked) else None
 
 
-def merged(at: Place, chance: Chance) -> tuple[int, Law]:
+def merged(at: Place, chance: Chance) -> tuple[int, Probs]:
     """From two small models in turn; where both say the same, both say it."""
     q = at.world.q[len(at.siblings) % 2][at.text]
     return chance.pick(q), q
@@ -130,15 +130,15 @@ def collapsed(at: Place, chance: Chance) -> Token | None:
 
 
 def mixed(at: Place, chance: Chance) -> Token | None:
-    """Some siblings chosen, some drawn, some drawn apart from the others."""
-    sources: tuple[Source, ...] = (merged, chosen, distinct)
-    return sources[at.world.chosen[at.text][-1 - len(at.siblings)] % 3](at, chance)
+    """Some siblings chosen, some sampled, some sampled apart from the others."""
+    kinds: tuple[Propose, ...] = (merged, chosen, distinct)
+    return kinds[at.world.chosen[at.text][-1 - len(at.siblings)] % 3](at, chance)
 
 
 def confident(at: Place, chance: Chance) -> Token | None:
-    """Only where the law has a clear favourite: decided before the draw."""
+    """Only where the probs have a clear favourite: decided before the sampling."""
     first, second = sorted(at.q, reverse=True)[:2]
-    return None if first - second < Fraction(1, 4) else drawn(at, chance)
+    return None if first - second < Fraction(1, 4) else sampled(at, chance)
 
 
 def stopping(at: Place, chance: Chance) -> Token | None:
@@ -146,11 +146,11 @@ def stopping(at: Place, chance: Chance) -> Token | None:
     half, text = Fraction(1, 2), at.text
     if text and at.world.q[0][text[:-1]][text[-1]] < half:
         return None
-    return None if at.siblings and at.q[at.siblings[-1]] > half else drawn(at, chance)
+    return None if at.siblings and at.q[at.siblings[-1]] > half else sampled(at, chance)
 
 
 def coupled(at: Place, chance: Chance) -> Token:
-    """The small models' own choices under the target's noise, in turn. Rule match needs no law."""
+    """The small models' choices under the target's noise, in turn. Rule match needs no probs."""
     q = at.world.q[len(at.siblings) % 2][at.text]
     return chance.choose(q, len(at.text)), None
 

@@ -1,8 +1,9 @@
-"""The proof by enumeration: the law of the emitted text, compared with the target's, as fractions.
+"""The proof by enumeration: the distribution of the emitted text, compared with the target's, as
+fractions.
 
-Rule rejection claims a law. Its steps use coins of their own, so the law of one step is found once
-for every text, and steps are combined by the law of total probability. Rule match claims more: for
-every noise the text is the one of plain decoding. Its steps share the noise, so whole texts are
+Rule rejection claims a distribution. Its steps use coins of their own, so that of one step is found
+once for every text, and steps are combined by the law of total probability. Rule match claims more:
+for every noise the text is the one of plain decoding. Its steps share the noise, so whole texts are
 enumerated, speculative and plain decoding side by side.
 
 A case is a world, made from (seed, index); a result says which case was worst.
@@ -22,7 +23,7 @@ from functools import partial, reduce
 from typing import TypeAlias
 
 from foresay.errors import ForesayError, InputError
-from foresay.lossless.chance import Enumeration, law_of, outcomes
+from foresay.lossless.chance import Enumeration, distribution_of, outcomes
 from foresay.lossless.schemes import RIGHT, Scheme, step_of
 from foresay.lossless.worlds import Text, World, world_of
 from foresay.lossless.wrong import WRONG
@@ -31,11 +32,11 @@ __all__ = [
     "Difference",
     "ExactResult",
     "check",
-    "emitted_law",
+    "emitted_distribution",
     "run",
     "run_many",
     "said_by",
-    "target_law",
+    "target_distribution",
 ]
 
 Texts: TypeAlias = dict[Text, Fraction]
@@ -53,7 +54,7 @@ class Difference:
     case: str
     """seed/index of the world."""
     total_variation: Fraction
-    """Between the law of the emitted text and the target's."""
+    """Between the distribution of the emitted text and the target's."""
     changed: Fraction
     """Of all noise, the part under which the text is not plain decoding's; 0 for rule rejection."""
     text: Text
@@ -82,44 +83,44 @@ class ExactResult:
         return self.cases > 0 and not self.differences and not self.errors
 
 
-def target_law(world: World) -> Texts:
-    """The law of plain decoding: the product of p."""
-    law: Texts = {(): Fraction(1)}
+def target_distribution(world: World) -> Texts:
+    """The distribution of plain decoding: the product of p."""
+    found: Texts = {(): Fraction(1)}
     for _ in range(world.length):
-        law = {
+        found = {
             (*text, token): chance * p
-            for text, chance in law.items()
+            for text, chance in found.items()
             for token, p in enumerate(world.p[text])
             if p
         }
-    return law
+    return found
 
 
-def emitted_law(scheme: Scheme, world: World) -> Texts:
-    """The law of the first `world.length` tokens that a scheme emits, step after step."""
+def emitted_distribution(scheme: Scheme, world: World) -> Texts:
+    """The distribution of the first `world.length` tokens that a scheme emits, step after step."""
     if scheme.rule == "match":
         return _sums((text, chance) for (_, text), chance in _side_by_side(scheme, world).items())
-    law: Texts = {}
+    found: Texts = {}
     alive: list[Texts] = [{} for _ in range(world.length)]
     alive[0][()] = Fraction(1)
     for texts in alive:
         for text, chance in texts.items():
-            for after, share in _step_law(scheme, world, text).items():
-                there = alive[len(after)] if len(after) < world.length else law
+            for after, share in _step_distribution(scheme, world, text).items():
+                there = alive[len(after)] if len(after) < world.length else found
                 there[after] = there.get(after, Fraction(0)) + chance * share
-    return law
+    return found
 
 
 def check(scheme: Scheme, world: World) -> Difference | None:
     """None if the scheme is, in this world, exactly what it claims."""
-    target = target_law(world)
+    target = target_distribution(world)
     changed: Texts = {}
     if scheme.rule == "match":
         pairs = _side_by_side(scheme, world)
         emitted = _sums((text, chance) for (_, text), chance in pairs.items())
         changed = _sums((plain, chance) for (plain, t), chance in pairs.items() if plain != t)
     else:
-        emitted = emitted_law(scheme, world)
+        emitted = emitted_distribution(scheme, world)
     gaps = {t: emitted.get(t, Fraction(0)) - target.get(t, Fraction(0)) for t in target | emitted}
     distance = sum(map(abs, gaps.values()), start=Fraction(0)) / 2
     if not distance and not changed:
@@ -202,23 +203,23 @@ def _run_share(share: tuple[str, int, int, int]) -> ExactResult:
     return run(_named(name), cases, seed, start=start)
 
 
-def _step_law(scheme: Scheme, world: World, text: Text) -> Texts:
-    """The law of the text after one step, cut to the world's length.
+def _step_distribution(scheme: Scheme, world: World, text: Text) -> Texts:
+    """The distribution of the text after one step, cut to the world's length.
 
     Drafts are enumerated first and each one's verification by itself: no rule can let its coins
-    reach back into the draft, and the draft is not drawn again for every coin.
+    reach back into the draft, and the draft is not sampled again for every coin.
     """
-    law: Texts = {}
+    found: Texts = {}
     for tree, chance in outcomes(partial(scheme.draft, world, text)):
         step = step_of(world, text, tree)
         for emitted, share in outcomes(partial(scheme.verify, step)):
             after = _extended(scheme, world, text, emitted)
-            law[after] = law.get(after, Fraction(0)) + chance * share
-    return law
+            found[after] = found.get(after, Fraction(0)) + chance * share
+    return found
 
 
 def _side_by_side(scheme: Scheme, world: World) -> dict[tuple[Text, Text], Fraction]:
-    """The law of (text of plain decoding, text of the scheme) under the same noise."""
+    """The distribution of (text of plain decoding, text of the scheme) under the same noise."""
 
     def both(noise: Enumeration) -> tuple[Text, Text]:
         plain: Text = ()
@@ -230,7 +231,7 @@ def _side_by_side(scheme: Scheme, world: World) -> dict[tuple[Text, Text], Fract
             text = _extended(scheme, world, text, scheme.verify(step, noise))
         return plain, text
 
-    return law_of(both)
+    return distribution_of(both)
 
 
 def _extended(scheme: Scheme, world: World, text: Text, emitted: Sequence[int]) -> Text:
@@ -243,10 +244,10 @@ def _extended(scheme: Scheme, world: World, text: Text, emitted: Sequence[int]) 
 
 
 def _sums(items: Iterable[tuple[Text, Fraction]]) -> Texts:
-    law: Texts = {}
+    found: Texts = {}
     for text, chance in items:
-        law[text] = law.get(text, Fraction(0)) + chance
-    return law
+        found[text] = found.get(text, Fraction(0)) + chance
+    return found
 
 
 def _together(a: ExactResult, b: ExactResult) -> ExactResult:

@@ -1,7 +1,7 @@
 """Statistics that can find a wrong sampler, and say how small a fault they would have found.
 
-    g_test        counts against a known law
-    two_sample    counts against counts: one law behind both?
+    g_test        counts against a known distribution
+    two_sample    counts against counts: one distribution behind both?
     permutation   the same for draws that come in requests, exact for any number of answers
     power         the chance that a bias is found; samples_needed and detectable turn it round
     confirmed     alarms only if two tests reject, and states its power and false alarms
@@ -9,10 +9,10 @@
     EProcess      a test that may be looked at after every draw, for ever
 
 How large a bias is, is its total variation: the share of draws that come out differently. Of all
-biases of one total variation, in all laws over as many cells, the one that is spread evenly over a
-uniform law is the hardest to find (by Cauchy and Schwarz, sum d²/p >= (sum |d|)²). `power` speaks
-of that one, so it holds for the others. What it cannot promise is a bias between cells so rare that
-they were merged: count with fewer cells, or draw more.
+biases of one total variation, in all distributions over as many cells, the one that is spread
+evenly over the uniform one is the hardest to find (by Cauchy and Schwarz, sum d²/p >= (sum |d|)²).
+`power` speaks of that one, so it holds for the others. What it cannot promise is a bias between
+cells so rare that they were merged: count with fewer cells, or draw more.
 
 Counts are ints, one per cell; InputError names what is wrong with them. Functions mutate nothing,
 results are valid for ever, and the GIL is held.
@@ -33,12 +33,12 @@ from scipy.stats import chi2, ncx2  # type: ignore[import-untyped]
 from foresay.errors import InputError
 
 Counts: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
-Law: TypeAlias = Sequence[float] | NDArray[np.floating[Any]]
+Probs: TypeAlias = Sequence[float] | NDArray[np.floating[Any]]
 Doubles: TypeAlias = NDArray[np.float64]
 
 FILLED = 5  # cells in which fewer are expected are merged: chi-square would not hold for them
 RERUN = 4  # how many times more is drawn to confirm a rejection
-_SPREADS = np.logspace(1, 6, 6)  # how close to the law the bets of an EProcess lie
+_SPREADS = np.logspace(1, 6, 6)  # how close to the distribution the bets of an EProcess lie
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +73,19 @@ class Outcome:
         )
 
 
-def g_test(observed: Counts, expected: Law) -> GTest:
-    """Were these counts drawn from the law `expected`?
+def g_test(observed: Counts, expected: Probs) -> GTest:
+    """Were these counts drawn from the probs `expected`?
 
     Cells in which fewer than 5 are expected are merged into one, with the next rarest if need be.
     An observation of what has probability 0 is a p-value of 0. Raises: InputError.
     """
-    law = _law(expected)
-    counts = _counts(observed, "observed", len(law))
-    n, possible = int(counts.sum()), law > 0
+    probs = _probs(expected)
+    counts = _counts(observed, "observed", len(probs))
+    n, possible = int(counts.sum()), probs > 0
     if counts[~possible].any():
         cells = int((possible | (counts > 0)).sum())
         return GTest(float("inf"), cells - 1, 0.0, cells, n)
-    table = np.stack([counts[possible], n * law[possible]])
+    table = np.stack([counts[possible], n * probs[possible]])
     o, e = _merged(table, table[1])
     # Williams: the mean of G is larger than df where cells are few-filled. Without this, 512 cells
     # of 5 reject a correct sampler in 19 of 100 tests at level 0.05; with it in 8.
@@ -93,7 +93,7 @@ def g_test(observed: Counts, expected: Law) -> GTest:
 
 
 def two_sample(counts_a: Counts, counts_b: Counts) -> GTest:
-    """Were both samples drawn from one law, whichever it is? n is that of both together.
+    """Were both samples drawn from one distribution, whichever it is? n is that of both together.
 
     Cells in which fewer than 5 are expected in either are merged, empty ones ignored. Where both
     have n draws, the power is `power(n / 2, …)`. Raises: InputError.
@@ -116,7 +116,7 @@ def permutation(
     permutations: int = 10_000,
     seed: int = 0,
 ) -> float:
-    """The p-value of "A and B draw from one law", from exchanging requests between A and B.
+    """The p-value of "A and B have one distribution", from exchanging requests between A and B.
 
     Each table is the counts [requests, cells] of A and of B on one prompt; all requests of a table
     have as many answers, and answers within a request may depend on each other. The statistic is
@@ -139,7 +139,7 @@ def permutation(
 def power(n: float, cells: int, total_variation: float, alpha: float) -> float:
     """The chance that `g_test` with n draws rejects, at level alpha, a bias spread evenly.
 
-    A law of one cell is tested by its impossible cells alone. Raises: InputError.
+    A distribution of one cell is tested by its impossible cells alone. Raises: InputError.
     """
     if cells < 1 or not 0 < total_variation <= 1 or not 0 < alpha < 1:
         raise InputError(
@@ -183,7 +183,7 @@ def detectable(n: float, cells: int, alpha: float, power: float) -> float | None
 
 def confirmed(
     sample: Callable[[int, int], Counts],
-    expected: Law,
+    expected: Probs,
     *,
     total_variation: float = 0.005,
     power: float = 0.999,
@@ -191,7 +191,7 @@ def confirmed(
     family: int = 1,
     seed: int = 0,
 ) -> Outcome:
-    """Does `sample(seed, n)` draw from the law `expected`? Different only if it fails twice.
+    """Does `sample(seed, n)` sample from `expected`? Different only if it fails twice.
 
     n is chosen so that a bias of this total variation is found with the stated power. Where the
     first test rejects, 4 n are drawn with another seed, derived from `seed`, and both must reject:
@@ -201,13 +201,13 @@ def confirmed(
     """
     if family < 1:
         raise InputError(f"family {family} is not valid; expected the number of tests, at least 1")
-    law, level = _law(expected), alpha / family
-    cells = int((law > 0).sum())
+    probs, level = _probs(expected), alpha / family
+    cells = int((probs > 0).sum())
     n = samples_needed(cells, total_variation, level, power, confirm=True)
     fresh = int(np.random.SeedSequence([seed, 1]).generate_state(1, np.uint64)[0] >> 1)
     p_values: list[float] = []
     for key, size in ((seed, n), (fresh, RERUN * n)):
-        test = g_test(sample(key, size), law)
+        test = g_test(sample(key, size), probs)
         if test.n < size:
             raise InputError(f"sample({key}, {size}) gave {test.n} draws; expected {size}")
         p_values.append(test.p_value)
@@ -229,21 +229,21 @@ def holm(p_values: Sequence[float], alpha: float) -> tuple[bool, ...]:
 
 
 class EProcess:
-    """The wealth of a gambler who bets that draws do not follow the law `expected`.
+    """The wealth of a gambler who bets that draws do not follow the probs `expected`.
 
-    He starts with 1 and bets on Dirichlet laws around it, some near and some far. From a correct
-    sampler his wealth ever exceeds x with chance at most 1/x (Ville), however often one looks; so
-    alarm at 1e6. From a biased one it grows exponentially. Only the total counts matter: to go on
-    after a restart, update a new one with the counts of the old. Raises: InputError.
+    He starts with 1 and bets on Dirichlet distributions around them, some near and some far. From a
+    correct sampler his wealth ever exceeds x with chance at most 1/x (Ville), however often one
+    looks; so alarm at 1e6. From a biased one it grows exponentially. Only the total counts matter:
+    to go on after a restart, update a new one with the counts of the old. Raises: InputError.
     """
 
-    def __init__(self, expected: Law) -> None:
-        law = _law(expected)
-        self._possible = law > 0
-        self._log_law = np.log(law[self._possible])
-        self._prior = _SPREADS[:, None] * law[self._possible]
+    def __init__(self, expected: Probs) -> None:
+        probs = _probs(expected)
+        self._possible = probs > 0
+        self._log_probs = np.log(probs[self._possible])
+        self._prior = _SPREADS[:, None] * probs[self._possible]
         self._start = gammaln(_SPREADS) - gammaln(self._prior).sum(axis=1)
-        self.counts = np.zeros(len(law), np.int64)
+        self.counts = np.zeros(len(probs), np.int64)
         self.log_e = 0.0
         self.log_peak = 0.0  # the largest log_e at any update: what an alarm looks at
 
@@ -254,8 +254,8 @@ class EProcess:
         """
         self.counts += _counts(counts, "counts", len(self.counts))
         c, n = self.counts[self._possible], self.counts.sum()
-        drawn = gammaln(self._prior + c).sum(axis=1) - gammaln(_SPREADS + n)
-        bets = self._start + drawn - c @ self._log_law
+        seen = gammaln(self._prior + c).sum(axis=1) - gammaln(_SPREADS + n)
+        bets = self._start + seen - c @ self._log_probs
         impossible = c.sum() < n
         self.log_e = np.inf if impossible else float(np.logaddexp.reduce(bets) - np.log(len(bets)))
         self.log_peak = max(self.log_peak, self.log_e)
@@ -274,12 +274,12 @@ def _counts(values: Counts, name: str, cells: int) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-def _law(values: Law) -> Doubles:
-    law = np.asarray(values, np.float64)
-    total = law.sum() if law.ndim == 1 and (law >= 0).all() else np.nan
+def _probs(values: Probs) -> Doubles:
+    probs = np.asarray(values, np.float64)
+    total = probs.sum() if probs.ndim == 1 and (probs >= 0).all() else np.nan
     if not abs(total - 1) < 1e-6:
-        raise InputError("`expected` is no law; expected a row of probabilities that sum to 1")
-    return law / total
+        raise InputError("`expected` is invalid; expected a row of probabilities that sum to 1")
+    return probs / total
 
 
 def _merged(table: NDArray[Any], expected: Doubles) -> NDArray[Any]:

@@ -1,8 +1,9 @@
 """Is the keyed noise good enough? Statistics of samplers, and of the uniforms below them.
 
-Equality with plain decoding says nothing of the law that both follow. That is measured here: that
-the argmax of logits and noise has the law of the logits, that choices at other positions, with
-other seeds and among other tokens are independent, and that rare tokens are as rare as they are.
+Equality with plain decoding says nothing of the distribution that both follow. That is measured
+here: that the argmax of logits and noise has the softmax of the logits as its distribution, that
+choices at other positions, with other seeds and among other tokens are independent, and that rare
+tokens are as rare as they are.
 
 A check that finds a p-value below 1e-5 is run again with a fresh seed and 4 times the draws, and
 fails only if that one is below 1e-9: a false alarm has a chance of 1e-14.
@@ -67,7 +68,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class _Draws:
-    """A sampler that is asked for many tokens of one law: with other seeds, or positions."""
+    """A sampler, asked for many tokens of one distribution: with other seeds, or positions."""
 
     sampler: Sampler
     rng: np.random.Generator
@@ -118,9 +119,9 @@ def choices(sampler: Sampler, effort: float = 1.0, seed: int = 0, only: str = ""
     wide = int(min(_LARGE, max(512, np.exp(gap) / 64)))
     tail = int(_EVENTS * np.exp(gap) / (wide - 1))
     plan: list[tuple[str, Test, int]] = [
-        ("law of 8 tokens", _marginal(8), max(20_000, int(1e6 * effort))),
-        ("law of 64 tokens", _marginal(64), max(5_000, int(4e5 * effort))),
-        ("law of 512 tokens", _marginal(512), max(2_000, int(1e5 * effort))),
+        ("distribution of 8 tokens", _marginal(8), max(20_000, int(1e6 * effort))),
+        ("distribution of 64 tokens", _marginal(64), max(5_000, int(4e5 * effort))),
+        ("distribution of 512 tokens", _marginal(512), max(2_000, int(1e5 * effort))),
         ("next position", _neighbours(0, 1), max(20_000, int(5e5 * effort))),
         ("next seed", _neighbours(1, 0), max(20_000, int(5e5 * effort))),
         ("other tokens", _other_tokens, max(20_000, int(5e5 * effort))),
@@ -132,10 +133,10 @@ def choices(sampler: Sampler, effort: float = 1.0, seed: int = 0, only: str = ""
 
 
 def uniforms(uniform: Uniform = noise.uniform, effort: float = 1.0, seed: int = 0) -> list[Check]:
-    """The checks of uniforms: their law, and that neighbours of each kind are independent."""
+    """The checks of uniforms: how they are distributed, and that neighbours are independent."""
     n = max(40_000, int(1e6 * effort))
     plan: list[tuple[str, Test]] = [
-        ("uniform law", _kolmogorov_smirnov(uniform)),
+        ("uniform distribution", _kolmogorov_smirnov(uniform)),
         ("uniforms of next positions", _pairs_of(uniform, 0, 1, 0)),
         ("uniforms of next seeds", _pairs_of(uniform, 1, 0, 0)),
         ("uniforms of next tokens", _pairs_of(uniform, 0, 0, 1)),
@@ -153,8 +154,8 @@ def reference_sampler(logits: Floats, seeds: Seeds, positions: Longs) -> Longs:
 
 def coarse_sampler(bits: int) -> Sampler:
     """Choices with uniforms r / 2**bits. Of tokens with equal logits only the largest uniform is
-    drawn, from the law of the largest, so a large vocabulary costs nothing. The noise is not keyed:
-    a call is one draw of all its rows, seeded by the first."""
+    drawn, from the distribution of the largest, so a large vocabulary costs nothing. The noise is
+    not keyed: a call is one draw of all its rows, seeded by the first."""
 
     def sample(logits: Floats, seeds: Seeds, positions: Longs) -> Longs:
         rng = np.random.default_rng([int(seeds[0]), int(positions[0])])
@@ -195,26 +196,26 @@ def _logits(rng: np.random.Generator, vocabulary: int) -> Floats:
     return (1.5 * rng.standard_normal(vocabulary)).astype(np.float32)
 
 
-def _law(logits: Floats) -> Doubles:
-    law: Doubles = softmax(logits.astype(np.float64))
-    return law
+def _probs(logits: Floats) -> Doubles:
+    probs: Doubles = softmax(logits.astype(np.float64))
+    return probs
 
 
 def _marginal(vocabulary: int) -> Test:
     def test(draws: _Draws, n: int) -> float:
         logits = _logits(draws.rng, vocabulary)
         counts = np.bincount(draws.fresh(logits, n), minlength=vocabulary)
-        return g_test(counts, _law(logits)).p_value
+        return g_test(counts, _probs(logits)).p_value
 
     return test
 
 
 def _neighbours(seed_step: int, position_step: int) -> Test:
-    """Two choices of one law, the second with the next seed or at the next position."""
+    """Two choices of one distribution, the second with the next seed or at the next position."""
 
     def test(draws: _Draws, n: int) -> float:
         logits = _logits(draws.rng, 8)
-        law = _law(logits)
+        probs = _probs(logits)
         # Pairs do not overlap, or they would not be independent of each other.
         seeds, positions = draws.seeds(n), 2 * draws.positions(n)
         seeds[: n // 2] &= ~np.uint64(1)
@@ -223,7 +224,7 @@ def _neighbours(seed_step: int, position_step: int) -> Test:
         first = draws.at(logits, seeds, positions)
         second = draws.at(logits, seeds + np.uint64(seed_step), positions + position_step)
         counts = np.bincount(8 * first + second, minlength=64)
-        return g_test(counts, np.outer(law, law).ravel()).p_value
+        return g_test(counts, np.outer(probs, probs).ravel()).p_value
 
     return test
 
@@ -236,7 +237,7 @@ def _other_tokens(draws: _Draws, n: int) -> float:
     low[4:], high[:4] = -np.inf, -np.inf
     first, second = draws.at(low, seeds, positions), draws.at(high, seeds, positions)
     counts = np.bincount(8 * first + second, minlength=64)
-    return g_test(counts, np.outer(_law(low), _law(high)).ravel()).p_value
+    return g_test(counts, np.outer(_probs(low), _probs(high)).ravel()).p_value
 
 
 def _tail(vocabulary: int, gap: float) -> Test:
@@ -248,7 +249,7 @@ def _tail(vocabulary: int, gap: float) -> Test:
         logits[top] = 0
         chosen = draws.fresh(logits, n)
         rare = int((chosen != top).sum())
-        expected = n * (1 - _law(logits)[top])
+        expected = n * (1 - _probs(logits)[top])
         both = poisson.cdf(rare, expected), poisson.sf(rare - 1, expected)
         return float(min(1.0, 2 * min(both)))
 
@@ -263,8 +264,8 @@ def _flat(vocabulary: int) -> Test:
         ids = np.arange(vocabulary)
         p_values = []
         for cell in (ids * 64 // vocabulary, ids % 64):
-            law = np.bincount(cell, minlength=64) / vocabulary
-            p_values.append(g_test(np.bincount(cell[chosen], minlength=64), law).p_value)
+            probs = np.bincount(cell, minlength=64) / vocabulary
+            p_values.append(g_test(np.bincount(cell[chosen], minlength=64), probs).p_value)
         return min(1.0, 2 * min(p_values))
 
     return test

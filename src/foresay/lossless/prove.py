@@ -1,8 +1,8 @@
 """The whole proof, as a list of checks: what must be equal is, and what is wrong is found.
 
-    exact     every outcome of small worlds with rational numbers: laws compared with ==
+    exact     every outcome of small worlds with rational numbers, compared with ==
     scripts   equality with plain decoding over random drafts, batches, preemptions, stops
-    law       the batched code and the keyed noise put to statistical tests
+    sampled   the batched code and the keyed noise put to statistical tests
     wrong     every wrong rule must be found by the layer that is there to find it
 
 Mutates: nothing. Valid until: for ever. Raises: nothing; what a check raises is its failure, but
@@ -55,7 +55,7 @@ def prove(
     """The checks, one after the other as they are done."""
     yield from _timed(_exact(effort, seed, progress))
     yield from _timed(_scripts(effort, seed, progress))
-    yield from _timed(_laws(effort, seed, progress))
+    yield from _timed(_sampled(effort, seed, progress))
     yield from _timed(_noise(effort, seed))
 
 
@@ -116,13 +116,13 @@ def _scripts(effort: Effort, seed: int, progress: Progress | None) -> Iterator[C
         yield Check("wrong", name, ok, f"{said}: {says}")
 
 
-def _laws(effort: Effort, seed: int, progress: Progress | None) -> Iterator[Check]:
+def _sampled(effort: Effort, seed: int, progress: Progress | None) -> Iterator[Check]:
     family = len(sampled.SUBJECTS)
     for done, (name, subject) in enumerate(sampled.SUBJECTS.items()):
         if progress is not None:
-            progress("law", done / family)
+            progress("sampled", done / family)
         outcome = sampled.test(subject, effort.total_variation, seed, family)
-        yield Check("law", name, outcome.equal, str(outcome), kind="test")
+        yield Check("sampled", name, outcome.equal, str(outcome), kind="test")
     for name, subject in sampled.WRONG_SUBJECTS.items():
         outcome = sampled.test(subject, 0.02, seed)
         yield Check("wrong", name, not outcome.equal, str(outcome))
@@ -131,7 +131,7 @@ def _laws(effort: Effort, seed: int, progress: Progress | None) -> Iterator[Chec
 def _noise(effort: Effort, seed: int) -> Iterator[Check]:
     for check in noise_quality.noise_quality(_core_sampler, effort=effort.noise, seed=seed):
         said = f"p = {check.p_value:.2g} from {check.n} draws"
-        yield Check("law", f"noise: {check.name}", check.ok, said, kind="test")
+        yield Check("sampled", f"noise: {check.name}", check.ok, said, kind="test")
     for name, (sampler, finder, says) in noise_quality.NOISE_CONTROLS.items():
         found = noise_quality.choices(sampler, effort=1.0, seed=seed, only=finder)
         ok = any(not check.ok for check in found)

@@ -1,9 +1,9 @@
-"""The batched rules put to a statistical test: real code, real noise, a known law.
+"""The batched rules put to a statistical test: real code, real noise, a known distribution.
 
-A small target (four tokens, its law depends on the token before) writes texts of two tokens through
-`batched.match` or `batched.rejection`, with drafts of every kind in every step, and the texts are
-counted against the exact law. The wrong subjects draft wrongly while the verification is the real
-one; they must be found, or the test proves nothing.
+A small target (four tokens, its probs depend on the token before) writes texts of two tokens
+through `batched.match` or `batched.rejection`, with drafts of every kind in every step, and the
+texts are counted against the exact distribution. The wrong subjects draft wrongly while the
+verification is the real one; they must be found, or the test proves nothing.
 
 Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held but for torch's own work.
 """
@@ -26,9 +26,9 @@ from foresay.sampling.batched.match import match
 from foresay.sampling.batched.rejection import rejection
 from foresay.sampling.batched.rows import Rows
 from foresay.sampling.batched.verdicts import Verified
-from foresay.sampling.law import probabilities, scores
 from foresay.sampling.noise import Doubles, gumbel
 from foresay.sampling.params import SamplingParams
+from foresay.sampling.processors import probabilities, scores
 
 __all__ = ["SUBJECTS", "WRONG_SUBJECTS", "Subject", "test"]
 
@@ -48,7 +48,7 @@ CHAIN, TREE = np.array([-1, 0]), np.array([-1, -1, 0, 1])
 
 @dataclass(frozen=True)
 class Drafted:
-    """One tree shape for m requests: tokens [m, n], and what they are said to be drawn from."""
+    """One tree shape for m requests: tokens [m, n], and what they are said to be sampled from."""
 
     tokens: Longs
     parents: Longs
@@ -71,18 +71,18 @@ class Subject:
 def test(
     subject: Subject, total_variation: float = 0.005, seed: int = 0, family: int = 1
 ) -> Outcome:
-    """Whether the texts have the target's law: a bias of this total variation would be found with
-    99.9 %, and a false alarm in the whole family has a chance below 1e-10."""
+    """Whether the texts have the target's distribution: a bias of this total variation would be
+    found with 99.9 %, and a false alarm in the whole family has a chance below 1e-10."""
     return confirmed(
         lambda seed, n: _texts(subject, seed, n),
-        _law(subject.params),
+        _distribution(subject.params),
         total_variation=total_variation,
         family=family,
         seed=seed,
     )
 
 
-def _law(params: SamplingParams) -> Doubles:
+def _distribution(params: SamplingParams) -> Doubles:
     """The chance of each text of two tokens."""
     first = probabilities(scores(TARGET[0], Ask(params, 0, PROMPT)), params.greedy)
     second = [
@@ -133,7 +133,7 @@ def _step(
 
 
 def _row(text: Text) -> int:
-    """Where the tables have the law that follows a text."""
+    """Where the tables have the row that follows a text."""
     return text[-1] + 1 if text else 0
 
 
@@ -172,34 +172,34 @@ def _softmax(logits: Doubles) -> Doubles:
     return result
 
 
-def _draw(rng: np.random.Generator, laws: Doubles) -> Longs:
-    result: Longs = (rng.random((len(laws), 1)) > laws.cumsum(axis=1)[:, :-1]).sum(axis=1)
+def _draw(rng: np.random.Generator, probs: Doubles) -> Longs:
+    result: Longs = (rng.random((len(probs), 1)) > probs.cumsum(axis=1)[:, :-1]).sum(axis=1)
     return result
 
 
-def _drawn_chain(rng: np.random.Generator, seeds: Seeds, text: Text) -> Drafted:
+def _sampled_chain(rng: np.random.Generator, seeds: Seeds, text: Text) -> Drafted:
     q = _softmax(DRAFTER)
-    laws = [np.repeat(q[[_row(text)]], len(seeds), axis=0)]
-    tokens = [_draw(rng, laws[0])]
-    laws.append(q[1 + tokens[0]])
-    tokens.append(_draw(rng, laws[1]))
-    return Drafted(np.stack(tokens, axis=1), CHAIN, np.stack(laws, axis=1))
+    probs = [np.repeat(q[[_row(text)]], len(seeds), axis=0)]
+    tokens = [_draw(rng, probs[0])]
+    probs.append(q[1 + tokens[0]])
+    tokens.append(_draw(rng, probs[1]))
+    return Drafted(np.stack(tokens, axis=1), CHAIN, np.stack(probs, axis=1))
 
 
-def _drawn_tree(replacement: bool) -> Drafting:
+def _sampled_tree(replacement: bool) -> Drafting:
     def draft(rng: np.random.Generator, seeds: Seeds, text: Text) -> Drafted:
         q = _softmax(DRAFTER)
-        laws = [np.repeat(q[[_row(text)]], len(seeds), axis=0)] * 2
-        tokens = [_draw(rng, laws[0])]
+        probs = [np.repeat(q[[_row(text)]], len(seeds), axis=0)] * 2
+        tokens = [_draw(rng, probs[0])]
         if not replacement:
-            laws[1] = laws[1].copy()
-            laws[1][np.arange(len(seeds)), tokens[0]] = 0
-            laws[1] /= laws[1].sum(axis=1, keepdims=True)
-        tokens.append(_draw(rng, laws[1]))
+            probs[1] = probs[1].copy()
+            probs[1][np.arange(len(seeds)), tokens[0]] = 0
+            probs[1] /= probs[1].sum(axis=1, keepdims=True)
+        tokens.append(_draw(rng, probs[1]))
         for parent in (0, 1):
-            laws.append(q[1 + tokens[parent]])
-            tokens.append(_draw(rng, laws[-1]))
-        return Drafted(np.stack(tokens, axis=1), TREE, np.stack(laws, axis=1))
+            probs.append(q[1 + tokens[parent]])
+            tokens.append(_draw(rng, probs[-1]))
+        return Drafted(np.stack(tokens, axis=1), TREE, np.stack(probs, axis=1))
 
     return draft
 
@@ -215,7 +215,7 @@ def _chosen(parents: Longs) -> Drafting:
 
 
 def _coupled(rng: np.random.Generator, seeds: Seeds, text: Text) -> Drafted:
-    """Drawn with the very noise that the target will use."""
+    """Sampled with the very noise that the target will use."""
     at, ids = len(PROMPT) + len(text), np.arange(V)
     first = (DRAFTER[_row(text)] + gumbel(seeds[:, None], at, ids)).argmax(axis=1)
     second = (DRAFTER[1 + first] + gumbel(seeds[:, None], at + 1, ids)).argmax(axis=1)
@@ -223,35 +223,35 @@ def _coupled(rng: np.random.Generator, seeds: Seeds, text: Text) -> Drafted:
 
 
 def _other_temperature(rng: np.random.Generator, seeds: Seeds, text: Text) -> Drafted:
-    drafted = _drawn_chain(rng, seeds, text)
+    drafted = _sampled_chain(rng, seeds, text)
     assert drafted.probs is not None
     return replace(drafted, probs=_softmax(np.log(drafted.probs) / 0.7))
 
 
-def _chosen_as_drawn(rng: np.random.Generator, seeds: Seeds, text: Text) -> Drafted:
+def _chosen_as_sampled(rng: np.random.Generator, seeds: Seeds, text: Text) -> Drafted:
     drafted = _chosen(CHAIN)(rng, seeds, text)
     q = _softmax(DRAFTER)
-    laws = [np.repeat(q[[_row(text)]], len(seeds), axis=0), q[1 + drafted.tokens[:, 0]]]
-    return replace(drafted, probs=np.stack(laws, axis=1))
+    probs = [np.repeat(q[[_row(text)]], len(seeds), axis=0), q[1 + drafted.tokens[:, 0]]]
+    return replace(drafted, probs=np.stack(probs, axis=1))
 
 
 def _forgotten_replacement(rng: np.random.Generator, seeds: Seeds, text: Text) -> Drafted:
-    drafted = _drawn_tree(replacement=False)(rng, seeds, text)
+    drafted = _sampled_tree(replacement=False)(rng, seeds, text)
     assert drafted.probs is not None
     probs = drafted.probs.copy()
     probs[:, 1] = probs[:, 0]
     return replace(drafted, probs=probs)
 
 
-def _unlikely_redrawn(rng: np.random.Generator, seeds: Seeds, text: Text) -> Drafted:
-    """A drawn token of little confidence is dropped and another one is drawn in its place."""
-    one, other = _drawn_chain(rng, seeds, text), _drawn_chain(rng, seeds, text)
+def _unlikely_resampled(rng: np.random.Generator, seeds: Seeds, text: Text) -> Drafted:
+    """A sampled token of little confidence is dropped and another is sampled in its place."""
+    one, other = _sampled_chain(rng, seeds, text), _sampled_chain(rng, seeds, text)
     assert one.probs is not None and other.probs is not None
-    keep = one.probs[np.arange(len(seeds)), 0, one.tokens[:, 0]] > 0.2
+    sure = one.probs[np.arange(len(seeds)), 0, one.tokens[:, 0]] > 0.2
     return Drafted(
-        np.where(keep[:, None], one.tokens, other.tokens),
+        np.where(sure[:, None], one.tokens, other.tokens),
         CHAIN,
-        np.where(keep[:, None, None], one.probs, other.probs),
+        np.where(sure[:, None, None], one.probs, other.probs),
     )
 
 
@@ -263,12 +263,12 @@ SUBJECTS: Mapping[str, Subject] = MappingProxyType(
         "match, chosen tree": Subject(match, _chosen(TREE)),
         "match, coupled chain": Subject(match, _coupled),
         "match, coupled chain, T 0.6, top-p": Subject(match, _coupled, _COOL),
-        "rejection, drawn chain": Subject(rejection, _drawn_chain),
-        "rejection, drawn chain, T 1.3, top-k, min-p, penalty": Subject(
-            rejection, _drawn_chain, _HOT
+        "rejection, sampled chain": Subject(rejection, _sampled_chain),
+        "rejection, sampled chain, T 1.3, top-k, min-p, penalty": Subject(
+            rejection, _sampled_chain, _HOT
         ),
-        "rejection, tree, independent": Subject(rejection, _drawn_tree(replacement=True)),
-        "rejection, tree, no replacement": Subject(rejection, _drawn_tree(replacement=False)),
+        "rejection, tree, independent": Subject(rejection, _sampled_tree(replacement=True)),
+        "rejection, tree, no replacement": Subject(rejection, _sampled_tree(replacement=False)),
         "rejection, chosen tree, T 0.6, top-p": Subject(rejection, _chosen(TREE), _COOL),
     }
 )
@@ -276,8 +276,8 @@ SUBJECTS: Mapping[str, Subject] = MappingProxyType(
 WRONG_SUBJECTS: Mapping[str, Subject] = MappingProxyType(
     {
         "q of another temperature": Subject(rejection, _other_temperature),
-        "chosen tokens given as drawn": Subject(rejection, _chosen_as_drawn),
+        "chosen tokens given as sampled": Subject(rejection, _chosen_as_sampled),
         "without replacement, forgotten": Subject(rejection, _forgotten_replacement),
-        "unlikely tokens drawn again": Subject(rejection, _unlikely_redrawn),
+        "unlikely tokens sampled again": Subject(rejection, _unlikely_resampled),
     }
 )

@@ -20,7 +20,7 @@ from foresay.errors import InputError
 from foresay.lossless import drafts
 from foresay.lossless.chance import Chance
 from foresay.lossless.drafts import Drafting, Tree, chain_of, tree_of
-from foresay.lossless.worlds import Law, Text, World
+from foresay.lossless.worlds import Probs, Text, World
 from foresay.sampling.reference import follow_match, follow_rejection
 
 __all__ = ["RIGHT", "Scheme", "SchemeStep", "match", "rejection", "step_of", "user_scheme"]
@@ -33,16 +33,16 @@ class SchemeStep:
     position: int
     """Of the next token: the length of the text so far."""
     tree: Tree
-    p: tuple[Law, ...]
-    """The target's laws: after the text so far, and after each node."""
-    raw: tuple[Law, ...]
+    p: tuple[Probs, ...]
+    """The target's probs: after the text so far, and after each node."""
+    raw: tuple[Probs, ...]
     """The same before the processors. No right verifier looks at them."""
 
 
 Verify: TypeAlias = Callable[[SchemeStep, Chance], Sequence[int]]
 """Returns the tokens that the step emits."""
 UserVerify: TypeAlias = Callable[
-    [list[Law], list[Law | None], list[int], list[int], Chance], object
+    [list[Probs], list[Probs | None], list[int], list[int], Chance], object
 ]
 
 
@@ -52,8 +52,8 @@ class Scheme:
 
     name: str
     rule: Literal["rejection", "match"]
-    """What it claims. rejection: the law of the text is the target's. match: for every noise the
-    text is the one of plain decoding, and its law is the target's."""
+    """What it claims. rejection: the distribution of the text is the target's. match: for every
+    noise the text is the one of plain decoding, and its distribution is the target's."""
     says: str
     draft: Drafting
     verify: Verify
@@ -64,7 +64,7 @@ def step_of(world: World, text: Text, tree: Tree) -> SchemeStep:
     texts = [text]
     for token, parent in zip(tree.tokens, tree.parents, strict=True):
         texts.append((*texts[parent + 1], token))
-    p, raw = (tuple(laws[t] for t in texts) for laws in (world.p, world.raw))
+    p, raw = (tuple(table[t] for t in texts) for table in (world.p, world.raw))
     return SchemeStep(len(text), tree, p, raw)
 
 
@@ -94,16 +94,16 @@ def user_scheme(verify: UserVerify, trees: bool = False, chosen: bool = True) ->
     """Your own verifier, to be proved or refuted like ours: `exact.run(user_scheme(verify), 100)`.
 
     `verify(p, q, tokens, parents, coins)` returns the tokens that the step emits. `p` has n + 1
-    laws, after the text and after each node; `q` the law each of the n nodes was drawn from, None
-    for a chosen one. Laws are tuples of Fractions. `trees`: whether it is given trees, or chains
-    only, where node i follows node i - 1. `chosen`: whether some nodes are chosen. On chains this
-    is right:
+    rows of probs, after the text and after each node; `q` the probs each of the n nodes was sampled
+    from, None for a chosen one. Probs are tuples of Fractions. `trees`: whether it is given trees,
+    or chains only, where node i follows node i - 1. `chosen`: whether some nodes are chosen. On
+    chains this is right:
 
         def verify(p, q, tokens, parents, coins):
             for i, token in enumerate(tokens):
-                drawn_from = q[i] or [int(v == token) for v in range(len(p[i]))]
-                if not coins.accept(p[i][token] / drawn_from[token]):
-                    rest = [max(a - b, 0) for a, b in zip(p[i], drawn_from)]
+                draft_probs = q[i] or [int(v == token) for v in range(len(p[i]))]
+                if not coins.accept(p[i][token] / draft_probs[token]):
+                    rest = [max(a - b, 0) for a, b in zip(p[i], draft_probs)]
                     return [*tokens[:i], coins.draw(rest)]
             return [*tokens, coins.draw(p[-1])]
     """
@@ -144,16 +144,16 @@ def _depth(parents: Sequence[int], node: int) -> int:
 
 
 _REJECTION: dict[str, tuple[str, Drafting]] = {
-    "chain-drawn": ("Drawn from a small model.", chain_of(drafts.drawn)),
+    "chain-sampled": ("Sampled from a small model.", chain_of(drafts.sampled)),
     "chain-chosen": ("Found by lookup.", chain_of(drafts.chosen)),
     "chain-before": ("As long as the small model is sure.", chain_of(drafts.confident)),
     "chain-after": ("Up to and with the first unlikely token.", chain_of(drafts.stopping)),
-    "tree-drawn": ("Siblings drawn independently.", tree_of(drafts.drawn)),
-    "tree-distinct": ("Siblings drawn without replacement.", tree_of(drafts.distinct)),
+    "tree-sampled": ("Siblings sampled independently.", tree_of(drafts.sampled)),
+    "tree-distinct": ("Siblings sampled without replacement.", tree_of(drafts.distinct)),
     "tree-likely": ("A small model's most likely tokens.", tree_of(drafts.likely, whole=True)),
     "tree-merged": ("Two small models, equal tokens kept apart.", tree_of(drafts.merged)),
     "tree-collapsed": ("Two small models, equal tokens once.", tree_of(drafts.collapsed)),
-    "tree-mixed": ("Some siblings chosen, some drawn.", tree_of(drafts.mixed)),
+    "tree-mixed": ("Some siblings chosen, some sampled.", tree_of(drafts.mixed)),
     "tree-stopping": ("No sibling after a likely one.", tree_of(drafts.stopping)),
     "tree-shuffled": ("Two small models, siblings in random order.", drafts.shuffled),
 }

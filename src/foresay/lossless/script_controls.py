@@ -19,9 +19,9 @@ from foresay.draft import Draft, DraftBatch
 from foresay.errors import LogitsError
 from foresay.lossless.scripts import Verified, Verify, reference_match
 from foresay.sampling.ask import Ask
-from foresay.sampling.law import scores
 from foresay.sampling.noise import Doubles, gumbel
 from foresay.sampling.params import SamplingParams
+from foresay.sampling.processors import scores
 from foresay.sampling.reference import follow_match, path_to
 from foresay.verdict import Verdict
 
@@ -149,8 +149,10 @@ def _verify(
             except LogitsError as error:
                 failures[i], path, tokens = error, [], []
             ends = [at + 1 for at, token in enumerate(tokens) if stops and token in ask.stops]
-            keep = min([len(tokens), *ends, *([ask.room] if room else [])])
-            verdicts.append(Verdict._trusted(_ints(path[: max(0, keep - 1)]), _ints(tokens[:keep])))
+            length = min([len(tokens), *ends, *([ask.room] if room else [])])
+            verdicts.append(
+                Verdict._trusted(_ints(path[: max(0, length - 1)]), _ints(tokens[:length]))
+            )
         return verdicts, failures
 
     return verify

@@ -6,9 +6,9 @@ For two OpenAI-compatible servers of one model, say one with speculation and one
     print(greedy_equality(a, b))
     print(sampled_equality(a, b))
 
-Greedy answers are compared letter by letter, sampled ones by their law, from nothing but the texts;
-log-probabilities are used where a server gives them. A server compared with itself shows what noise
-of its own it has, and nothing else; `two_servers` refuses that.
+Greedy answers are compared letter by letter, sampled ones by their distribution, from nothing but
+the texts; log-probabilities are used where a server gives them. A server compared with itself shows
+what noise of its own it has, and nothing else; `two_servers` refuses that.
 
 Functions mutate nothing, results are valid for ever, and the GIL is released while servers are
 waited for. All raise ServerError, whose sentence names the server, the status and the beginning of
@@ -196,7 +196,7 @@ def sampled_equality(
     workers: int = 16,
     progress: Progress | None = None,
 ) -> SampledResult:
-    """Do the sampled answers of both servers follow one law? Different only if two tests say so.
+    """Have the sampled answers of both servers one distribution? Different if two tests say so.
 
     n answers of each server to each prompt (rounded up), at most `per_request` at a time, are
     compared by permutation; if that rejects at alpha, 4 n on fresh seeds decide.
@@ -228,15 +228,15 @@ def sampled_equality(
     for size in (requests, RERUN * requests):
         # In turn, so that whatever changes with time changes for both.
         jobs = [(s, p, next(seeds)) for p in prompts for _ in range(size) for s in (a, b)]
-        drawn = _all(ask, jobs, workers, progress)
-        by_prompt = [drawn[i : i + 2 * size] for i in range(0, len(jobs), 2 * size)]
+        sampled = _all(ask, jobs, workers, progress)
+        by_prompt = [sampled[i : i + 2 * size] for i in range(0, len(jobs), 2 * size)]
         for server, texts in ((a, [d[::2] for d in by_prompt]), (b, [d[1::2] for d in by_prompt])):
             _refuse_copies(server, texts)
         tests.append(_compared(by_prompt))
         if tests[-1].p_value > alpha:
             break
     equal, first, n = tests[-1].p_value > alpha, tests[0], requests * per_request
-    # Two samples of n are worth n / 2 against a known law; the prompts' statistics add up.
+    # Two samples of n are worth n / 2 against a known distribution; the prompts' statistics add up.
     each, alone = (
         detectable(many * n / 2, first.df + 1, alpha, POWER) if first.df else None
         for many in (first.filled, 1)

@@ -1,10 +1,11 @@
 """A user's verify function, put to the same proof.
 
-    verify(p, q, tokens, parents, coins)   proved exactly: laws are rational, chance is enumerated
-    verify(p, q, tokens, parents, rng)     tested: laws are float64 arrays, chance is a Generator
+    verify(p, q, tokens, parents, coins)   proved exactly: probs are rational, chance is enumerated
+    verify(p, q, tokens, parents, rng)     tested: probs are float64 arrays, chance is a Generator
 
-p has the target's n + 1 laws (after the text, and after each node), q the law that each of the n
-nodes was drawn from (None: it was chosen), and the function returns the tokens that the step emits.
+p has the target's n + 1 rows of probs (after the text, and after each node), q the probs that each
+of the n nodes was sampled from (None: it was chosen), and the function returns the tokens that the
+step emits.
 
 Mutates: nothing. Valid until: for ever. Raises: InputError for what is no such function; what the
 function itself raises is a failed check. GIL: held.
@@ -69,14 +70,14 @@ def load(name: str) -> Function:
 def prove_function(
     verify: Function, cases: int = 300, trees: bool = False, seed: int = 0
 ) -> Iterator[Check]:
-    """The checks of a user's function: with drafts that were all drawn, and with chosen ones too.
+    """The checks of a user's function: with drafts that were all sampled, and with chosen ones too.
 
     Raises: InputError if its fifth parameter is neither `coins` nor `rng`.
     """
     proves = _fifth(verify) == "coins"
     shape = "trees" if trees else "chains"
     for chosen in (False, True):
-        name = f"{shape}, drawn and chosen" if chosen else f"{shape}, drawn"
+        name = f"{shape}, sampled and chosen" if chosen else f"{shape}, sampled"
         if proves:
             found = _prove(user_scheme(verify, trees, chosen), cases, seed)
         else:
@@ -158,17 +159,20 @@ def _prove(scheme: Scheme, cases: int, seed: int) -> tuple[bool, str]:
 
 
 def _test(verify: Function, trees: bool, chosen: bool, seed: int) -> tuple[bool, str]:
-    """The same with floats and a generator: sampled texts against the exact law, in some worlds."""
+    """The same with floats and a generator: sampled texts against their exact distribution, in
+    some worlds."""
     worlds = (world_of(seed, index) for index in range(1000))
-    tried = [w for w in worlds if len(set(exact.target_law(w).values())) > 2][:TRIED_WORLDS]
+    tried = [w for w in worlds if len(set(exact.target_distribution(w).values())) > 2][
+        :TRIED_WORLDS
+    ]
     for world in tried:
-        law = exact.target_law(world)
-        texts = sorted(law)
+        chances = exact.target_distribution(world)
+        texts = sorted(chances)
         counts = partial(_counts, verify, trees, chosen, world, texts)
         try:
             outcome = confirmed(
                 counts,
-                [float(law[text]) for text in texts],
+                [float(chances[text]) for text in texts],
                 total_variation=0.05,
                 family=2 * TRIED_WORLDS,
                 seed=seed,
@@ -216,9 +220,9 @@ def _counts(
     dice = Dice(rng)
 
     def with_floats(p: Any, q: Any, tokens: Any, parents: Any, coins: object) -> Any:
-        laws = [np.array(law, np.float64) for law in p]
-        drawn = [None if law is None else np.array(law, np.float64) for law in q]
-        return verify(laws, drawn, tokens, parents, rng)
+        probs = [np.array(row, np.float64) for row in p]
+        draft_probs = [None if row is None else np.array(row, np.float64) for row in q]
+        return verify(probs, draft_probs, tokens, parents, rng)
 
     typed: UserVerify = with_floats
     scheme = user_scheme(typed, trees, chosen)

@@ -1,9 +1,9 @@
-"""Small worlds: a target and two small models, whose laws are fractions, for every text up to a few
-tokens.
+"""Small worlds: a target and two small models, whose probs are fractions, for every text up to a
+few tokens.
 
 A world is made from (seed, index) and nothing else, so that every case can be made again. Together
-the worlds have what breaks rules: zeros, certainty, ties, equal laws, laws without a common token,
-drafts the target would never write, small and large denominators.
+the worlds have what breaks rules: zeros, certainty, ties, equal probs, probs without a common
+token, drafts the target would never write, small and large denominators.
 
 Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held.
 """
@@ -17,11 +17,11 @@ from itertools import product
 from random import Random
 from typing import TypeAlias
 
-__all__ = ["MAX_NODES", "Law", "Text", "World", "normal", "sharper", "world_of"]
+__all__ = ["MAX_NODES", "Probs", "Text", "World", "normalised", "sharper", "world_of"]
 
 Text: TypeAlias = tuple[int, ...]
-Law: TypeAlias = tuple[Fraction, ...]
-Laws: TypeAlias = Mapping[Text, Law]
+Probs: TypeAlias = tuple[Fraction, ...]
+Table: TypeAlias = Mapping[Text, Probs]
 
 MAX_NODES = 6
 # (vocabulary, length), in turn, so that few cases have all. Cost is a power of both, so large ones
@@ -35,18 +35,18 @@ _FINENESS = (1, 2, 3, 7, 7, 1000)
 
 @dataclass(frozen=True)
 class World:
-    """Laws by text, for every text shorter than `length`."""
+    """Probs by text, for every text shorter than `length`."""
 
     name: str
     """The seed and the index it was made from."""
     vocabulary: int
     length: int
-    p: Laws
-    """The target's law, after the processors: what the text must follow."""
-    raw: Laws
-    """The target's law before them."""
-    q: tuple[Laws, Laws]
-    """The laws of two small models."""
+    p: Table
+    """The target's probs, after the processors: what the text must follow."""
+    raw: Table
+    """The target's probs before them."""
+    q: tuple[Table, Table]
+    """The probs of two small models."""
     chosen: Mapping[Text, tuple[int, ...]]
     """Tokens that a lookup would propose after a text: arbitrary, with repetitions."""
     parents: tuple[int, ...]
@@ -61,49 +61,49 @@ def world_of(seed: int, index: int) -> World:
     fineness = random.choice(_FINENESS)
     processor = random.choice((_hotter, _banning, _penalised))
     texts = [t for size in range(length) for t in product(range(vocabulary), repeat=size)]
-    raw = {text: _law(random, vocabulary, fineness) for text in texts}
-    p = {text: processor(law, text) for text, law in raw.items()}
+    raw = {text: _random_probs(random, vocabulary, fineness) for text in texts}
+    p = {text: processor(probs, text) for text, probs in raw.items()}
     first, second = ({t: _companion(random, p[t], fineness) for t in texts} for _ in range(2))
     chosen = {t: tuple(random.choices(range(vocabulary), k=MAX_NODES)) for t in texts}
     parents = _shape(random, random.randint(1, MAX_NODES), length - 1)
     return World(name, vocabulary, length, p, raw, (first, second), chosen, parents)
 
 
-def normal(weights: Iterable[Fraction | int]) -> Law:
-    """The law with these weights, which must not all be 0."""
+def normalised(weights: Iterable[Fraction | int]) -> Probs:
+    """The probs with these weights, which must not all be 0."""
     exact = [Fraction(w) for w in weights]
     total = sum(exact, start=Fraction(0))
     return tuple(w / total for w in exact)
 
 
-def sharper(law: Sequence[Fraction]) -> Law:
-    """The same law at half the temperature: the one other temperature that stays rational."""
-    return normal(w * w for w in law)
+def sharper(probs: Sequence[Fraction]) -> Probs:
+    """The same probs at half the temperature: the one other temperature that stays rational."""
+    return normalised(w * w for w in probs)
 
 
-def _law(random: Random, size: int, fineness: int) -> Law:
+def _random_probs(random: Random, size: int, fineness: int) -> Probs:
     kind = random.random()
     if kind < 0.1:
-        return normal(
+        return normalised(
             int(v == random_token) for random_token in [random.randrange(size)] for v in range(size)
         )
     if kind < 0.2:
-        return normal([1] * size)
+        return normalised([1] * size)
     weights = [random.randint(0, fineness) for _ in range(size)]
-    return normal(weights) if any(weights) else _law(random, size, fineness)
+    return normalised(weights) if any(weights) else _random_probs(random, size, fineness)
 
 
-def _companion(random: Random, p: Law, fineness: int) -> Law:
-    """A small model's law beside the target's."""
-    kind, free = random.random(), _law(random, len(p), fineness)
+def _companion(random: Random, p: Probs, fineness: int) -> Probs:
+    """A small model's probs beside the target's."""
+    kind, free = random.random(), _random_probs(random, len(p), fineness)
     if kind < 0.1:
         return p
     if kind < 0.3:
         inside = kind < 0.15  # otherwise nothing in common with the target
         kept = [w if bool(a) is inside else Fraction(0) for w, a in zip(free, p, strict=True)]
-        return normal(kept) if any(kept) else free
+        return normalised(kept) if any(kept) else free
     if kind < 0.5:
-        return normal(a + b for a, b in zip(p, free, strict=True))
+        return normalised(a + b for a, b in zip(p, free, strict=True))
     return free
 
 
@@ -120,16 +120,16 @@ def _shape(random: Random, nodes: int, depth: int) -> tuple[int, ...]:
     return tuple(parents)
 
 
-def _hotter(law: Law, text: Text) -> Law:
-    return sharper(law)
+def _hotter(probs: Probs, text: Text) -> Probs:
+    return sharper(probs)
 
 
-def _banning(law: Law, text: Text) -> Law:
+def _banning(probs: Probs, text: Text) -> Probs:
     """Bans the least likely token, as top-k and min-p would, unless it is the only one."""
-    least = min((w, v) for v, w in enumerate(law) if w)[1]
-    return normal(w if v != least or w == 1 else 0 for v, w in enumerate(law))
+    least = min((w, v) for v, w in enumerate(probs) if w)[1]
+    return normalised(w if v != least or w == 1 else 0 for v, w in enumerate(probs))
 
 
-def _penalised(law: Law, text: Text) -> Law:
-    """Tokens that the text has already count half: a law that depends on the whole path."""
-    return normal(w / 2 if v in text else w for v, w in enumerate(law))
+def _penalised(probs: Probs, text: Text) -> Probs:
+    """Tokens that the text has already count half: probs that depend on the whole path."""
+    return normalised(w / 2 if v in text else w for v, w in enumerate(probs))

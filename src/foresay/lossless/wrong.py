@@ -21,7 +21,7 @@ from foresay.lossless import drafts
 from foresay.lossless.chance import Chance
 from foresay.lossless.drafts import Drafting, Place, Token, Tree, chain_of, ordered, tree_of
 from foresay.lossless.schemes import Scheme, SchemeStep, Verify, match, rejection
-from foresay.lossless.worlds import Law, Text, World, sharper
+from foresay.lossless.worlds import Probs, Text, World, sharper
 from foresay.sampling.reference import residual, without
 
 __all__ = ["WRONG"]
@@ -34,11 +34,11 @@ class _Try(NamedTuple):
 
     token: int
     p: Sequence[Fraction]
-    """What earlier siblings left of the target's law."""
-    original: Law
-    """The target's law itself."""
-    q: Law
-    """The law the token was drawn from; all on the token itself if it was chosen."""
+    """What earlier siblings left of the target's probs."""
+    original: Probs
+    """The target's probs themselves."""
+    q: Probs
+    """The probs the token was sampled from; all on the token itself if it was chosen."""
 
 
 _Chance: TypeAlias = Callable[[_Try], Fraction]
@@ -55,13 +55,13 @@ def _walk(
     """With its two defaults, rule rejection."""
 
     def verify(step: SchemeStep, chance: Chance) -> list[int]:
-        tokens, parents, laws = step.tree
+        tokens, parents, draft_probs = step.tree
         node, emitted = -1, list[int]()
         while True:
             p: Sequence[Fraction] = step.p[node + 1]
             accepted = None
             for child in [c for c, parent in enumerate(parents) if parent == node]:
-                q = laws[child] or tuple(Fraction(v == tokens[child]) for v in range(len(p)))
+                q = draft_probs[child] or tuple(Fraction(v == tokens[child]) for v in range(len(p)))
                 tried = _Try(tokens[child], p, step.p[node + 1], q)
                 if chance.accept(chance_of(tried)):
                     accepted = child
@@ -80,7 +80,7 @@ def _scalar(t: _Try) -> Sequence[Fraction]:
 
 
 def _retried(t: _Try) -> Sequence[Fraction]:
-    """What is accepted at last if q is drawn from and tested again and again."""
+    """What is accepted at last if q is sampled from and tested again and again."""
     common = [min(a, b) for a, b in zip(t.p, t.q, strict=True)]
     return common if any(common) else t.p
 
@@ -107,7 +107,7 @@ def _bonus_raw(step: SchemeStep, chance: Chance) -> list[int]:
 
 
 def _other_q(step: SchemeStep, chance: Chance) -> list[int]:
-    q = tuple(law and sharper(law) for law in step.tree.q)
+    q = tuple(probs and sharper(probs) for probs in step.tree.q)
     return rejection(replace(step, tree=step.tree._replace(q=q)), chance)
 
 
@@ -118,7 +118,7 @@ def _timeout(step: SchemeStep, chance: Chance) -> list[int]:
 
 
 def _rows(step: SchemeStep, chance: Chance) -> list[int]:
-    """Each path of the tree draws its own tokens of the target; the longest that agrees wins."""
+    """Each path of the tree samples its own tokens of the target; the longest that agrees wins."""
     tokens, parents, _ = step.tree
     best = [-1]
     for leaf in _leaves(step):
@@ -137,7 +137,7 @@ def _rows(step: SchemeStep, chance: Chance) -> list[int]:
 # How the draft came about.
 
 
-def _as_drawn(at: Place, chance: Chance) -> Token | None:
+def _as_sampled(at: Place, chance: Chance) -> Token | None:
     found = drafts.likely(at, chance)
     return (found[0], at.q) if found and at.q[found[0]] else None
 
@@ -148,7 +148,7 @@ def _forgetful(at: Place, chance: Chance) -> Token | None:
 
 
 def _dropped(at: Place, chance: Chance) -> Token | None:
-    token, q = drafts.drawn(at, chance)
+    token, q = drafts.sampled(at, chance)
     return (token, q) if q[token] >= HALF else None
 
 
@@ -158,43 +158,43 @@ def _once(at: Place, chance: Chance) -> Token | None:
 
 
 def _ranked(world: World, text: Text, chance: Chance) -> Tree:
-    tree = tree_of(drafts.drawn)(world, text, chance)
+    tree = tree_of(drafts.sampled)(world, text, chance)
     chances = [q[token] if q else ONE for token, q in zip(tree.tokens, tree.q, strict=True)]
     return ordered(tree, lambda node: -chances[node])
 
 
-_DRAWN, _DRAWN_TREE = chain_of(drafts.drawn), tree_of(drafts.drawn)
+_SAMPLED, _SAMPLED_TREE = chain_of(drafts.sampled), tree_of(drafts.sampled)
 _CHOSEN, _LIKELY = chain_of(drafts.chosen), chain_of(drafts.likely)
 
 _REJECTION: dict[str, tuple[str, Drafting, Verify]] = {
     "resampled-target": (
-        "After a rejection, draws from the target's whole law.",
-        _DRAWN,
+        "After a rejection, samples from the target's whole distribution.",
+        _SAMPLED,
         _walk(rest_of=lambda t: t.original),
     ),
     "resampled-lookup": (
-        "Where a sample is not the token looked up, draws another sample.",
+        "Where a sample is not the token looked up, takes another sample.",
         _CHOSEN,
         _walk(rest_of=lambda t: t.original),
     ),
     "scalar-residual": (
         "Of q subtracts the drafted token's chance only.",
-        _DRAWN,
+        _SAMPLED,
         _walk(rest_of=_scalar),
     ),
     "no-coin": (
         "Accepts where p >= q and never otherwise.",
-        _DRAWN,
+        _SAMPLED,
         _walk(lambda t: ONE if t.p[t.token] >= t.q[t.token] else ZERO),
     ),
     "retried": (
-        "After a rejection draws from q again, until it accepts.",
-        _DRAWN,
+        "After a rejection samples from q again, until it accepts.",
+        _SAMPLED,
         _walk(rest_of=_retried),
     ),
     "lenient": (
         "Accepts with chance p / (q / 2).",
-        _DRAWN,
+        _SAMPLED,
         _walk(lambda t: _ratio(t) / HALF),
     ),
     "typical": (
@@ -202,58 +202,58 @@ _REJECTION: dict[str, tuple[str, Drafting, Verify]] = {
         _LIKELY,
         _walk(lambda t: ONE if 4 * t.p[t.token] > 1 else ZERO, lambda t: without(t.p, t.token)),
     ),
-    "original-law": (
+    "original-probs": (
         "Tests later siblings against p, not what is left of it.",
-        _DRAWN_TREE,
+        _SAMPLED_TREE,
         _walk(lambda t: t.original[t.token] / t.q[t.token]),
     ),
     "rows": (
-        "Paths draw the target's tokens each for itself, the longest wins.",
+        "Paths sample the target's tokens each for itself, the longest wins.",
         tree_of(drafts.chosen),
         _rows,
     ),
     "timeout": (
         "Commits the first drafted token where no answer comes in time.",
-        _DRAWN,
+        _SAMPLED,
         _timeout,
     ),
     "bonus-row": (
-        "After a draft accepted whole, draws from the row before.",
-        _DRAWN,
+        "After a draft accepted whole, samples from the row before.",
+        _SAMPLED,
         _bonus_row,
     ),
     "bonus-raw": (
-        "After a draft accepted whole, draws from unprocessed logits.",
-        _DRAWN,
+        "After a draft accepted whole, samples from unprocessed logits.",
+        _SAMPLED,
         _bonus_raw,
     ),
     "other-q": (
         "Verifies with a q of another temperature.",
-        _DRAWN,
+        _SAMPLED,
         _other_q,
     ),
-    "likely-as-drawn": (
-        "Tests the most likely tokens as if drawn.",
-        tree_of(_as_drawn),
+    "likely-as-sampled": (
+        "Tests the most likely tokens as if sampled.",
+        tree_of(_as_sampled),
         rejection,
     ),
     "replacement-forgotten": (
-        "Draws siblings without replacement, tests all with the first one's law.",
+        "Samples siblings without replacement, tests all with the first one's probs.",
         tree_of(_forgetful),
         rejection,
     ),
     "dropped": (
-        "Drops a drawn token because its own chance is low.",
+        "Drops a sampled token because its own chance is low.",
         chain_of(_dropped),
         rejection,
     ),
     "collapsed": (
-        "Makes equal tokens of two small models one node with one law.",
+        "Makes equal tokens of two small models one node with one row of probs.",
         tree_of(_once),
         rejection,
     ),
     "ranked": (
-        "Tries drawn siblings by their chance in q.",
+        "Tries sampled siblings by their chance in q.",
         _ranked,
         rejection,
     ),
@@ -270,7 +270,7 @@ _MATCH: dict[str, tuple[str, Drafting, Verify]] = {
         partial(match, key=lambda step, depth: step.position + depth + bool(step.tree.tokens)),
     ),
     "noise-used-up": (
-        "Takes noise from a stream: the law is right, the text is not.",
+        "Takes noise from a stream: the distribution is right, the text is not.",
         _CHOSEN,
         partial(match, key=lambda step, depth: 8 * (step.position + 1) + depth),
     ),

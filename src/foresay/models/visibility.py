@@ -153,7 +153,7 @@ def _sizes(model: PreTrainedModel) -> dict[str, int]:
     return {name: size for name, size in found.items() if isinstance(size, int) and size > 0}
 
 
-def _keep_rule(
+def _record_rule(
     module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **_: Any
 ) -> tuple[Tensor, None]:
     """In place of attention: record the mask rule that the layer was given."""
@@ -198,5 +198,5 @@ def _row(rule: Rule, query: int) -> Tensor:
     return rule(zero, zero, torch.full((1, 1), query), keys).expand(1, query + 1)[0]
 
 
-AttentionInterface.register(_NAME, _keep_rule)
+AttentionInterface.register(_NAME, _record_rule)
 AttentionMaskInterface.register(_NAME, lambda **given: _Mask(**given))

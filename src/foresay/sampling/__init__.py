@@ -1,11 +1,11 @@
-"""Which token comes next, exactly. The law of a token is its probability distribution.
+"""Which token comes next, exactly.
 
 params      SamplingParams
 ask         Ask, AskBatch: a request's input to one verification
 noise       the keyed noise, its specification
-law         logits to the law of the next token, one row at a time
+processors  logits to scores and probabilities, one row at a time
 reference   rules match and rejection, one request at a time
-batched/    law and both rules over packed batches, in torch; the noise in torch and Triton
+batched/    processors and both rules over packed batches, in torch; the noise in torch and Triton
 logprobs    log probabilities of what was committed
 theory      expected tokens per step, speed-up, bounds
 """

@@ -14,7 +14,7 @@ from foresay.arrays import Int32s
 from foresay.draft import Draft
 from foresay.errors import InputError
 from foresay.sampling.ask import Ask
-from foresay.sampling.batched import law
+from foresay.sampling.batched import processors
 from foresay.sampling.batched.inputs import checked
 from foresay.sampling.batched.verdicts import Verified
 from foresay.sampling.noise import Doubles
@@ -28,22 +28,22 @@ class Logprobs:
     """Of T committed tokens, in the order of the verdicts' tokens."""
 
     processed: Doubles
-    """Under the law that the token was sampled from: after penalties, temperature and limits. For a
-    greedy request it has all mass on one token, so this is 0."""
+    """Under the distribution that the token was sampled from: after penalties, temperature and
+    limits. For a greedy request it has all mass on one token, so this is 0."""
     raw: Doubles
     """Under the softmax of the model's own logits."""
     top_tokens: Int32s
-    """[T, k]: the likeliest tokens under the raw law, the likeliest first; of equal ones the one
-    with the smaller id."""
+    """[T, k]: the likeliest tokens under the raw distribution, the likeliest first; of equal
+    ones the one with the smaller id."""
     top_raw: NDArray[np.float64]
-    """[T, k]: their log probabilities under the raw law."""
+    """[T, k]: their log probabilities under the raw distribution."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log probabilities of one token: under the model's own law, and under the law it was sampled
-    from (after penalties, temperature and limits); and the likeliest tokens under the former. A
-    prompt token was not sampled: its two are the same.
+    """Log probabilities of one token: under the model's own distribution, and under the one it was
+    sampled from (after penalties, temperature and limits); and the likeliest tokens under the
+    former. A prompt token was not sampled: its two are the same.
     """
 
     token: int
@@ -70,8 +70,12 @@ def logprobs_of(
     raw = torch.log_softmax(
         logits[torch.as_tensor(verified.rows, device=logits.device)].double(), dim=-1
     )
-    given = law.scores(logits, rows, asks, verified.rows)
-    shares = law.weights(given, given.values.amax(dim=-1)) if len(verified.rows) else raw
+    given = processors.scores(logits, rows, asks, verified.rows)
+    shares = (
+        processors.unnormalised_softmax(given, given.values.amax(dim=-1))
+        if len(verified.rows)
+        else raw
+    )
     processed = shares.gather(1, chosen)[:, 0] / shares.sum(dim=-1)
     top_tokens, top_raw = likeliest(raw, top)
     return Logprobs(

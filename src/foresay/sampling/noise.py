@@ -70,7 +70,7 @@ class Stream(IntEnum):
     SEED = 3
     """The seeds of a request's further samples."""
     DRAFT = 16
-    """This and all above: drafters that draw for rule `rejection`; sibling i uses DRAFT + i. A
+    """This and all above: drafters that sample for rule `rejection`; sibling i uses DRAFT + i. A
     position that is drafted again gets the same noise again, which is sound as long as no node
     depends on deeper ones."""
 

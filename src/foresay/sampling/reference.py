@@ -3,10 +3,10 @@ in `batched/`, and the ones whose exactness is proved with rational numbers.
 
     match      the target samples its token with its keyed noise; a drafted token is accepted
                exactly where it equals that token. The text does not depend on the draft.
-    rejection  a token drawn from q is accepted with chance min(1, p / q); after a rejection the
-               target's law is the residual. The law of the text does not depend on q.
+    rejection  a token sampled from q is accepted with chance min(1, p / q); after a rejection the
+               target's distribution is the residual. The text's distribution does not depend on q.
 
-`follow_match` and `follow_rejection` know neither logits nor noise: laws are sequences of numbers
+`follow_match` and `follow_rejection` know neither logits nor noise: probs are sequences of numbers
 of any kind, floats or fractions, and randomness is an argument (`Coins`).
 
 Mutates: nothing. Valid until: for ever. Raises: LogitsError, InputError. GIL: held.
@@ -26,15 +26,15 @@ from foresay.arrays import Floats
 from foresay.draft import Draft
 from foresay.errors import InputError, LogitsError
 from foresay.sampling.ask import Ask
-from foresay.sampling.law import probabilities, scores
 from foresay.sampling.noise import Stream, gumbel, uniform
+from foresay.sampling.processors import probabilities, scores
 from foresay.verdict import Verdict
 
 __all__ = ["Coins", "follow_match", "follow_rejection", "match", "rejection", "residual", "without"]
 
 N = TypeVar("N", float, Fraction)
 M = TypeVar("M", float, Fraction, contravariant=True)
-Law: TypeAlias = Sequence[N]
+Probs: TypeAlias = Sequence[N]
 Found: TypeAlias = tuple[list[int], list[int]]
 """The accepted nodes, and the tokens: theirs and one more."""
 
@@ -67,24 +67,26 @@ def match(draft: Draft, logits: Floats, ask: Ask) -> Verdict:
 
 
 def rejection(draft: Draft, logits: Floats, ask: Ask) -> Verdict:
-    """Rule rejection. `draft.probs` says what each token was drawn from; None: it was chosen."""
+    """Rule rejection. `draft.probs` says what each token was sampled from; None: it was chosen."""
     _check(draft, logits)
 
-    def law(node: int) -> Law[float]:
+    def probs(node: int) -> Probs[float]:
         row = scores(logits[node + 1], ask, draft.tokens[path_to(draft, node)])
         return list(map(float, probabilities(row, ask.params.greedy)))
 
-    def drawn_from(node: int) -> Law[float] | None:
+    def draft_probs(node: int) -> Probs[float] | None:
         if draft.probs is None:
             return None
         weights = draft.probs[node].astype(np.float64)
         if not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
-            raise InputError("a drafted token has probs that are no law; expected a law")
+            raise InputError(
+                "a drafted token has invalid probs; expected none below 0, and a finite sum above 0"
+            )
         return list(map(float, weights / weights.sum()))
 
     coins = _KeyedCoins(ask.seed)
     tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
-    path, emitted = follow_rejection(tokens, parents, law, drawn_from, coins, ask.position)
+    path, emitted = follow_rejection(tokens, parents, probs, draft_probs, coins, ask.position)
     return _verdict(path, emitted, ask)
 
 
@@ -117,33 +119,33 @@ def follow_match(
 def follow_rejection(
     tokens: Sequence[int],
     parents: Sequence[int],
-    law: Callable[[int], Law[N]],
-    drawn_from: Callable[[int], Law[N] | None],
+    probs: Callable[[int], Probs[N]],
+    draft_probs: Callable[[int], Probs[N] | None],
     coins: Coins[N],
     position: int,
 ) -> Found:
     """Multi-step speculative sampling; on a chain, the classical rule.
 
     At every node its children are tried in order, each against the residual that its earlier
-    siblings left. This is exact for tokens drawn independently and for tokens drawn without
-    replacement, since `drawn_from` is the law given the earlier siblings; and for chosen tokens,
-    whose law has all mass on one token. Equal tokens from different sources stay siblings, each
-    with the law it was drawn from. The order of drawn siblings must depend neither on the target
-    nor on what was drawn (sorting or pruning them by score changes the law); chosen ones may have
-    any order. Invalid logits end the walk as in `follow_match`.
+    siblings left. This is exact for tokens sampled independently and for tokens sampled without
+    replacement, since `draft_probs` are those given the earlier siblings; and for chosen tokens,
+    whose probs have all mass on one token. Equal tokens from different sources stay siblings, each
+    with the probs it was sampled from. The order of sampled siblings must depend neither on the
+    target nor on what was sampled (sorting or pruning them by score changes the distribution);
+    chosen ones may have any order. Invalid logits end the walk as in `follow_match`.
     """
     node = -1
     path: list[int] = []
     emitted: list[int] = []
     while True:
         try:
-            p, accepted = law(node), None
+            p, accepted = probs(node), None
         except LogitsError:
             if not path:
                 raise
             return path[:-1], emitted
         for attempt, child in enumerate(_children(parents, node)):
-            q, token = drawn_from(child), tokens[child]
+            q, token = draft_probs(child), tokens[child]
             if q is None:
                 chance, rest = p[token], without(p, token)
             else:
@@ -163,12 +165,12 @@ def follow_rejection(
         emitted.append(tokens[node])
 
 
-def residual(p: Law[N], q: Law[N]) -> Law[N]:
+def residual(p: Probs[N], q: Probs[N]) -> Probs[N]:
     """The residual after a rejection: max(0, p - q), normalised; p itself where that is all 0."""
     return _normalised([max(a - b, 0 * a) for a, b in zip(p, q, strict=True)], p)
 
 
-def without(p: Law[N], token: int) -> Law[N]:
+def without(p: Probs[N], token: int) -> Probs[N]:
     """The residual after a chosen token was rejected: the others, normalised."""
     return _normalised([0 * a if v == token else a for v, a in enumerate(p)], p)
 
@@ -182,7 +184,7 @@ def path_to(draft: Draft, node: int) -> list[int]:
     return path[::-1]
 
 
-def _normalised(weights: Law[N], otherwise: Law[N]) -> Law[N]:
+def _normalised(weights: Probs[N], otherwise: Probs[N]) -> Probs[N]:
     total = sum(weights, start=0 * otherwise[0])
     return [w / total for w in weights] if total else otherwise
 
@@ -194,8 +196,8 @@ def _children(parents: Sequence[int], node: int) -> list[int]:
 def _verdict(path: list[int], tokens: list[int], ask: Ask) -> Verdict:
     """The verdict, cut where the answer ends: at the first stop token, or at max_tokens."""
     ends = [i + 1 for i, token in enumerate(tokens) if token in ask.stops]
-    keep = min([len(tokens), ask.room, *ends])
-    return Verdict(path[: keep - 1], tokens[:keep])
+    length = min([len(tokens), ask.room, *ends])
+    return Verdict(path[: length - 1], tokens[:length])
 
 
 def _check(draft: Draft, logits: Floats) -> None:

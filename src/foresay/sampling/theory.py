@@ -1,13 +1,13 @@
 """What speculation can gain: acceptance rates, tokens per step, the best draft length.
 
-    p, q   the target's law of the next token, and the law the drafted token was drawn from
+    p, q   the target's probs of the next token, and the probs the drafted token was sampled from
     beta   the chance that a drafted token is accepted, given that the step came so far
     k      the draft length: a step drafts k tokens, and the target checks them in k + 1 rows
 
 Shortcuts that are wrong: 1 + k beta tokens per step (a rejection ends the step), beta >= 1/(1 + KL)
 (p = (.5, .5), q = (.6, .4) have beta .90, not .98), best lengths that do not depend on beta.
 
-A law is divided by its sum, which may miss 1 by `TOLERANCE`. Logarithms are natural. Mutates:
+Probs are divided by their sum, which may miss 1 by `TOLERANCE`. Logarithms are natural. Mutates:
 nothing. Valid until: for ever. Raises: InputError for a value that is not valid. GIL: held.
 """
 
@@ -53,15 +53,15 @@ _CHANCE, _COUNT = ("chances from 0 to 1", 0, 1), ("whole numbers from 0", 0, 2**
 
 
 def acceptance(p: Numbers, q: Numbers) -> float:
-    """beta = sum_x min(p, q) = 1 - TV. Holds if x is drawn from q, kept with chance min(1, p/q)."""
-    return min(1.0, float(np.minimum(*_laws(p, q)).sum()))
+    """beta = sum_x min(p, q) = 1 - TV. Holds if x ~ q is accepted with chance min(1, p/q)."""
+    return min(1.0, float(np.minimum(*_probs(p, q)).sum()))
 
 
 def acceptance_chosen(p: Numbers, tokens: Wholes) -> float:
     """beta = sum of p over the distinct tokens of siblings. Holds for rule match, chosen drafts."""
-    (law,) = _laws(p)
-    ids = _row(tokens, "tokens", f"token ids below {law.size}", 0, law.size - 1, int)
-    return min(1.0, float(law[np.unique(ids)].sum()))
+    (probs,) = _probs(p)
+    ids = _row(tokens, "tokens", f"token ids below {probs.size}", 0, probs.size - 1, int)
+    return min(1.0, float(probs[np.unique(ids)].sum()))
 
 
 def acceptance_coupled_bound(p: Numbers, q: Numbers) -> float:
@@ -71,14 +71,14 @@ def acceptance_coupled_bound(p: Numbers, q: Numbers) -> float:
 
 
 def total_variation(p: Numbers, q: Numbers) -> float:
-    """TV(p, q) = 1/2 sum_x |p(x) - q(x)|. Holds for all laws over the same tokens."""
-    a, b = _laws(p, q)
+    """TV(p, q) = 1/2 sum_x |p(x) - q(x)|. Holds for all probs over the same tokens."""
+    a, b = _probs(p, q)
     return min(1.0, float(np.abs(a - b).sum()) / 2)
 
 
 def kl(p: Numbers, q: Numbers) -> float:
-    """KL(p, q) = sum_x p log(p/q), inf if q = 0 < p somewhere. Holds for laws over the same x."""
-    a, b = _laws(p, q)
+    """KL(p, q) = sum_x p log(p/q), inf if q = 0 < p somewhere. Holds for probs over the same x."""
+    a, b = _probs(p, q)
     a, b = a[a > 0], b[a > 0]
     return max(0.0, float((a * (np.log(a) - np.log(b))).sum())) if b.all() else math.inf
 
@@ -233,15 +233,17 @@ def _row(
     return row.astype(np.int64 if kind is int else np.float64)
 
 
-def _laws(*rows: Numbers) -> list[Doubles]:
-    """`rows` as laws over the same tokens; the first is named p, the second q."""
-    laws: list[Doubles] = []
+def _probs(*rows: Numbers) -> list[Doubles]:
+    """`rows` as probs over the same tokens; the first is named p, the second q."""
+    found: list[Doubles] = []
     for name, values in zip("pq", rows, strict=False):
-        law = _row(values, name, _CHANCE[0], 0, 1 + TOLERANCE, size=laws[0].size if laws else -1)
-        if abs(law.sum() - 1) > TOLERANCE:
-            raise InputError(f"{name} sums to {law.sum()}; expected 1, within {TOLERANCE}")
-        laws.append(law / law.sum())
-    return laws
+        probs = _row(
+            values, name, _CHANCE[0], 0, 1 + TOLERANCE, size=found[0].size if found else -1
+        )
+        if abs(probs.sum() - 1) > TOLERANCE:
+            raise InputError(f"{name} sums to {probs.sum()}; expected 1, within {TOLERANCE}")
+        found.append(probs / probs.sum())
+    return found
 
 
 def _depths(acceptances: float | Numbers, most: int) -> Doubles:

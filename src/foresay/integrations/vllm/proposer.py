@@ -140,7 +140,7 @@ class SuffixProposer:
             seconds = begun - self._ended
             tokens, drafting = len(rows.tokens), self._draft_seconds
             self._chance.observe(len(rows), self._nodes, tokens, seconds, drafting, self._least)
-        for text in self._texts.keep(rows.after, texts):
+        for text in self._texts.store(rows.after, texts):
             self._finish(text)
         drafts = self._draft(texts, rows, self._most_of(len(sampled)))
         self._meter.count(len(rows), len(rows.tokens), self._nodes, clock() - begun)

@@ -105,7 +105,7 @@ class Texts(Generic[Text]):
             del self._absent[key]
         return text
 
-    def keep(self, keys: Int64s, texts: Sequence[Text]) -> list[Text]:
+    def store(self, keys: Int64s, texts: Sequence[Text]) -> list[Text]:
         """Store the texts under these keys; returns the texts that are finished.
 
         Valid until: the next `claim`.

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from foresay.errors import InputError, ModelError, UnsupportedModel
 from foresay.models.progress import Progress, silent
 from foresay.models.weights.cache import FORMAT, place
-from foresay.models.weights.gguf_config import Plan, Source, check_rope_factors, plan
+from foresay.models.weights.gguf_config import Plan, StoredTensor, check_rope_factors, plan
 from foresay.models.weights.gguf_header import Header, Tensor, read_header
 from foresay.models.weights.gguf_tokenizer import Words, words_of
 from foresay.models.weights.shards import LARGEST, Chunks, bf16_of, write_shards
@@ -76,14 +76,13 @@ def write_model(
         if made.rope_factors is not None:
             factors = np.concatenate([part.ravel() for part in reader.parts(made.rope_factors)])
             check_rope_factors(factors, made.config, path)
-        sources = _untied(made, reader)
-        reader.begin(sum(source.tensor.size for source in sources.values()))
+        stored = _untied(made, reader)
+        reader.begin(sum(one.tensor.size for one in stored.values()))
         tensors: dict[str, tuple[tuple[int, ...], Chunks]] = {
-            name: (source.tensor.shape, partial(reader.bits, source))
-            for name, source in sources.items()
+            name: (one.tensor.shape, partial(reader.bits, one)) for name, one in stored.items()
         }
         hashes = write_shards(folder, tensors)
-    texts = _texts(made, words, tied="lm_head.weight" not in sources)
+    texts = _texts(made, words, tied="lm_head.weight" not in stored)
     texts["foresay.json"] = {"format": FORMAT, **(note or {}), "files": hashes}
     for name, content in texts.items():
         written = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
@@ -91,13 +90,13 @@ def write_model(
     (folder / "tokenizer.json").write_text(words.tokenizer, encoding="utf-8")
 
 
-def _untied(made: Plan, reader: _Reader) -> dict[str, Source]:
-    """The sources without an output that equals the embedding."""
-    sources = dict(made.sources)
-    output, embedding = sources.get("lm_head.weight"), sources["model.embed_tokens.weight"]
+def _untied(made: Plan, reader: _Reader) -> dict[str, StoredTensor]:
+    """The plan's tensors without an output that equals the embedding."""
+    stored = dict(made.tensors)
+    output, embedding = stored.get("lm_head.weight"), stored["model.embed_tokens.weight"]
     if output is not None and reader.same(output.tensor, embedding.tensor):
-        del sources["lm_head.weight"]
-    return sources
+        del stored["lm_head.weight"]
+    return stored
 
 
 def _texts(made: Plan, words: Words, *, tied: bool) -> dict[str, Any]:
@@ -150,16 +149,16 @@ class _Reader:
                 ) from error
             yield decoded.reshape(count, values)
 
-    def bits(self, source: Source) -> Iterator[NDArray[np.uint16]]:
+    def bits(self, stored: StoredTensor) -> Iterator[NDArray[np.uint16]]:
         """The tensor in the layout of the target."""
-        tensor = source.tensor
-        unit = tensor.shape[0] // source.heads if source.heads else 1
+        tensor = stored.tensor
+        unit = tensor.shape[0] // stored.heads if stored.heads else 1
         for part in self.parts(tensor, unit):
-            if source.heads:
+            if stored.heads:
                 # Rows came as (half, pair) in every head and were stored as (pair, half).
                 part = part.reshape(-1, unit // 2, 2, part.shape[1]).swapaxes(1, 2)
-            if source.plus:
-                part = part - np.float32(source.plus)
+            if stored.plus:
+                part = part - np.float32(stored.plus)
             if not float(np.abs(part).max()) <= LARGEST:  # so NaN is found too
                 raise ModelError(
                     f"'{self._path}' is damaged: the tensor '{tensor.name}' holds values that are "

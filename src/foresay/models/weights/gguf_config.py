@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from foresay.errors import ModelError, UnsupportedModel
 from foresay.models.weights.gguf_header import Header, Tensor
 
-__all__ = ["Plan", "Source", "check_rope_factors", "plan"]
+__all__ = ["Plan", "StoredTensor", "check_rope_factors", "plan"]
 
 ARCHITECTURES = {
     "llama": ("llama", "LlamaForCausalLM"),
@@ -43,8 +43,8 @@ _IDLE = {
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where a tensor of the target comes from, and how llama.cpp changed it.
+class StoredTensor:
+    """A tensor of the target as the file stores it: how llama.cpp changed it.
 
     heads    llama.cpp interleaved the two halves of every head's rows; 0: it did not
     plus     what was added to every value
@@ -60,12 +60,12 @@ class Plan:
     """The config, the target's tensors by name, and the file's table of RoPE factors, if any."""
 
     config: dict[str, Any]
-    sources: dict[str, Source]
+    tensors: dict[str, StoredTensor]
     rope_factors: Tensor | None
 
 
 def plan(header: Header, path: str) -> Plan:
-    """What to write for a file. `lm_head.weight` is among the sources if the file has an output.
+    """What to write for a file. `lm_head.weight` is among the tensors if the file has an output.
 
     Raises: UnsupportedModel naming what is unknown, ModelError for a key that is missing or has an
     invalid value.
@@ -75,8 +75,8 @@ def plan(header: Header, path: str) -> Plan:
         raise UnsupportedModel(f"'{path}' is one of {parts} parts of a model; join them first")
     keys = _Keys(header, path)
     config = _config(keys)
-    sources = _sources(header, config, keys)
-    used = {source.tensor.name for source in sources.values()} | {"rope_freqs.weight"}
+    tensors = _tensors(header, config, keys)
+    used = {stored.tensor.name for stored in tensors.values()} | {"rope_freqs.weight"}
     for name in header.tensors:
         if name not in used:
             raise UnsupportedModel(
@@ -86,7 +86,7 @@ def plan(header: Header, path: str) -> Plan:
     factors = header.tensors.get("rope_freqs.weight")
     if factors is not None and keys.architecture != "llama":
         raise UnsupportedModel(f"'{path}' has RoPE factors, known only for architecture 'llama'")
-    return Plan(config, sources, factors)
+    return Plan(config, tensors, factors)
 
 
 class _Keys:
@@ -275,13 +275,13 @@ def check_rope_factors(factors: NDArray[np.float32], config: dict[str, Any], pat
     }
 
 
-def _sources(header: Header, config: dict[str, Any], keys: _Keys) -> dict[str, Source]:
+def _tensors(header: Header, config: dict[str, Any], keys: _Keys) -> dict[str, StoredTensor]:
     architecture, path = keys.architecture, keys.path
     gemma = architecture.startswith("gemma")
     width, inner = config["hidden_size"], config["intermediate_size"]
     heads, shared = config["num_attention_heads"], config["num_key_value_heads"]
     queries, values = heads * config["head_dim"], shared * config["head_dim"]
-    sources: dict[str, Source] = {}
+    tensors: dict[str, StoredTensor] = {}
 
     def add(target: str, name: str, *shape: int, turned: int = 0) -> None:
         if name not in header.tensors:
@@ -293,7 +293,7 @@ def _sources(header: Header, config: dict[str, Any], keys: _Keys) -> dict[str, S
                 "the keys of the file"
             )
         norm = name.endswith("norm.weight")
-        sources[target] = Source(tensor, turned, 1.0 if gemma and norm else 0.0)
+        tensors[target] = StoredTensor(tensor, turned, 1.0 if gemma and norm else 0.0)
 
     embedding = header.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
@@ -336,4 +336,4 @@ def _sources(header: Header, config: dict[str, Any], keys: _Keys) -> dict[str, S
     add("model.norm.weight", "output_norm.weight", width)
     if "output.weight" in header.tensors:
         add("lm_head.weight", "output.weight", vocabulary, width)
-    return sources
+    return tensors

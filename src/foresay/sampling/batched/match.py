@@ -19,13 +19,13 @@ from torch import Tensor
 from foresay import _core
 from foresay.draft import Draft
 from foresay.sampling.ask import Ask, AskBatch
-from foresay.sampling.batched import law, noise
+from foresay.sampling.batched import noise, processors
 from foresay.sampling.batched.inputs import checked, known_kernel, refused, threads_of
 from foresay.sampling.batched.noise import Choice
 from foresay.sampling.batched.rows import Longs, Rows
 from foresay.sampling.batched.verdicts import Verified, failures_of, verdicts, without
-from foresay.sampling.law import RowStatus
 from foresay.sampling.noise import Stream
+from foresay.sampling.processors import RowStatus
 
 __all__ = ["Kernel", "match"]
 
@@ -58,7 +58,7 @@ def match(
         rule = partial(match, kernel=kernel, threads=threads, every_row=every_row)
         return without(refusals, rule, drafts, logits, asks)
     kernel = known_kernel(kernel or _best_for(logits), logits, ("core", "triton", "torch"))
-    given = law.scores(logits, rows, asks)
+    given = processors.scores(logits, rows, asks)
     chosen, status = _choose(given, rows, asks, kernel, threads, every_row)
 
     # A row is reached if its parent is, and chose its token.
@@ -99,7 +99,12 @@ def _readable(logits: Tensor) -> NDArray[Any]:
 
 
 def _choose(
-    given: law.Scores, rows: Rows, asks: AskBatch, kernel: Kernel, threads: int, every_row: bool
+    given: processors.Scores,
+    rows: Rows,
+    asks: AskBatch,
+    kernel: Kernel,
+    threads: int,
+    every_row: bool,
 ) -> tuple[Longs, NDArray[np.uint8]]:
     """The token of each row, and the row's status."""
     seeds, positions = asks.seeds[rows.request], asks.positions[rows.request] + rows.depth

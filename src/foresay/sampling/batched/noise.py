@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from foresay.errors import InputError, TokenTypeError
-from foresay.sampling.law import RowStatus
 from foresay.sampling.noise import Stream
+from foresay.sampling.processors import RowStatus
 
 __all__ = ["Choice", "choose", "gumbel", "uniform"]
 

@@ -1,8 +1,8 @@
 """Rule rejection over a packed batch, in rounds: each decides one drafted token of every request.
 
-A round tries each walk's next candidate against what is left of the target's law in its row. So a
+A round tries each walk's next candidate against what is left of the target's probs in its row. So a
 batch takes as many rounds as its longest walk has attempts, and only rows that a walk reaches are
-ever turned into laws. On the CPU the core holds and changes these laws, elsewhere torch does.
+ever turned into probs. On the CPU the core holds and changes these probs, elsewhere torch does.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from foresay.arrays import Floats
 from foresay.draft import Draft
 from foresay.errors import InputError
 from foresay.sampling.ask import Ask, AskBatch
-from foresay.sampling.batched import law
+from foresay.sampling.batched import processors
 from foresay.sampling.batched.inputs import checked, known_kernel, refused, threads_of
 from foresay.sampling.batched.rows import Longs, Rows
 from foresay.sampling.batched.verdicts import Verified, failures_of, verdicts, without
-from foresay.sampling.law import RowStatus
 from foresay.sampling.noise import Doubles, Stream, uniform
+from foresay.sampling.processors import RowStatus
 
 __all__ = ["rejection"]
 
@@ -42,10 +42,10 @@ def rejection(
     """Accepts each drafted token with chance min(1, p / q), and adds one from what is left of p.
 
     logits   [N + B, V], on any device: for each request its rows, after its text and each node
-    kernel   what holds the laws: by default the best there is for the logits' device
+    kernel   what holds the probs: by default the best there is for the logits' device
     threads  of the core; 0: as many as torch uses
 
-    The drafts' probs say what each token was drawn from, given its earlier siblings; without them
+    The drafts' probs say what each token was sampled from, given its earlier siblings; without them
     the tokens were chosen. Exact in law; the text depends on the draft.
 
     Raises: InputError for arguments that do not fit each other; invalid logits or probs are
@@ -77,13 +77,13 @@ def rejection(
         node, token = rows.node[candidate[trying]], rows.token[candidate[trying]]
         chance, wrong = left.share(trying, token), np.zeros(len(trying), bool)
         if probs is not None:
-            drawn, sums, wrong = _drawn(probs, node, token, threads)
-            chance = chance / drawn
+            q, sums, wrong = _chances(probs, node, token, threads)
+            chance = chance / q
         positions = asks.positions[trying] + rows.depth[row[trying]]
         coins = uniform(asks.seeds[trying], positions, attempt[trying], Stream.ACCEPT)
         accepted, rejected = (coins < chance) & ~wrong, (coins >= chance) & ~wrong
         for i in trying[wrong]:
-            failures[int(i)] = InputError(_NO_LAW)
+            failures[int(i)] = InputError(_INVALID)
         candidate[trying[wrong]] = -1
 
         lost = trying[rejected]
@@ -104,11 +104,13 @@ def rejection(
     return verdicts(rows, asks, row, np.where(own < 0, -1, left.draw(coins)), failures)
 
 
-_NO_LAW = "a drafted token has probs that cannot draw it, or that are no law"
+_INVALID = (
+    "a drafted token has invalid probs; expected none below 0, a finite sum, and its own above 0"
+)
 
 
 class _Residual:
-    """What is left of the target's law in the row where each request's walk is: float64 [B, V],
+    """What is left of the target's probs in the row where each request's walk is: float64 [B, V],
     rows that need not sum to 1, and their totals. All methods but `share` and `draw` mutate.
     """
 
@@ -117,20 +119,20 @@ class _Residual:
         self.totals = np.ones(len(asks))
 
     def enter(self, walks: Longs, which: Longs) -> NDArray[np.uint8]:
-        """The whole laws of these rows for these walks; bad rows get an arbitrary one.
+        """The whole probs of these rows for these walks; invalid rows get arbitrary ones.
 
         Returns what became of the rows.
         """
         if not len(walks):
             return np.empty(0, np.uint8)
-        given = law.scores(self.logits, self.rows, self.asks, which)
+        given = processors.scores(self.logits, self.rows, self.asks, which)
         top = given.values.amax(dim=-1)  # NaN if there is one
         scaled = top / torch.where(given.temperatures == 0, 1, given.temperatures)
         status = torch.zeros(len(which), dtype=torch.uint8, device=top.device)
         status[torch.isneginf(scaled)] = RowStatus.EMPTY
         status[torch.isposinf(scaled)] = RowStatus.INFINITE
         status[torch.isnan(scaled)] = RowStatus.NAN
-        weights = law.weights(given, top)
+        weights = processors.unnormalised_softmax(given, top)
         if status.any():
             weights[status != RowStatus.GOOD] = 1
         self.residual.index_copy_(0, torch.as_tensor(walks, device=top.device), weights)
@@ -151,8 +153,8 @@ class _Residual:
         self.totals[walks[some]] = totals[some]
 
     def subtract(self, walks: Longs, probs: Floats, nodes: Longs, sums: Doubles) -> None:
-        """The same after tokens that were drawn from these nodes' rows of `probs`, which have these
-        sums."""
+        """The same after tokens that were sampled from these nodes' rows of `probs`, which have
+        these sums."""
         if not len(walks):
             return
         q = torch.from_numpy(probs[nodes]).to(self.residual.device).double()
@@ -167,8 +169,8 @@ class _Residual:
         """A token of each walk."""
         sums = self.residual.cumsum(dim=-1)
         goal = torch.as_tensor(coins, device=sums.device)[:, None] * sums[:, -1:]
-        drawn: Longs = torch.searchsorted(sums, goal, right=True)[:, 0].cpu().numpy()
-        return drawn
+        tokens: Longs = torch.searchsorted(sums, goal, right=True)[:, 0].cpu().numpy()
+        return tokens
 
 
 class _ResidualInCore(_Residual):
@@ -181,8 +183,8 @@ class _ResidualInCore(_Residual):
         self.threads = threads
 
     def enter(self, walks: Longs, which: Longs) -> NDArray[np.uint8]:
-        given = law.scores(self.logits, self.rows, self.asks, which, gather=False)
-        self.totals[walks], status = _core.weigh(
+        given = processors.scores(self.logits, self.rows, self.asks, which, gather=False)
+        self.totals[walks], status = _core.unnormalised_softmax(
             given.values.float().numpy(),
             rows=np.arange(len(which)) if given.places is None else given.places,
             temperatures=given.temperatures.numpy(),
@@ -207,11 +209,11 @@ class _ResidualInCore(_Residual):
         return _core.draw(self.array, coins, threads=self.threads)
 
 
-def _drawn(
+def _chances(
     probs: Floats, nodes: Longs, tokens: Longs, threads: int
 ) -> tuple[Doubles, Doubles, NDArray[np.bool_]]:
-    """The chance of each node's token under the node's law; the sum of the node's probs; and which
-    nodes have no such law."""
+    """The chance of each node's token under the node's probs; their sum; and which nodes have
+    invalid ones."""
     sums, least = _core.sums(probs, rows=nodes, threads=threads)
     own = probs[nodes, tokens].astype(np.float64)
     right = (sums < np.inf) & (least >= 0) & (own > 0)

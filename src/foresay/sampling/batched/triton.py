@@ -31,8 +31,8 @@ import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
 from foresay.sampling.batched.noise import Choice, check_rows
-from foresay.sampling.law import RowStatus
 from foresay.sampling.noise import Stream
+from foresay.sampling.processors import RowStatus
 
 __all__ = ["LAYOUT", "Layout", "choose"]
 

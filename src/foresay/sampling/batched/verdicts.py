@@ -15,7 +15,7 @@ from foresay.draft import DraftBatch
 from foresay.errors import ForesayError, LogitsError
 from foresay.sampling.ask import AskBatch
 from foresay.sampling.batched.rows import Longs, Rows
-from foresay.sampling.law import RowStatus
+from foresay.sampling.processors import RowStatus
 from foresay.verdict import VerdictBatch
 
 __all__ = ["Verified", "cut", "failures_of", "verdicts", "without"]
@@ -52,22 +52,22 @@ def verdicts(
     tokens = np.full((batch, width), -1, np.int64)
     tokens[:, :-1] = np.where(paths[:, 1:] >= 0, rows.token[paths[:, 1:]], -1)
     tokens[np.arange(batch), rows.depth[last]] = own
-    keep = np.minimum((tokens >= 0).sum(axis=1), asks.room)
-    keep[list(failures)] = 0
+    lengths = np.minimum((tokens >= 0).sum(axis=1), asks.room)
+    lengths[list(failures)] = 0
 
     at = np.arange(width)
     span = max(int(tokens.max(initial=0)), int(asks.stops[1].max(initial=0))) + 1
     ends = np.isin(np.arange(batch)[:, None] * span + tokens, asks.stops[0] * span + asks.stops[1])
     ends &= tokens >= 0
-    keep = np.where(ends.any(axis=1), np.minimum(keep, ends.argmax(axis=1) + 1), keep)
+    lengths = np.where(ends.any(axis=1), np.minimum(lengths, ends.argmax(axis=1) + 1), lengths)
 
-    taken, accepted = at < keep[:, None], at[1:] < keep[:, None]
+    taken, accepted = at < lengths[:, None], at[1:] < lengths[:, None]
     nodes = paths[:, 1:] - rows.starts[:-1, None] - 1
     packed = VerdictBatch._trusted(
         tokens[taken].astype(np.int32),
-        _offsets(keep),
+        _offsets(lengths),
         nodes[accepted].astype(np.int32),
-        _offsets(np.maximum(keep - 1, 0)),
+        _offsets(np.maximum(lengths - 1, 0)),
     )
     return Verified(packed, dict(failures), paths[taken])
 
@@ -75,14 +75,14 @@ def verdicts(
 def cut(verified: Verified, sizes: Longs) -> Verified:
     """The same verdicts, each with at most so many tokens: where a stop string ends an answer."""
     found = verified.verdicts
-    keep = np.minimum(np.diff(found.offsets), sizes)
-    tokens = _first(found.offsets, keep)
-    path = _first(found.path_offsets, np.maximum(keep - 1, 0))
+    lengths = np.minimum(np.diff(found.offsets), sizes)
+    tokens = _first(found.offsets, lengths)
+    path = _first(found.path_offsets, np.maximum(lengths - 1, 0))
     packed = VerdictBatch._trusted(
         found.tokens[tokens],
-        _offsets(keep),
+        _offsets(lengths),
         found.path[path],
-        _offsets(np.minimum(np.diff(found.path_offsets), np.maximum(keep - 1, 0))),
+        _offsets(np.minimum(np.diff(found.path_offsets), np.maximum(lengths - 1, 0))),
     )
     return Verified(packed, verified.failures, verified.rows[tokens])
 

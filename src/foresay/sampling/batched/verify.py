@@ -30,8 +30,8 @@ def verify(
     """Rule match or rejection, by each request's `params.rule`; a request's verdict does not depend
     on the others in the batch.
 
-    draft_probs  the `probs` of drafts whose tokens were drawn, by the draft's number. Other drafts
-          under rule rejection were chosen; rule match needs none
+    draft_probs  the `probs` of drafts whose tokens were sampled, by the draft's number. Other
+                 drafts under rule rejection were chosen; rule match needs none
 
     Raises: InputError for arguments that do not fit each other; the failure of a single request is
     in the result.

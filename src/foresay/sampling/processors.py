@@ -1,7 +1,8 @@
-"""From logits to the law of the next token, row by row: the readable twin of `batched/law.py`.
+"""The logits processors, from logits to the probabilities of the next token, row by row: the
+readable twin of `batched/processors.py`.
 
-The law of a token is its probability distribution. The order and the meaning of the processors are
-those of transformers; what it leaves open is fixed here. Logits and scores are float32, as there.
+The order and the meaning of the processors are those of transformers; what it leaves open is fixed
+here. Logits and scores are float32, as there.
 Where a decision depends on a sum of probabilities (top-p), it is a sum of integers. So it does not
 depend on the order of addition, the batch or the number of threads.
 
@@ -59,15 +60,15 @@ def scores(logits: Floats, ask: Ask, path: IntsLike = ()) -> Floats:
             row[[token for token in ask.stops if token < len(row)]] = -np.inf
         if not params.greedy:
             row /= np.float32(params.temperature)
-            _keep_top_k(row, params.top_k)
-            _keep_top_p(row, params.top_p)
-            _keep_min_p(row, params.min_p)
+            _apply_top_k(row, params.top_k)
+            _apply_top_p(row, params.top_p)
+            _apply_min_p(row, params.min_p)
     _check_row(row, ask, path)
     return row
 
 
 def probabilities(row: Floats, greedy: bool) -> Doubles:
-    """The law of processed logits; for a greedy request, all mass is on one token."""
+    """The probabilities of processed logits; for a greedy request, all mass is on one token."""
     if greedy:
         one: Doubles = np.eye(1, len(row), int(np.argmax(row)))[0]
         return one
@@ -93,12 +94,12 @@ def _penalise(row: Floats, ask: Ask, answer: NDArray[np.int64]) -> None:
     row[used] -= np.float32(params.frequency_penalty) * times.astype(np.float32)
 
 
-def _keep_top_k(row: Floats, k: int) -> None:
+def _apply_top_k(row: Floats, k: int) -> None:
     if 0 < k < len(row):
         row[row < np.partition(row, -k)[-k]] = -np.inf
 
 
-def _keep_top_p(row: Floats, p: float) -> None:
+def _apply_top_p(row: Floats, p: float) -> None:
     """Tokens by falling score (ties: by rising id), while the mass before them is below p."""
     if p < 1 and np.isfinite(row.max()):
         order = np.argsort(-row, kind="stable")
@@ -108,7 +109,7 @@ def _keep_top_p(row: Floats, p: float) -> None:
         row[order[before >= p * float(weights.sum())]] = -np.inf
 
 
-def _keep_min_p(row: Floats, p: float) -> None:
+def _apply_min_p(row: Floats, p: float) -> None:
     if p > 0 and np.isfinite(row.max()):
         row[np.exp(row.astype(np.float64) - np.float64(row.max())) < p] = -np.inf
 

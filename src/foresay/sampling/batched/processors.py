@@ -1,4 +1,4 @@
-"""From logits to the processed scores of many rows, in torch: the twin of `sampling/law.py`.
+"""The logits processors over many rows, in torch: the twin of `sampling/processors.py`.
 
 Rows that ask for nothing but a temperature are left as they are and divided where the noise is
 added, so that plain sampling does not copy its logits.
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from foresay.sampling.ask import AskBatch
 from foresay.sampling.batched.rows import Longs, Rows
-from foresay.sampling.law import parts
+from foresay.sampling.processors import parts
 
-__all__ = ["Scores", "scores", "weights"]
+__all__ = ["Scores", "scores", "unnormalised_softmax"]
 
 _FIRST_TRY = 1024
 """So many likely tokens are sorted to find top-p, and all of them where these do not suffice."""
@@ -66,9 +66,9 @@ def scores(
     if cut.any():
         sampled = torch.as_tensor(np.flatnonzero(cut[touched]), device=device)
         few, wanted = part[sampled] / temperatures[there[sampled], None], request[cut]
-        _keep_top_k(few, asks.top_k[wanted])
-        _keep_top_p(few, asks.top_p[wanted])
-        _keep_min_p(few, asks.min_p[wanted])
+        _apply_top_k(few, asks.top_k[wanted])
+        _apply_top_p(few, asks.top_p[wanted])
+        _apply_min_p(few, asks.min_p[wanted])
         part[sampled] = few
         temperatures[there[sampled]] = 1
     part[no_limit] = torch.inf  # what was bad must not be hidden by a limit
@@ -78,9 +78,9 @@ def scores(
     return Scores(values.float().index_copy(0, there, part), temperatures)
 
 
-def weights(given: Scores, top: Tensor) -> Tensor:
-    """The laws that scores stand for, float64 [R, V], as shares of the likeliest token's chance;
-    `top` is the highest of each row. Of a greedy row, all on one token."""
+def unnormalised_softmax(given: Scores, top: Tensor) -> Tensor:
+    """The probabilities, float64 [R, V], as shares of the likeliest token's; `top` is the highest
+    score of each row. Of a greedy row, all on one token."""
     greedy = given.temperatures == 0
     divisor = torch.where(greedy, 1, given.temperatures)[:, None]
     shares = given.values if (divisor == 1).all() else given.values / divisor
@@ -170,7 +170,7 @@ def _count(table: Tensor, row: Longs, token: Longs) -> None:
     table.view(-1).index_add_(0, there, torch.ones_like(there, dtype=table.dtype))
 
 
-def _keep_top_k(part: Tensor, k: Longs) -> None:
+def _apply_top_k(part: Tensor, k: Longs) -> None:
     vocabulary = part.shape[1]
     limited = np.flatnonzero((k > 0) & (k < vocabulary))
     if len(limited):
@@ -180,7 +180,7 @@ def _keep_top_k(part: Tensor, k: Longs) -> None:
         part[there] = values.masked_fill(values < highest.gather(1, last), -torch.inf)
 
 
-def _keep_top_p(part: Tensor, p: NDArray[np.float64]) -> None:
+def _apply_top_p(part: Tensor, p: NDArray[np.float64]) -> None:
     top = part.amax(dim=-1)
     limited = torch.as_tensor(p < 1, device=part.device) & torch.isfinite(top)
     if not limited.any():
@@ -197,20 +197,20 @@ def _keep_top_p(part: Tensor, p: NDArray[np.float64]) -> None:
             break
         size = values.shape[1]
     before = reached - _mass(highest, top[there, None], scale)
-    kept = (before < goal).sum(dim=-1, keepdim=True)
-    last = highest.gather(1, kept - 1)
-    # Of those that tie with the last one kept, the lowest ids.
-    ties = kept - (highest > last).sum(dim=-1, keepdim=True)
+    count = (before < goal).sum(dim=-1, keepdim=True)
+    last = highest.gather(1, count - 1)
+    # Of those that tie with the last one within, the lowest ids.
+    ties = count - (highest > last).sum(dim=-1, keepdim=True)
     equal = values == last
-    keep = (values > last) | (equal & (equal.cumsum(dim=-1) <= ties))
-    part[there] = values.masked_fill(~keep, -torch.inf)
+    within = (values > last) | (equal & (equal.cumsum(dim=-1) <= ties))
+    part[there] = values.masked_fill(~within, -torch.inf)
 
 
 def _mass(values: Tensor, top: Tensor, scale: float) -> Tensor:
     return ((values.double() - top.double()).exp() * scale).floor().long()
 
 
-def _keep_min_p(part: Tensor, p: NDArray[np.float64]) -> None:
+def _apply_min_p(part: Tensor, p: NDArray[np.float64]) -> None:
     limit = torch.as_tensor(p, device=part.device)[:, None]
     if (limit > 0).any():
         top = part.amax(dim=-1, keepdim=True)

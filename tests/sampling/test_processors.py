@@ -1,4 +1,4 @@
-"""The law against transformers' own processors, and the batched form against the readable one."""
+"""The processors against transformers' own, and the batched form against the readable one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from transformers.generation import logits_process as hf
 from foresay import Draft, DraftBatch
 from foresay.errors import InputError, LogitsError
 from foresay.sampling import Ask, AskBatch, SamplingParams
-from foresay.sampling import law as readable
-from foresay.sampling.batched import law
+from foresay.sampling import processors as readable
+from foresay.sampling.batched import processors
 from foresay.sampling.batched.rows import Rows
 from foresay.sampling.reference import path_to
 from sampling.cases import random_ask, random_draft, random_rows
@@ -47,7 +47,7 @@ def of_transformers(
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_the_law_of_transformers(seed: int) -> None:
+def test_the_processors_of_transformers(seed: int) -> None:
     rng = np.random.default_rng(seed)
     vocabulary = int(rng.choice([5, 50, 1000]))
     logits = rng.normal(size=vocabulary).astype(np.float32) * 3  # no ties: there it is arbitrary
@@ -84,12 +84,12 @@ def test_top_p_counts_right_in_a_large_vocabulary() -> None:
     row = readable.scores(np.zeros(size, np.float32), ask)
     assert np.isfinite(row).sum() == size * 3 // 4
     rows = Rows.of(DraftBatch.of([Draft.empty()]))
-    given = law.scores(torch.zeros(1, size), rows, AskBatch.of([ask]))
+    given = processors.scores(torch.zeros(1, size), rows, AskBatch.of([ask]))
     np.testing.assert_array_equal(given.values[0].numpy(), row)
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_the_batched_law_is_the_readable_one(seed: int) -> None:
+def test_the_batched_processors_are_the_readable_ones(seed: int) -> None:
     rng = np.random.default_rng(seed)
     vocabulary = int(rng.choice([1, 2, 9, 60, 3000]))
     drafts = [random_draft(rng, vocabulary) for _ in range(5)]
@@ -98,9 +98,9 @@ def test_the_batched_law_is_the_readable_one(seed: int) -> None:
     rows = Rows.of(DraftBatch.of(drafts))
     tensor = torch.from_numpy(np.concatenate(logits))
     which = rng.permutation(len(rows))[: max(1, len(rows) // 2)] if seed % 2 else None
-    given = law.scores(tensor, rows, AskBatch.of(asks), which)
-    weights = law.weights(given, given.values.amax(dim=-1))
-    laws = (weights / weights.sum(dim=-1, keepdim=True)).numpy()
+    given = processors.scores(tensor, rows, AskBatch.of(asks), which)
+    weights = processors.unnormalised_softmax(given, given.values.amax(dim=-1))
+    probs = (weights / weights.sum(dim=-1, keepdim=True)).numpy()
     for i, row in enumerate(range(len(rows)) if which is None else which):
         owner = rows.request[row]
         node, ask, draft = int(row - rows.starts[owner]) - 1, asks[owner], drafts[owner]
@@ -114,7 +114,7 @@ def test_the_batched_law_is_the_readable_one(seed: int) -> None:
         values = given.values[i].numpy() / np.float32(temperature or 1)
         np.testing.assert_array_equal(values, expected)
         np.testing.assert_allclose(
-            laws[i], readable.probabilities(expected, ask.params.greedy), atol=1e-14
+            probs[i], readable.probabilities(expected, ask.params.greedy), atol=1e-14
         )
 
 
@@ -127,7 +127,7 @@ def test_bad_token_ids() -> None:
 def test_the_caller_keeps_its_logits() -> None:
     rows = Rows.of(DraftBatch.of([Draft.empty()]))
     logits = torch.zeros(1, 4)
-    law.scores(logits, rows, AskBatch.of([Ask(SamplingParams(logit_bias={1: 2.0}), 0, [1])]))
+    processors.scores(logits, rows, AskBatch.of([Ask(SamplingParams(logit_bias={1: 2.0}), 0, [1])]))
     assert not logits.any()
 
 
@@ -138,7 +138,7 @@ def kept(row: list[float], output: Any = (), stops: Any = (), **params: Any) -> 
     ask = Ask(SamplingParams(**params), 0, [1], list(output), stops)
     found = readable.scores(np.array(row, np.float32), ask)
     rows = Rows.of(DraftBatch.of([Draft.empty()]))
-    given = law.scores(torch.tensor([row]), rows, AskBatch.of([ask]))
+    given = processors.scores(torch.tensor([row]), rows, AskBatch.of([ask]))
     np.testing.assert_array_equal(
         given.values[0].numpy() / np.float32(given.temperatures[0] or 1), found
     )
@@ -146,7 +146,7 @@ def kept(row: list[float], output: Any = (), stops: Any = (), **params: Any) -> 
 
 
 def test_edges_by_hand() -> None:
-    assert kept([0.0] * 4, top_p=0.5) == [0, 1], "those before the third weigh exactly half"
+    assert kept([0.0] * 4, top_p=0.5) == [0, 1], "those before the third have exactly half"
     assert kept([0.0] * 4, top_p=0.51) == [0, 1, 2]
     assert kept([0.0] * 4, top_p=1e-9) == [0], "one is always left"
     assert kept([1.0, 3.0, 3.0, 2.0], min_p=1.0) == [1, 2]

@@ -1,5 +1,5 @@
-// Linear layers, norms and whole blocks of them for Python. Rows and results are too large to copy: they are read and written while the GIL is released, so
-// the caller keeps other threads from them.
+// Linear layers, norms and whole decoder layers for Python. Rows and results are too large to copy: they are read and
+// written while the GIL is released, so the caller keeps other threads from them.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -38,7 +38,7 @@ struct Rows {
         check_dtype(name, array);
         const size_t last = array.dimensions - 1;
         if (array.dimensions == 0 || static_cast<size_t>(array.shape[last]) != width)
-            throw InputError(std::string(name) + " has the shape " + shape_of(array) + "; its last number is " + std::to_string(width) + " here");
+            throw InputError(std::string(name) + " has the shape " + shape_of(array) + "; expected " + std::to_string(width) + " as its last number");
         data = static_cast<uint16_t*>(array.data), step = static_cast<int64_t>(width);
         bool even = width == 1 || array.strides[last] == 1, known = false;
         for (size_t i = last; i-- > 0;) {
@@ -126,7 +126,7 @@ void bind_decoder_layer(nb::module_& m) {
            "query_norm"_a.none() = nb::none(), "key_norm"_a.none() = nb::none(), "A norm is its weight and eps. Shares the layers, copies the norms.")
         .def("forward", [](const DecoderLayer& self, AttentionStep& step, uint32_t layer, nb::handle x, nb::handle cos, nb::handle sin, float scaling,
                            uint32_t window, uint32_t chunk, uint32_t threads) {
-            if (step.dtype() != Dtype::bfloat16) throw InputError("the step is of float32; blocks are of bfloat16");
+            if (step.dtype() != Dtype::bfloat16) throw InputError("the step is of float32; expected bfloat16");
             const Borrowed given("x", x, true), cosines("cos", cos, false), sines("sin", sin, false);
             const Rows rows("x", given, self.width()), low("cos", cosines, self.head()), high("sin", sines, self.head());
             check_contiguous("x", rows, self.width()), check_contiguous("cos", low, self.head()), check_contiguous("sin", high, self.head());

@@ -37,9 +37,9 @@ import triton.language as tl  # type: ignore[import-untyped]  # noqa: E402
 
 import record  # noqa: E402
 from foresay.sampling import noise as readable  # noqa: E402
-from foresay.sampling.batched import noise as twin  # noqa: E402
-from foresay.sampling.batched import triton as kernels  # noqa: E402
-from foresay.sampling.batched.triton import LAYOUT, Layout  # noqa: E402
+from foresay.sampling.acceptance import noise as twin  # noqa: E402
+from foresay.sampling.acceptance import triton as kernels  # noqa: E402
+from foresay.sampling.acceptance.triton import LAYOUT, Layout  # noqa: E402
 
 ROWS, VOCABULARY, KEPT = (3, 300, 5) if SMOKE else (576, 152_064, 50)
 DEVICE = "cpu" if SMOKE else "cuda"

@@ -1,6 +1,6 @@
 // What is left of the target's probs while drafted tokens are tried: rows of float64 that need not sum to 1.
 //
-// The CPU's half of src/foresay/sampling/batched/rejection.py. Each function works on rows in parallel, and each row's
+// The CPU's half of src/foresay/sampling/acceptance/rejection.py. Each function works on rows in parallel, and each row's
 // result depends on that row alone: sums go over a fixed number of lanes, which are folded in a fixed order, so neither
 // the threads nor the batch changes a bit. (A machine that multiplies and adds at once rounds less often than others.)
 //

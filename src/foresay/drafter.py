@@ -183,12 +183,14 @@ def check_drafter(drafter: object) -> None:
 
     Raises: InputError.
     """
+    if isinstance(drafter, type):
+        raise InputError(f"the drafter is the class {drafter.__name__}; expected an instance of it")
     methods = ("begin", "propose", "observe", "finish")
     missing = [name for name in methods if not callable(getattr(drafter, name, None))]
     if missing or not isinstance(getattr(drafter, "wants", None), Wants):
         raise InputError(
             f"the drafter is {drafter!r}, which has no {', '.join(missing) or 'wants'}; expected a "
-            "Drafter or a name"
+            "Drafter, or for LLM a name"
         )
 
 

@@ -118,6 +118,36 @@ def test_weights_are_replaced_while_requests_run(make: Any) -> None:
     assert again.token_ids == plain(row, prompts[0], params, 0)
 
 
+@pytest.mark.parametrize("make", [target_of, plain_target_of])
+def test_weights_are_replaced_by_the_drafter(make: Any) -> None:
+    """Between a step's beginning and its forward pass: nothing that the old weights computed is
+    used in it."""
+    target, other = make(zoo.make("llama")), other_weights("llama")
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    prompt = list(range(1, 30))
+
+    class Training(SuffixDrafter):
+        steps = 0
+
+        def propose(self, states: Any, budgets: Any, /) -> Any:
+            self.steps += 1
+            if self.steps == 4:
+                target.replace_weights(dict(other.named_parameters()))
+            return super().propose(states, budgets)
+
+    engine = Engine(target, Training(), policy="fixed", memory=1 << 22)
+    request = engine.add(prompt, params)
+    before: list[int] = []
+    while not engine.version:
+        before = request.token_ids
+        engine.step()
+    assert request.token_ids == before and request.stats.preemptions == 1
+    engine.run()
+    engine.check_integrity()
+    row = logits_of(make(other_weights("llama")))
+    assert request.token_ids == before + continued(row, prompt, before, params, 0)
+
+
 def continued(
     row: Any, prompt: list[int], output: list[int], params: SamplingParams, seed: int
 ) -> list[int]:

@@ -227,3 +227,32 @@ def test_drafted_tokens_outside_the_vocabulary_have_no_row(target: Target) -> No
             assert draft.tokens[verdict.path].tolist() == verdict.tokens[:-1].tolist()
             accepted += len(verdict.path)
     assert accepted > 0
+
+
+def test_likely_tokens_beside_prompt_logprobs(target: Target) -> None:
+    """The rows of prompts come after the others, and are not taken for them."""
+    drafter = Recycling()
+    engine = Engine(target, drafter, policy="fixed")
+    for seed, prompt in enumerate(PROMPTS):
+        engine.add(prompt, ASKED[3], seed=seed)
+    engine.step()
+    long = np.random.default_rng(3).integers(0, zoo.VOCABULARY, 60).tolist()
+    engine.add(long, ASKED[3], seed=9, prompt_logprobs=2)
+    engine.run()
+    rows = logits_of(target)
+    for past, _, verdict in drafter.told[4:20]:
+        plain = rows(np.array(past.prompt, np.int32), len(past.prompt)).topk(3).indices.tolist()
+        assert verdict.topk is not None and verdict.topk.tokens[0].tolist() == plain
+
+
+def test_a_drafter_cannot_write_to_the_parameters(target: Target) -> None:
+    params = SamplingParams(temperature=0, max_tokens=8, logit_bias={7: -1.0})
+
+    class Biased(NgramDrafter):
+        def begin(self, prompt: Any, /, **about: Any) -> Any:
+            about["sampling"].params.logit_bias[3] = 1e4
+            return super().begin(prompt, **about)
+
+    expected = answered(target, None, [params] * 4)
+    found = answered(target, Biased(), [params] * 4)
+    assert [r.token_ids for r in found] == [r.token_ids for r in expected]

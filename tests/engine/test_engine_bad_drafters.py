@@ -12,7 +12,7 @@ from engine.asking import ASKED, answers, prompts, wanted
 from engine.drafters import Scripted
 from foresay import Draft, Wants
 from foresay.engine.engine import Engine
-from foresay.errors import InputError
+from foresay.errors import InputError, StateError
 from foresay.models.target import Target
 from models import zoo
 
@@ -33,6 +33,16 @@ def test_a_drafter_that_fails_costs_only_its_drafts(target: Target, method: str)
     expected = wanted(target, asked)
     engine = Engine(target, broken(method, ZeroDivisionError("no draft")), policy="fixed")
     with pytest.warns(UserWarning, match="the drafter failed, and is not asked again.*no draft"):
+        requests = answers(engine, asked)
+    assert [request.token_ids for request in requests] == expected
+
+
+def test_a_drafter_without_memory_costs_only_its_drafts(target: Target) -> None:
+    """It is the drafter that is broken, not the request that it is told of."""
+    asked = list(zip(prompts(4), ASKED[:4], strict=True))
+    expected = wanted(target, asked)
+    engine = Engine(target, broken("begin", StateError("failed before")), policy="fixed")
+    with pytest.warns(UserWarning, match="the drafter failed, and is not asked again"):
         requests = answers(engine, asked)
     assert [request.token_ids for request in requests] == expected
 

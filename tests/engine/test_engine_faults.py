@@ -11,9 +11,12 @@ import pytest
 
 from engine.asking import ASKED, GREEDY, STOPS, answers, letters, prompts, wanted
 from foresay import SamplingParams
+from foresay.budget.load import Load
+from foresay.budget.policy import Fixed
 from foresay.drafters import SuffixDrafter
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
+from foresay.engine.samples import add_samples
 from foresay.engine.text import AnswerText
 from foresay.errors import InputError, LogitsError
 from foresay.models.cpu.target import CpuTarget
@@ -122,3 +125,47 @@ def test_a_text_that_cannot_be_read_fails_alone(target: Target) -> None:
         ended = request.token_ids[-1] in STOPS
         read = letters(request.token_ids[: len(request.token_ids) - ended])
         assert request.answer is not None and request.answer.text == read
+
+
+def test_what_an_engine_cannot_be_made_of(target: Target) -> None:
+    for wrong in (None, "x", 3, SuffixDrafter()):
+        with pytest.raises(InputError, match="expected a Target"):
+            Engine(wrong)  # type: ignore[arg-type]
+    for drafter, said in (
+        ("suffix", "which has no begin, propose, observe, finish; expected a Drafter"),
+        (SuffixDrafter, "is the class SuffixDrafter; expected an instance of it"),
+        (object(), "which has no begin"),
+    ):
+        with pytest.raises(InputError, match=said):
+            Engine(target, drafter)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="with_sources is 'x'; expected True or False"):
+        Engine(target, with_sources="x")  # type: ignore[arg-type]
+
+
+def test_only_its_own_requests_are_cancelled(target: Target) -> None:
+    one, other = Engine(target), Engine(target)
+    request = one.add([1, 2, 3], GREEDY)
+    for wrong in (request, "x", None):
+        with pytest.raises(InputError, match="expected its own requests"):
+            other.cancel(wrong)  # type: ignore[arg-type]
+    one.run()
+    assert request.finish_reason == "length"
+    one.cancel(request)
+    with pytest.raises(InputError, match="together is 'x'; expected True or False"):
+        one.add([1], GREEDY, together="x")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="group is 3; expected a str"):
+        one.drop_group(3)  # type: ignore[arg-type]
+    for seeds in (None, 3):
+        with pytest.raises(InputError, match="seeds"):
+            add_samples(one, [1], GREEDY, seeds=seeds)  # type: ignore[arg-type]
+
+
+def test_a_policy_that_forgets_requests_is_named(target: Target) -> None:
+    class Forgetful(Fixed):
+        def budgets(self, load: Load) -> list[int]:
+            return []
+
+    engine = Engine(target, SuffixDrafter(), policy=Forgetful())
+    engine.add([1, 2, 3], GREEDY)
+    with pytest.raises(InputError, match="1 states but 0 budgets of the policy"):
+        engine.step()

@@ -13,6 +13,7 @@ from foresay.drafters import SuffixDrafter
 from foresay.engine.engine import Engine
 from foresay.engine.plain import logits_of, plain
 from foresay.engine.request import Request
+from foresay.engine.samples import add_samples
 from foresay.engine.text import AnswerText
 from foresay.errors import InputError, UnknownGroup
 from foresay.models.target import Target
@@ -60,7 +61,7 @@ def engine(target: Target, drafter: Watched) -> Engine:
 
 
 def three(engine: Engine, **more: Any) -> list[Request]:
-    return engine.groups.add(PROMPT, PARAMS, seeds=[1, 2, 3], **more)
+    return add_samples(engine, PROMPT, PARAMS, seeds=[1, 2, 3], **more)
 
 
 def check_ended(engine: Engine, drafter: Watched) -> None:
@@ -141,11 +142,11 @@ def test_names_are_unique(engine: Engine, target: Target, drafter: Watched) -> N
 
 
 def test_one_sample_is_no_group(engine: Engine, drafter: Watched) -> None:
-    (alone,) = engine.groups.add(PROMPT, PARAMS, seeds=[1])
+    (alone,) = add_samples(engine, PROMPT, PARAMS, seeds=[1])
     engine.run()
     assert alone.group is None and drafter.begun == {(None, None): 1} and not drafter.dropped
     with pytest.raises(InputError, match="there are no seeds"):
-        engine.groups.add(PROMPT, PARAMS, seeds=[])
+        add_samples(engine, PROMPT, PARAMS, seeds=[])
 
 
 def test_all_or_none(engine: Engine, drafter: Watched) -> None:
@@ -153,5 +154,5 @@ def test_all_or_none(engine: Engine, drafter: Watched) -> None:
     with pytest.raises(StopIteration):
         three(engine, text=lambda: next(texts))
     with pytest.raises(InputError, match="the prompt is empty"):
-        engine.groups.add([], PARAMS, seeds=[1, 2])
+        add_samples(engine, [], PARAMS, seeds=[1, 2])
     assert not engine.busy and not len(engine.groups) and not drafter.begun

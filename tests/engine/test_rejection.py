@@ -6,8 +6,9 @@ with its own seed, are answered by the real engine, and their texts are tested a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import product
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count, product
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,12 @@ from foresay import Draft, DraftBatch, SamplingParams
 from foresay.arrays import Floats
 from foresay.budget.load import Chosen, Load, choose_nodes
 from foresay.budget.policy import Fixed, Policy
+from foresay.drafters import SuffixDrafter
 from foresay.engine import engine as engine_module
+from foresay.engine import request as request_module
 from foresay.engine.engine import Engine
 from foresay.engine.plain import logits_of, plain
+from foresay.engine.proposal import Proposal, with_all_sampled
 from foresay.engine.request import Request
 from foresay.lossless.gtest import g_test
 from foresay.models.load import target_of
@@ -60,11 +64,21 @@ class ByScore(Fixed):
         return choose_nodes(drafts, np.flatnonzero(likely))
 
 
+@contextmanager
+def numbered_noise() -> Iterator[None]:
+    """Requests that are added meanwhile have noise of the seeds 0, 1, …: tests give the same
+    results every time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(request_module, "new_seed", count().__next__)
+        yield
+
+
 def texts_of(
     target: Target, drafter: Any, policy: Policy, params: SamplingParams = SAMPLED, many: int = MANY
 ) -> list[Request]:
     engine = Engine(target, drafter, policy=policy, max_running=32)
-    requests = [engine.add(PROMPT, params, seed=seed) for seed in range(many)]
+    with numbered_noise():
+        requests = [engine.add(PROMPT, params, seed=seed) for seed in range(many)]
     engine.run()
     engine.check_integrity()
     return requests
@@ -121,15 +135,38 @@ def test_probs_that_were_not_sampled_from_are_found(target: Target, rows: Rows) 
     assert p_value(target, texts_of(target, Lying(rows), Fixed(k=3), many=300)) < 1e-9
 
 
-def test_a_seed_repeats_given_the_same_drafts(target: Target, rows: Rows) -> None:
-    first, again, other = (
-        [request.token_ids for request in texts_of(target, drafter, Fixed(k=3), many=40)]
-        for drafter in (Drawing(rows), Drawing(rows), None)
-    )
-    assert first == again != other
+def asked_twice(target: Target, many: int) -> list[Request]:
+    """Second answers, each drafted from the first answer to the same prompt and seed."""
+    engine = Engine(target, SuffixDrafter(), policy=Fixed(k=3), max_running=64)
+    for _ in range(2):
+        requests = [engine.add(PROMPT, SAMPLED, seed=seed, group=f"{seed}") for seed in range(many)]
+        engine.run()
+    assert sum(request.stats.accepted for request in requests) > many / 4
+    return requests
 
 
-def test_each_request_has_its_own_rule(target: Target, rows: Rows) -> None:
+def test_a_seed_that_comes_back_meets_new_noise(target: Target) -> None:
+    """Else a draft that is remembered from the first answer would be judged by the noise that made
+    that answer, and the second answers would be no samples of the target."""
+    with numbered_noise():
+        assert p_value(target, asked_twice(target, 600)) > 1e-3
+    with pytest.MonkeyPatch.context() as patch:
+        numbers = count()
+        patch.setattr(request_module, "new_seed", lambda: next(numbers) % 600)
+        assert p_value(target, asked_twice(target, 600)) < 1e-6
+
+
+def test_a_seed_does_not_repeat_an_answer(target: Target) -> None:
+    engine = Engine(target, None)
+    requests = [engine.add(PROMPT, SAMPLED, seed=1) for _ in range(20)]
+    engine.run()
+    assert len({tuple(request.token_ids) for request in requests}) > 1
+    assert all(request.seed == 1 for request in requests)
+
+
+def test_each_request_has_its_own_rule(
+    target: Target, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In one step both kinds, in any order; rule match gives the tokens of the plain loop, and rule
     rejection those that it gives alone."""
     params = [
@@ -138,6 +175,7 @@ def test_each_request_has_its_own_rule(target: Target, rows: Rows) -> None:
     ]
     for drafter in (Drawing(rows), Drawing(rows, says=False)):
         engine = Engine(target, drafter, policy=Fixed(k=3))
+        monkeypatch.setattr(request_module, "new_seed", lambda: 77)
         together = [engine.add(PROMPT, p, seed=seed) for seed, p in enumerate(params)]
         engine.run()
         assert all(request.stats.accepted for request in together)
@@ -163,16 +201,67 @@ def _narrow(probs: Floats) -> Floats:
     return np.array(probs[:, :-1], np.float32)
 
 
-@pytest.mark.parametrize("spoil", [_negative, _nothing, _narrow])
+def _wide(probs: Floats) -> Any:
+    return probs.astype(np.float64)
+
+
+def _objects(probs: Floats) -> Any:
+    return probs.astype(object)
+
+
+@pytest.mark.parametrize("spoil", [_negative, _nothing, _narrow, _wide, _objects])
 def test_bad_probs_cost_the_drafts_and_nothing_else(target: Target, rows: Rows, spoil: Any) -> None:
     class Bad(Drawing):
         def _chain(self, state: Any, budget: int) -> Draft:
             draft = super()._chain(state, budget)
             probs = None if draft.probs is None else spoil(draft.probs)
-            return Draft(draft.tokens, draft.parents, draft.scores, probs)
+            return Draft._trusted(draft.tokens, draft.parents, draft.scores, probs)
 
     with pytest.warns(UserWarning, match=r"is not asked again.*probs"):
         requests = texts_of(target, Bad(rows), Fixed(k=3), many=20)
     undrafted = texts_of(target, None, Fixed(k=3), many=20)
     assert [r.token_ids for r in requests] == [r.token_ids for r in undrafted]
     assert all(request.error is None for request in requests)
+
+
+def test_probs_follow_the_nodes_that_are_left() -> None:
+    """Beyond max_tokens there is nothing to verify, also of a sampled draft."""
+    probs = np.arange(4 * SIZE, dtype=np.float32).reshape(4, SIZE)
+    drafts = DraftBatch.of([Draft([1, 2, 3, 4], [-1, 0, 1, -1]), Draft.chain([1, 2])])
+    proposal = Proposal(drafts, {0: probs})
+    load = Load(np.array([3, 3]), np.array([3, 9]))
+    chosen = with_all_sampled(choose_nodes(drafts, np.array([0, 4])), proposal, load)
+    assert chosen.drafts[0].tokens.tolist() == [1, 2, 4] and len(chosen.drafts[1]) == 1
+    assert proposal.probs_of(chosen)[0].tolist() == probs[[0, 1, 3]].tolist()
+
+
+class Crowded(Drawing):
+    """Notes the budgets that it is given."""
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__(rows)
+        self.budgets: list[int] = []
+
+    def propose(self, states: Sequence[Any], budgets: Sequence[int], /) -> list[Draft]:
+        self.budgets += budgets
+        return super().propose(states, budgets)
+
+
+def test_memory_is_reserved_before_tokens_are_sampled(
+    target: Target, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is none, nothing is drafted: to drop a draft later, because of its size, would
+    change the distribution."""
+    drafter = Crowded(rows)
+    engine = Engine(target, drafter, policy=Fixed(k=3))
+    for seed in range(6):
+        engine.add(PROMPT, SAMPLED, seed=seed)
+    asked: list[tuple[Request, int]] = []
+
+    def none_left(request: Request, nodes: int) -> bool:
+        asked.append((request, nodes))
+        return False
+
+    monkeypatch.setattr(engine.scheduler, "reserve", none_left)
+    engine.run()
+    assert asked and not any(drafter.budgets)

@@ -18,10 +18,10 @@ from foresay.lossless.prove import batched_match
 from foresay.lossless.schemes import RIGHT
 from foresay.lossless.user import load, prove_function
 from foresay.sampling import Stream, noise, reference
-from foresay.sampling.batched import match as match_module
-from foresay.sampling.batched import processors
-from foresay.sampling.batched import rejection as rejection_module
-from foresay.sampling.batched.match import Kernel
+from foresay.sampling.acceptance import match as match_module
+from foresay.sampling.acceptance import processors
+from foresay.sampling.acceptance import rejection as rejection_module
+from foresay.sampling.acceptance.match import Kernel
 from lossless.example import example
 from lossless.toy_server import Toy, serving
 

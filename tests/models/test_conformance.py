@@ -154,13 +154,21 @@ def test_weights_that_do_not_fit_are_refused_and_nothing_has_changed(kind: str) 
     before = logits(target, target.open(), text)
     weight = "model.layers.0.mlp.up_proj.weight"
     good = torch.zeros(48, 32)
+    first = "model.layers.0.mlp.gate_proj.weight"
     for wrong, said in (
         ({"nothing": good}, "the model has no weight 'nothing'"),
         ({weight: good.t()}, r"has shape \[32, 48\]; expected \[48, 32\]"),
         ({weight: "x"}, "is 'x'; expected a tensor"),
+        ({weight: good.to("meta")}, "is on meta; expected a dense tensor with values"),
+        ({weight: good.to_sparse()}, "has layout torch.sparse_coo"),
+        ({weight: good.bool()}, "is of torch.bool; expected torch.float32"),
+        ({weight: good.to(torch.complex64)}, "is of torch.complex64; expected torch.float32"),
     ):
         with pytest.raises(InputError, match=said):
-            target.replace_weights({weight: good, **wrong})  # type: ignore[dict-item]
+            target.replace_weights({first: good, **wrong})  # type: ignore[dict-item]
+    for nothing in (None, [good], "x"):
+        with pytest.raises(InputError, match="expected tensors by name"):
+            target.replace_weights(nothing)  # type: ignore[arg-type]
     assert target.version == 0
     assert torch.equal(logits(target, target.open(), text), before)
 
@@ -183,6 +191,41 @@ def test_what_fails_while_weights_are_laid_out_changes_nothing(
         target.replace_weights({n: w + 1 for n, w in zoo.make("llama").named_parameters()})
     assert target.version == 0 and len(calls) == 3
     assert torch.equal(logits(target, target.open(), text), before)
+
+
+@every_target
+def test_what_fails_while_weights_are_moved_changes_nothing(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a device that is out of memory."""
+    target, text = TARGETS[kind](zoo.make("llama")), zoo.tokens(np.random.default_rng(9), 9)
+    before, move = logits(target, target.open(), text), Tensor.to
+    norms = {n: w + 1 for n, w in zoo.make("llama").named_parameters() if "norm" in n}
+    calls: list[int] = []
+
+    def failing(tensor: Tensor, *given: Any, **named: Any) -> Tensor:
+        calls.append(1)
+        if len(calls) == 3:
+            raise MemoryError
+        return move(tensor, *given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tensor, "to", failing)
+        with pytest.raises(MemoryError):
+            target.replace_weights(norms)
+    assert target.version == 0
+    assert torch.equal(logits(target, target.open(), text), before)
+
+
+@every_model
+@every_target
+def test_the_names_of_weights_can_be_listed(kind: str, name: str) -> None:
+    target, own = made(kind, name), zoo.make(name).state_dict()
+    shapes = target.weight_shapes()
+    missing = {name for name in own if name not in shapes}
+    assert not missing
+    for name, tensor in own.items():
+        assert shapes[name] == tuple(tensor.shape), name
 
 
 @every_target
@@ -227,15 +270,54 @@ def test_what_is_no_step_is_refused(kind: str, name: str) -> None:
     with pytest.raises(InputError):
         part.keep([0])  # it has no draft
     part.keep()
+    with pytest.raises(InputError, match="expected no change before keep"):
+        part.keep()
+    tree = Part.of(target, kv, text, Draft([1, 2, 3, 4], [-1, 0, 1, -1]))
+    target.forward([tree])
+    for path in ([3, 0], [0, 3], [1], [0, 2], [0, 0], [4], [-1]):
+        with pytest.raises(InputError, match="from its root from parent to child"):
+            tree.keep(path)
+    for odd in ([0.7], ["0"], np.array([0.0])):
+        with pytest.raises(InputError):
+            tree.keep(odd)  # type: ignore[arg-type]
+    tree.keep([0, 1])
+    kv.cut(2)
     with pytest.raises(InputError, match="make a new one for each step"):
         target.forward([part])
     with pytest.raises(InputError):
         kv.cut(3)
     with pytest.raises(InputError):
         target.open().copy_from(kv, 3)
+    if kind == "plain":  # the core writes over what is stored
+        full = stored(target, text)
+        with pytest.raises(InputError, match="and an empty text"):
+            full.copy_from(kv, 1)
     if kind == "cpu":  # whose texts know their shapes
         with pytest.raises(InputError):
             target.open().copy_from(Kv([(1, 8, 8)], "float32"), 0)
+
+
+@every_target
+def test_rows_of_a_step_are_gone_when_another_has_failed(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, text = made(kind, "llama"), np.array([5, 6], np.int32)
+    kv = target.open()
+    first, second = Part.of(target, kv, text), Part.of(target, kv, text[::-1].copy())
+    target.forward([first])
+    layer: Any = target.model.model.layers[-1]  # type: ignore[attr-defined]
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layer, "forward", failing)
+        with pytest.raises(MemoryError):
+            target.forward([second])
+    with pytest.raises(InputError):
+        first.keep()
+    assert kv.length == 0
+    assert_close(logits(target, kv, text), zoo.plain_logits(plain_of("llama"), text)[-1:])
 
 
 @every_target

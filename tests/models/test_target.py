@@ -21,7 +21,7 @@ from foresay.errors import InputError, ModelError, UnsupportedModel
 from foresay.models import checks, passes
 from foresay.models.cpu import target as target_module
 from foresay.models.cpu.linears import ANY_ROWS, PackedLinear
-from foresay.models.load import load, target_of
+from foresay.models.load import load, plain_target_of, target_of
 from foresay.models.target import Part
 from foresay.models.visibility import Visible
 from models import zoo
@@ -289,3 +289,13 @@ def test_load(tmp_path: Path) -> None:
     assert load(tmp_path).dtype in (torch.bfloat16, torch.float32)
     with pytest.raises(InputError, match="dtype is 'float16'; expected auto"):
         load(tmp_path, dtype="float16")  # type: ignore[arg-type]
+
+
+def test_threads_and_models_are_checked() -> None:
+    for threads in (-3, 257, 1.0, "2"):
+        with pytest.raises(InputError, match=r"threads is .*; expected 0 to 256"):
+            target_of(zoo.make("llama"), threads=threads)  # type: ignore[arg-type]
+    for make in (target_of, plain_target_of):
+        for wrong in (None, "x"):
+            with pytest.raises(InputError, match="expected a model of transformers"):
+                make(wrong)  # type: ignore[arg-type]

@@ -9,8 +9,8 @@ import torch
 from foresay import Draft
 from foresay.errors import InputError
 from foresay.sampling import Ask, SamplingParams
-from foresay.sampling.batched.match import match
-from foresay.sampling.batched.rejection import rejection
+from foresay.sampling.acceptance.match import match
+from foresay.sampling.acceptance.rejection import rejection
 from foresay.sampling.logprobs import likeliest, logprobs_of
 from foresay.sampling.processors import probabilities, scores
 from foresay.sampling.reference import path_to

@@ -13,8 +13,8 @@ from foresay import Draft, DraftBatch
 from foresay.errors import InputError, LogitsError
 from foresay.sampling import Ask, AskBatch, SamplingParams
 from foresay.sampling import processors as readable
-from foresay.sampling.batched import processors
-from foresay.sampling.batched.rows import Rows
+from foresay.sampling.acceptance import processors
+from foresay.sampling.acceptance.rows import Rows
 from foresay.sampling.reference import path_to
 from sampling.cases import random_ask, random_draft, random_rows
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from foresay.errors import InputError
-from foresay.sampling.batched.match import match
+from foresay.sampling.acceptance.match import match
 from sampling.cases import Case as VerifyCase
 from sampling.cases import table
 from sampling.choose_cases import CASES, Case, Expected, as_int64, differences
@@ -33,7 +33,7 @@ with pytest.MonkeyPatch.context() as patch:
     if not CUDA:
         patch.setenv("TRITON_INTERPRET", "1")
     if not TOO_LATE:
-        importlib.import_module("foresay.sampling.batched.triton")
+        importlib.import_module("foresay.sampling.acceptance.triton")
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         pytest.skip("runs in a process of its own, below")
     if not CUDA:
         monkeypatch.setenv("TRITON_INTERPRET", "1")
-    return importlib.import_module("foresay.sampling.batched.triton")
+    return importlib.import_module("foresay.sampling.acceptance.triton")
 
 
 def run(

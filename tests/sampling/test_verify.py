@@ -15,10 +15,10 @@ from foresay.arrays import Floats
 from foresay.errors import ForesayError, InputError, LogitsError
 from foresay.lossless.toy import DRAFTS, DraftPlan, Toy, some_asks
 from foresay.sampling import Ask, AskBatch, SamplingParams, reference
-from foresay.sampling.batched.match import Kernel, match
-from foresay.sampling.batched.rejection import rejection
-from foresay.sampling.batched.verdicts import Verified
-from foresay.sampling.batched.verify import verify
+from foresay.sampling.acceptance.match import Kernel, match
+from foresay.sampling.acceptance.rejection import rejection
+from foresay.sampling.acceptance.verdicts import Verified
+from foresay.sampling.acceptance.verify import verify
 from sampling.cases import Case, ask, random_ask, random_rows, sampled_draft, table
 
 CASES = table()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,7 +19,8 @@ from foresay.draft import Draft, DraftBatch
 from foresay.drafter import Drafter, SeededParams, Source, check_lengths
 from foresay.engine.proposal import Proposal, check_probs
 from foresay.engine.request import Request
-from foresay.errors import ForesayError, InputError, UnknownGroup
+from foresay.errors import ForesayError, InputError, StateError, UnknownGroup
+from foresay.sampling.params import SamplingParams
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
 __all__ = ["CheckedDrafter"]
@@ -74,9 +76,11 @@ class CheckedDrafter:
                 request.tokens.copy(),
                 group=request.group,
                 tenant=request.tenant,
-                sampling=SeededParams(request.params, request.seed),
+                sampling=SeededParams(_copied(request.params), request.seed),
             )
             request.begun = True
+        except StateError as error:  # of the drafter, not of this request
+            self._give_up(error)
         except ForesayError as error:
             return error
         except Exception as error:
@@ -184,6 +188,11 @@ class CheckedDrafter:
     def _give_up(self, error: Exception) -> None:
         self._drafter = None
         warnings.warn(f"the drafter failed, and is not asked again: {error!r}", stacklevel=4)
+
+
+def _copied(params: SamplingParams) -> SamplingParams:
+    """The same parameters, sharing nothing that can be written to."""
+    return replace(params, logit_bias=dict(params.logit_bias)) if params.logit_bias else params
 
 
 def _without_probs(drafts: Sequence[Draft]) -> DraftBatch:

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from foresay.arrays import IntsLike, as_tokens
+from foresay.arrays import IntsLike, as_tokens, check_flag
 from foresay.budget.load import Chosen, StepFacts
 from foresay.budget.policy import Policy, make_policy
-from foresay.drafter import Drafter
+from foresay.drafter import Drafter, check_drafter, check_lengths
 from foresay.engine.drafting import CheckedDrafter
 from foresay.engine.groups import Groups
 from foresay.engine.logprobs import logprobs_for, note_logprobs, note_prompt_logprobs
@@ -38,10 +38,10 @@ from foresay.engine.step import Laps, Step, load_of, seen_by_drafter, until_text
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.models.progress import Progress, silent
-from foresay.models.target import Part, Target
+from foresay.models.target import Part, Target, check_target
+from foresay.sampling.acceptance.verdicts import Verified, cut
+from foresay.sampling.acceptance.verify import verify
 from foresay.sampling.ask import AskBatch
-from foresay.sampling.batched.verdicts import Verified, cut
-from foresay.sampling.batched.verify import verify
 from foresay.sampling.logprobs import Logprobs, topk_of
 from foresay.sampling.noise import new_seed
 from foresay.sampling.params import SamplingParams
@@ -83,6 +83,10 @@ class Engine:
         for name, value in given.items():
             if type(value) is not int or value < 1:
                 raise InputError(f"{name} is {value!r}; expected a whole number from 1")
+        check_flag(with_sources, "with_sources")
+        check_target(target)
+        if drafter is not None:
+            check_drafter(drafter)
         tokens = memory // target.bytes_per_token
         if tokens < PAGE:
             raise InputError(
@@ -99,6 +103,7 @@ class Engine:
         self.scheduler = Scheduler(target.open, pages, max_running=max_running, max_rows=max_rows)
         self.groups = Groups()
         self._added = 0
+        self._mark = object()  # by which it knows its requests
         self._computed_with = target.version  # of the stored keys and values
 
     @property
@@ -139,6 +144,7 @@ class Engine:
         check_name("group", group)
         check_name("tenant", tenant)
         check_prompt_logprobs(prompt_logprobs)
+        check_flag(together, "together")
         if text is not None and not isinstance(text, AnswerText):
             raise InputError(f"text is {text!r}; expected an AnswerText")
         ends = tuple(as_tokens(stops, "stops").tolist())
@@ -151,7 +157,7 @@ class Engine:
         if seed is None:
             seed = new_seed() if params.seed is None else params.seed
         whose = (group, tenant, text, prompt_logprobs, together)
-        request = Request(self._added, tokens, params, seed, ends, *whose)
+        request = Request(self._added, tokens, params, seed, ends, *whose, self._mark)
         if text is not None:
             with suppress(Exception):  # of `decode`: the request fails when it is decoded
                 text.follow(tokens.tolist())
@@ -163,9 +169,12 @@ class Engine:
     def cancel(self, *requests: Request) -> None:
         """End requests now; nothing happens to one that has ended.
 
-        Mutates: the requests; their memory is free. Raises: nothing but an interrupt, after all
-        of them have ended.
+        Mutates: the requests; their memory is free. Raises: InputError for what is no request of
+        this engine; nothing has changed then. An interrupt comes after all of them have ended.
         """
+        for request in requests:
+            if not isinstance(request, Request) or request.owner is not self._mark:
+                raise InputError(f"{request!r} is not of this engine; expected its own requests")
         try:
             self._cancel(requests)
         except BaseException:
@@ -182,7 +191,11 @@ class Engine:
     def drop_group(self, group: str, tenant: str | None = None) -> None:
         """Let the drafter forget a group that gets no more members; the groups of `add_samples` end
         by themselves.
+
+        Raises: InputError.
         """
+        check_name("group", group)
+        check_name("tenant", tenant)
         self._drafter.drop_group(group, tenant)
 
     def replace_weights(self, weights: Mapping[str, Tensor]) -> None:
@@ -190,8 +203,9 @@ class Engine:
         named stay. `version` counts up. What was computed with the old ones is gone: prefixes for
         good, and the texts of running requests are computed again. Their tokens stay.
 
-        Mutates: the target, for all engines that share it; each notices by itself. Raises:
-        as `Target.replace_weights`; nothing has changed then.
+        Mutates: the target, for all engines that share it; each notices by itself, before its next
+        forward pass. Not while a step runs in another thread. Raises: as `Target.replace_weights`;
+        nothing has changed then.
         """
         self.target.replace_weights(weights)
 
@@ -208,15 +222,14 @@ class Engine:
         memory.
         """
         laps = Laps()
-        version = self.target.version
-        if self._computed_with != version:
-            self.scheduler.recompute()
-            self._computed_with = version
+        self._recompute_if_replaced()
         turns, failed = self._begun(self.scheduler.schedule())
         laps.end("schedule")
         if not turns:
             return failed
         step = self._draft(turns)
+        if self._recompute_if_replaced():  # by the drafter, or while it worked
+            return failed
         laps.end("draft")
         step.parts = self._parts(step)
         wants = self._drafter.wants
@@ -235,6 +248,16 @@ class Engine:
         laps.end("commit")
         self._account(step, verdicts, laps)
         return failed + step.decoding
+
+    def _recompute_if_replaced(self) -> bool:
+        """Whether the weights were replaced since the last forward pass: then nothing that was
+        computed with the old ones is used any more."""
+        version = self.target.version
+        if self._computed_with == version:
+            return False
+        self.scheduler.recompute()
+        self._computed_with = version
+        return True
 
     def run(self) -> None:
         """Step until all requests have ended.
@@ -270,6 +293,7 @@ class Engine:
         decoding = [turn.request for turn in turns if turn.whole]
         load = load_of(turns, requests_wait=bool(self.scheduler.waiting))
         budgets = self.policy.budgets(load) if self._drafter.active else [0] * len(decoding)
+        check_lengths(len(decoding), len(budgets), "budgets of the policy")
         # For drafts that may be sampled, memory is reserved before they are sampled: the size of a
         # draft can depend on its tokens (see `with_all_sampled`).
         budgets = [

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from foresay.draft import DraftBatch
 from foresay.engine.request import Request
+from foresay.sampling.acceptance.verdicts import Verified
 from foresay.sampling.ask import AskBatch
-from foresay.sampling.batched.verdicts import Verified
 from foresay.sampling.logprobs import Logprobs, TokenLogprob, likeliest, logprobs_of
 
 __all__ = ["logprobs_for", "note_logprobs", "note_prompt_logprobs"]

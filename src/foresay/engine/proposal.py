@@ -68,6 +68,9 @@ def check_probs(probs: Floats, tokens: Int32s, width: int) -> None:
 
     Raises: InputError.
     """
+    if not isinstance(probs, np.ndarray) or probs.dtype != np.float32:
+        kind = getattr(probs, "dtype", type(probs).__name__)
+        raise InputError(f"probs are of {kind}; expected an array of float32")
     if probs.shape != (len(tokens), width):
         raise InputError(f"probs have shape {probs.shape}; expected {(len(tokens), width)}")
     if tokens.max(initial=0) >= width:

@@ -14,6 +14,7 @@ from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.sampling.ask import Ask
 from foresay.sampling.logprobs import TokenLogprob
+from foresay.sampling.noise import new_seed
 from foresay.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -142,6 +143,9 @@ class Request:
     """A request and its answer. `Engine.add` makes one.
 
     number           counts up in order of arrival
+    seed             of the noise that samples its tokens. Under rule rejection it is told to the
+                     drafter only: drafts may come from earlier answers to the same seed, and what
+                     decides about a draft must not have decided about these. So the noise is new
     token_ids        the answer so far
     sources          where each of its tokens was drafted from, if that is noted
     prompt_logprobs  one for each prefilled token of the prompt, if they were asked for; None for
@@ -162,8 +166,10 @@ class Request:
         text: AnswerText | None,
         prompt_logprobs: int | None = None,
         together: bool = False,
+        owner: object = None,
     ) -> None:
         self.number = number
+        self.owner = owner  # what its engine knows it by
         self.params = params
         self.seed = seed
         self.group = group
@@ -183,7 +189,8 @@ class Request:
         self.state: Any = None  # the drafter's
         self.begun = False  # whether the drafter has begun the request
         # Checked once, here; each step's ask is made from it without checking the text again.
-        self._ask = Ask(params, seed, prompt, (), stops)
+        noise = new_seed() if params.rule == "rejection" else seed
+        self._ask = Ask(params, noise, prompt, (), stops)
         self._tokens = np.empty(len(prompt) + 64, np.int32)
         self._tokens[: len(prompt)] = prompt
         self._prompt = len(prompt)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from uuid import uuid4
 
-from foresay.arrays import IntsLike
+from foresay.arrays import IntsLike, as_items
 from foresay.engine.engine import Engine
 from foresay.engine.request import Request
 from foresay.engine.text import AnswerText
@@ -34,7 +34,8 @@ def add_samples(
     Mutates: the engine. Raises: InputError without seeds, and as `Engine.add`; nothing has changed
     then.
     """
-    if not len(seeds):
+    seeds = as_items(seeds, "seeds", "a list of whole numbers")
+    if not seeds:
         raise InputError("there are no seeds; expected one for each sample, 1 or more")
     # Unlike any name of a user or of another engine: drafters may be shared.
     name = f"samples {uuid4()}" if len(seeds) > 1 else None

@@ -18,7 +18,7 @@ from foresay.engine.request import Request
 from foresay.engine.scheduler import Turn
 from foresay.errors import ForesayError, InputError
 from foresay.models.target import Part
-from foresay.sampling.batched.verdicts import Verified
+from foresay.sampling.acceptance.verdicts import Verified
 from foresay.verdict import TopK, VerdictBatch
 
 __all__ = ["Laps", "Step", "load_of", "seen_by_drafter", "until_texts_end"]

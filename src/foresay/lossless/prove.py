@@ -26,8 +26,8 @@ from foresay.lossless.check import Check
 from foresay.lossless.schemes import RIGHT
 from foresay.lossless.script_controls import CONTROLS
 from foresay.lossless.wrong import WRONG
+from foresay.sampling.acceptance.match import Kernel, match
 from foresay.sampling.ask import Ask
-from foresay.sampling.batched.match import Kernel, match
 
 __all__ = ["FULL", "QUICK", "Check", "Effort", "batched_match", "prove"]
 
@@ -141,8 +141,9 @@ def _noise(effort: Effort, seed: int) -> Iterator[Check]:
 
 
 def batched_match(kernel: Kernel) -> scripts.Verify:
-    """`batched.match` as the scripts call it. In half of the steps every row is chosen from: where
-    the core leaves out rows that no walk reaches, a walk that goes wrong ends, and is not seen.
+    """`acceptance.match` as the scripts call it. In half of the steps every row is chosen from:
+    where the core leaves out rows that no walk reaches, a walk that goes wrong ends, and is not
+    seen.
     """
 
     def verify(drafts: DraftBatch, logits: Any, asks: Sequence[Ask]) -> Any:

@@ -1,8 +1,8 @@
 """The batched rules put to a statistical test: real code, real noise, a known distribution.
 
 A small target (four tokens, its probs depend on the token before) writes texts of two tokens
-through `batched.match` or `batched.rejection`, with drafts of every kind in every step, and the
-texts are counted against the exact distribution. The wrong subjects draft wrongly while the
+through `acceptance.match` or `acceptance.rejection`, with drafts of every kind in every step, and
+the texts are counted against the exact distribution. The wrong subjects draft wrongly while the
 verification is the real one; they must be found, or the test proves nothing.
 
 Mutates: nothing. Valid until: for ever. Raises: nothing. GIL: held but for torch's own work.
@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from foresay.draft import DraftBatch
 from foresay.lossless.gtest import Outcome, confirmed
+from foresay.sampling.acceptance.match import match
+from foresay.sampling.acceptance.rejection import rejection
+from foresay.sampling.acceptance.rows import Rows
+from foresay.sampling.acceptance.verdicts import Verified
 from foresay.sampling.ask import Ask, AskBatch
-from foresay.sampling.batched.match import match
-from foresay.sampling.batched.rejection import rejection
-from foresay.sampling.batched.rows import Rows
-from foresay.sampling.batched.verdicts import Verified
 from foresay.sampling.noise import Doubles, gumbel
 from foresay.sampling.params import SamplingParams
 from foresay.sampling.processors import probabilities, scores

@@ -26,7 +26,7 @@ from foresay.models.progress import Progress, silent
 from foresay.models.replacing import names_of
 from foresay.models.visibility import visible_by_layer
 
-__all__ = ["Dtype", "load", "plain_target_of", "target_of"]
+__all__ = ["Dtype", "check_threads", "load", "plain_target_of", "target_of"]
 
 Dtype = Literal["auto", "bfloat16", "float32"]
 # from_pretrained replaces functions of torch and of its own for the whole process while it runs
@@ -54,6 +54,7 @@ def load(
     Raises: ModelError for files that cannot be read, UnsupportedModel for a model that cannot be
     run exactly, InputError for another dtype or a FORESAY_CPU that this machine lacks.
     """
+    check_threads(threads)
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     progress("read", 0, None)
@@ -76,6 +77,7 @@ def target_of(
     Mutates: the model: its attention function, layers and norms. Raises: UnsupportedModel,
     InputError for a FORESAY_CPU that this machine lacks, and what `progress` raises.
     """
+    check_threads(threads)
     cpu_level()
     context, names = _prepared(model)
     if deterministic:
@@ -111,6 +113,8 @@ def target_of(
 
 def plain_target_of(model: PreTrainedModel) -> PlainTarget:
     """The plain target for a model, on whatever device it is; the model belongs to it from now on.
+    On a processor without bfloat16 let the model be of float32: torch's products of bfloat16 take a
+    hundred times as long there.
 
     Raises: UnsupportedModel.
     """
@@ -121,13 +125,25 @@ def plain_target_of(model: PreTrainedModel) -> PlainTarget:
     return target
 
 
-def _prepared(model: PreTrainedModel) -> tuple[int, dict[str, Sequence[str]]]:
+def _prepared(model: Any) -> tuple[int, dict[str, Sequence[str]]]:
     """What both kinds of target need: the context, and the names of weights."""
+    if not isinstance(model, PreTrainedModel):
+        kind = type(model).__name__
+        raise InputError(f"the model is of type {kind}; expected a model of transformers")
     checks.check_config(model.config)
     model.train(False).requires_grad_(False)
     context, names = _context_of(model.config.get_text_config()), names_of(model)
     _without_far_scaling(model)
     return context, names
+
+
+def check_threads(threads: object) -> None:
+    """Refuse a number of threads that attention cannot have.
+
+    Raises: InputError.
+    """
+    if type(threads) is not int or not 0 <= threads <= 256:
+        raise InputError(f"threads is {threads!r}; expected 0 to 256, where 0 is as torch uses")
 
 
 def _read(folder: str | os.PathLike[str], dtype: torch.dtype) -> PreTrainedModel:

@@ -18,7 +18,7 @@ from foresay.arrays import Int32s
 from foresay.errors import InputError
 from foresay.models.attention import AttentionPass
 from foresay.models.passes import StepRows, forward_pass
-from foresay.models.replacing import tensors_of, to_replace
+from foresay.models.replacing import kinds_of, tensors_of, to_replace
 from foresay.models.target import Outputs, Part
 from foresay.models.visibility import Visible
 
@@ -97,6 +97,7 @@ class PlainStep:
                 mask[row, kv.length + row] = True
                 self.positions.append(int(mask[row].sum()) - 1)
             self.masks.append(mask)
+            kv.rows = 0  # those of the step before are overwritten from now on
 
     def attend(
         self,
@@ -189,9 +190,19 @@ class PlainTarget:
         attention = AttentionPass(step, self.layers, 1)
         return forward_pass(self.model, rows, attention, positions, hidden=hidden)
 
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(tensor.shape) for name, tensor in tensors_of(self.model).items()}
+
     def replace_weights(self, weights: Mapping[str, Tensor], *, copy: bool = True) -> None:
         own = tensors_of(self.model)
-        given = to_replace(weights, self._names, {name: t.shape for name, t in own.items()})
-        for name, tensor in given.items():
-            own[name].data = tensor.detach().to(self.device, own[name].dtype, copy=copy)
-        self.version += 1
+        given = to_replace(weights, self._names, kinds_of(own))
+        # All are made before the first is replaced, so that what fails changes nothing.
+        made = {
+            name: tensor.detach().to(self.device, own[name].dtype, copy=copy)
+            for name, tensor in given.items()
+        }
+        try:
+            for name, tensor in made.items():
+                own[name].data = tensor
+        finally:
+            self.version += 1  # also after an interrupt: some of the weights are others now

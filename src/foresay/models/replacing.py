@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from foresay.errors import InputError
 
-__all__ = ["names_of", "tensors_of", "to_replace"]
+__all__ = ["Kinds", "kinds_of", "names_of", "tensors_of", "to_replace"]
+
+Kinds = Mapping[str, tuple[torch.Size, torch.dtype]]
+"""Shape and dtype of tensors, by name."""
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -18,6 +21,11 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
         **dict(model.named_parameters(remove_duplicate=False)),
         **dict(model.named_buffers(remove_duplicate=False)),
     }
+
+
+def kinds_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """The shape and dtype of each."""
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
 
 
 def names_of(model: nn.Module) -> dict[str, Sequence[str]]:
@@ -29,15 +37,17 @@ def names_of(model: nn.Module) -> dict[str, Sequence[str]]:
 
 
 def to_replace(
-    weights: Mapping[str, Tensor],
-    names: Mapping[str, Sequence[str]],
-    shapes: Mapping[str, Iterable[int]],
+    weights: object, names: Mapping[str, Sequence[str]], kinds: Kinds
 ) -> dict[str, Tensor]:
-    """`weights` with each tensor under all of its names.
+    """`weights` with each tensor under all of its names. `kinds`: what the tensors are like that
+    they replace.
 
-    Raises: InputError for what is no tensor, an unknown name, a shape that differs,
-    a bias without its weight, or two values for one tensor.
+    Raises: InputError for what is no dense tensor, an unknown name, a shape or kind of number that
+    differs, a bias without its weight, or two values for one tensor.
     """
+    if not isinstance(weights, Mapping):
+        kind = type(weights).__name__
+        raise InputError(f"weights are of type {kind}; expected tensors by name")
     found: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         if name not in names:
@@ -45,13 +55,19 @@ def to_replace(
             raise InputError(f"the model has no weight {name!r}; expected names such as {some}")
         if not isinstance(tensor, Tensor):
             raise InputError(f"{name} is {tensor!r}; expected a tensor")
+        if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
+            raise InputError(
+                f"{name} has layout {tensor.layout} and is on {tensor.device}; expected a dense "
+                "tensor with values"
+            )
         for alias in names[name]:
-            if alias not in shapes:
+            if alias not in kinds:
                 continue  # such as a buffer that a layer of the core does without
-            if tuple(tensor.shape) != tuple(shapes[alias]):
-                raise InputError(
-                    f"{name} has shape {list(tensor.shape)}; expected {list(shapes[alias])}"
-                )
+            shape, dtype = kinds[alias]
+            if tensor.shape != shape:
+                raise InputError(f"{name} has shape {list(tensor.shape)}; expected {list(shape)}")
+            if tensor.is_floating_point() != dtype.is_floating_point or tensor.is_complex():
+                raise InputError(f"{name} is of {tensor.dtype}; expected {dtype}, or alike")
             if alias in found and not _same(found[alias], tensor):
                 raise InputError(
                     f"{name} and {alias} are one tensor, and two values are given; expected one"

@@ -17,11 +17,11 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
-from foresay.arrays import Int32s, as_tokens
+from foresay.arrays import Int32s, as_ints, as_tokens
 from foresay.draft import Draft
 from foresay.errors import InputError
 
-__all__ = ["Outputs", "Part", "Target", "TextKv"]
+__all__ = ["Outputs", "Part", "Target", "TextKv", "check_target"]
 
 
 class TextKv(Protocol):
@@ -99,17 +99,33 @@ class Target(Protocol):
         """
         ...
 
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The names that `replace_weights` takes, each with its shape."""
+        ...
+
     def replace_weights(self, weights: Mapping[str, Tensor], *, copy: bool = True) -> None:
         """Replace the named parameters and buffers, and count the version up. A tied weight
         may be given by any of its names. Without `copy` tensors that need no packing are used as
         they are: do not write into them then. Not while a `forward` runs.
 
         Mutates: the weights. Valid until: replaced again; texts of the old version must not be
-        used any more. Raises: InputError for an unknown name, a shape that differs, a bias without
-        its weight, or two values for one tensor; nothing has changed then. GIL: released during
-        long work.
+        used any more. Raises: InputError for an unknown name, a shape that differs, what is no
+        dense tensor of floating-point values, a bias without its weight, or two values for one
+        tensor; nothing has changed then. GIL: released during long work.
         """
         ...
+
+
+def check_target(target: object) -> None:
+    """Refuse what is no target.
+
+    Raises: InputError.
+    """
+    if not callable(getattr(target, "forward", None)) or not hasattr(target, "bytes_per_token"):
+        raise InputError(
+            f"the target is of type {type(target).__name__}; expected a Target, such as "
+            "foresay.models.load.load returns"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,13 +211,31 @@ class Part:
     def keep(self, path: Int32s | Sequence[int] = ()) -> None:
         """Store the tokens and the accepted nodes, after `forward`; rejected nodes are dropped.
 
-        Raises: InputError for nodes that are not in the draft, or out of order.
+        Raises: InputError for a path that does not lead from the draft's root from parent to child,
+        or a text that has changed since the part was made.
         """
+        nodes = as_ints(path, "path")
+        if self.kv.length != self.stored:
+            raise InputError(
+                f"the text had {self.stored} tokens stored when the part was made, and has "
+                f"{self.kv.length} now; expected no change before keep"
+            )
+        if len(nodes) and not _is_path(nodes, self.draft.parents):
+            raise InputError(
+                f"the path is {nodes.tolist()}; expected nodes of the draft's {len(self.draft)}, "
+                "from its root from parent to child"
+            )
         tokens = len(self.tokens)
-        rows = np.empty(tokens + len(path), np.int32)
+        rows = np.empty(tokens + len(nodes), np.int32)
         rows[:tokens] = np.arange(tokens)
-        rows[tokens:] = np.asarray(path, np.int32) + tokens
+        rows[tokens:] = nodes + tokens
         self.kv.keep(rows)
+
+
+def _is_path(nodes: Int32s, parents: Int32s) -> bool:
+    if not (nodes.min() >= 0 and nodes.max() < len(parents)):
+        return False
+    return parents[nodes[0]] == -1 and np.array_equal(parents[nodes[1:]], nodes[:-1])
 
 
 def _depth(draft: Draft) -> int:

@@ -5,7 +5,7 @@ ask         Ask, AskBatch: a request's input to one verification
 noise       the keyed noise, its specification
 processors  logits to scores and probabilities, one row at a time
 reference   rules match and rejection, one request at a time
-batched/    processors and both rules over packed batches, in torch; the noise in torch and Triton
+acceptance  both rules over packed batches, in torch, and what they need; the noise also in Triton
 logprobs    log probabilities of what was committed
 theory      expected tokens per step, speed-up, bounds
 """
@@ -20,10 +20,10 @@ from foresay.sampling.noise import Stream
 from foresay.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
-    from foresay.sampling.batched.match import match
-    from foresay.sampling.batched.rejection import rejection
-    from foresay.sampling.batched.verdicts import Verified
-    from foresay.sampling.batched.verify import verify
+    from foresay.sampling.acceptance.match import match
+    from foresay.sampling.acceptance.rejection import rejection
+    from foresay.sampling.acceptance.verdicts import Verified
+    from foresay.sampling.acceptance.verify import verify
     from foresay.sampling.logprobs import Logprobs, logprobs_of
 
 __all__ = [
@@ -41,11 +41,11 @@ __all__ = [
 
 _HOMES = {
     "Logprobs": "logprobs",
-    "Verified": "batched.verdicts",
+    "Verified": "acceptance.verdicts",
     "logprobs_of": "logprobs",
-    "match": "batched.match",
-    "rejection": "batched.rejection",
-    "verify": "batched.verify",
+    "match": "acceptance.match",
+    "rejection": "acceptance.rejection",
+    "verify": "acceptance.verify",
 }
 
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from foresay.arrays import Int32s
 from foresay.draft import Draft
 from foresay.errors import InputError
+from foresay.sampling.acceptance import processors
+from foresay.sampling.acceptance.inputs import checked
+from foresay.sampling.acceptance.verdicts import Verified
 from foresay.sampling.ask import Ask
-from foresay.sampling.batched import processors
-from foresay.sampling.batched.inputs import checked
-from foresay.sampling.batched.verdicts import Verified
 from foresay.sampling.noise import Doubles
 from foresay.verdict import TopK
 

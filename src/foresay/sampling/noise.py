@@ -13,7 +13,7 @@ batches or preemption.
 
 52 bits, because the largest 53-bit uniform would round to 1 and its noise to infinity. This module
 is the specification and the slow, readable twin of `csrc/sampling/noise.cpp` and of
-`batched/noise.py` and `batched/triton.py`, which have the same uniforms bit for bit.
+`acceptance/noise.py` and `acceptance/triton.py`, which have the same uniforms bit for bit.
 
 Mutates: nothing. Valid until: for ever. Raises: InputError for a seed, position or token that does
 not fit its counter. GIL: held.

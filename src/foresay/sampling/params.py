@@ -60,8 +60,8 @@ class SamplingParams:
     """How drafts are verified. match: a drafted token is accepted where it is the token that the
     target samples with the seed's noise, so the text is the same for every drafter. rejection: a
     token sampled from q is accepted with chance min(1, p / q), which accepts more of a drafter that
-    samples. It keeps the target's distribution, not the text: a seed repeats the answer only where
-    the drafts are the same too."""
+    samples. It keeps the target's distribution, not the text: a seed does not repeat the answer.
+    (Drafts may come from earlier answers to the same seed, so each request gets new noise.)"""
 
     def __post_init__(self) -> None:
         _check_int("max_tokens", self.max_tokens, 1, 2**31 - 1)

@@ -1,5 +1,5 @@
 """The logits processors, from logits to the probabilities of the next token, row by row: the
-readable twin of `batched/processors.py`.
+readable twin of `acceptance/processors.py`.
 
 The order and the meaning of the processors are those of transformers; what it leaves open is fixed
 here. Logits and scores are float32, as there.

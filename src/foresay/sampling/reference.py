@@ -1,5 +1,5 @@
 """The two rules of verification, one request and one token at a time: the readable twins of those
-in `batched/`, and the ones whose exactness is proved with rational numbers.
+in `acceptance/`, and the ones whose exactness is proved with rational numbers.
 
     match      the target samples its token with its keyed noise; a drafted token is accepted
                exactly where it equals that token. The text does not depend on the draft.

@@ -15,7 +15,7 @@ from foresay.models.attention import AttentionPass
 from foresay.models.cpu.decoder_layers import CoreDecoderLayer
 from foresay.models.cpu.linears import PackedLinear, prefilling
 from foresay.models.passes import StepRows, forward_pass
-from foresay.models.replacing import tensors_of, to_replace
+from foresay.models.replacing import kinds_of, tensors_of, to_replace
 from foresay.models.target import Outputs, Part
 from foresay.models.visibility import Visible
 
@@ -90,21 +90,18 @@ class CpuTarget:
         with prefilling(torch.from_numpy(rows.prefill)):
             return forward_pass(self.model, rows, attention, positions, hidden=hidden)
 
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        kinds = kinds_of(tensors_of(self.model)) | _packed_kinds(self._packed())
+        return {
+            name: tuple(kinds[alias][0])
+            for name, aliases in self._names.items()
+            for alias in [next((one for one in aliases if one in kinds), None)]
+            if alias is not None
+        }
+
     def replace_weights(self, weights: Mapping[str, Tensor], *, copy: bool = True) -> None:
-        packed = {
-            path: module
-            for path, module in self.model.named_modules()
-            if isinstance(module, PackedLinear)
-        }
-        laid_out = {f"{path}.weight": _shape(layer) for path, layer in packed.items()}
-        laid_out |= {
-            f"{path}.bias": layer.bias.shape
-            for path, layer in packed.items()
-            if layer.bias is not None
-        }
-        own = tensors_of(self.model)
-        shapes = {name: tensor.shape for name, tensor in own.items()} | laid_out
-        given = to_replace(weights, self._names, shapes)
+        packed, own = self._packed(), tensors_of(self.model)
+        given = to_replace(weights, self._names, kinds_of(own) | _packed_kinds(packed))
         # All of it is made before anything is replaced, so that what fails changes nothing.
         layers = {
             path: _laid_out(layer, given[f"{path}.weight"], given.get(f"{path}.bias"), copy=copy)
@@ -112,7 +109,7 @@ class CpuTarget:
             if f"{path}.weight" in given
         }
         values = {
-            name: given[name].detach().to("cpu", own[name].dtype, copy=copy)
+            name: given[name].detach().to("cpu", own[name].dtype, copy=copy).contiguous()
             for name in given.keys() & own.keys()
         }
         try:
@@ -125,6 +122,22 @@ class CpuTarget:
                     module.refresh()
         finally:
             self.version += 1  # also after an interrupt: some of the weights are others now
+
+    def _packed(self) -> dict[str, PackedLinear]:
+        return {
+            path: module
+            for path, module in self.model.named_modules()
+            if isinstance(module, PackedLinear)
+        }
+
+
+def _packed_kinds(packed: Mapping[str, PackedLinear]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Of the weights and biases, as the layers that were packed had them."""
+    kinds = {f"{path}.weight": (_shape(layer), layer.dtype) for path, layer in packed.items()}
+    for path, layer in packed.items():
+        if layer.bias is not None:
+            kinds[f"{path}.bias"] = layer.bias.shape, layer.bias.dtype
+    return kinds
 
 
 def _laid_out(

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import ForesayError, InputError
+from foresay.sampling.acceptance.rows import Rows
 from foresay.sampling.ask import Ask, AskBatch
-from foresay.sampling.batched.rows import Rows
 
 __all__ = ["checked", "known_kernel", "refused", "threads_of"]
 

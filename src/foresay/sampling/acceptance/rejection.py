@@ -20,11 +20,11 @@ from foresay import _core
 from foresay.arrays import Floats
 from foresay.draft import Draft
 from foresay.errors import InputError
+from foresay.sampling.acceptance import processors
+from foresay.sampling.acceptance.inputs import checked, known_kernel, refused, threads_of
+from foresay.sampling.acceptance.rows import Longs, Rows
+from foresay.sampling.acceptance.verdicts import Verified, failures_of, verdicts, without
 from foresay.sampling.ask import Ask, AskBatch
-from foresay.sampling.batched import processors
-from foresay.sampling.batched.inputs import checked, known_kernel, refused, threads_of
-from foresay.sampling.batched.rows import Longs, Rows
-from foresay.sampling.batched.verdicts import Verified, failures_of, verdicts, without
 from foresay.sampling.noise import Doubles, Stream, uniform
 from foresay.sampling.processors import RowStatus
 

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from foresay.sampling.acceptance.rows import Longs, Rows
 from foresay.sampling.ask import AskBatch
-from foresay.sampling.batched.rows import Longs, Rows
 from foresay.sampling.processors import parts
 
 __all__ = ["Scores", "scores", "unnormalised_softmax"]

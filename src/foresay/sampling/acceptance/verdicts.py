@@ -13,8 +13,8 @@ from torch import Tensor
 from foresay.arrays import Int32s
 from foresay.draft import DraftBatch
 from foresay.errors import ForesayError, LogitsError
+from foresay.sampling.acceptance.rows import Longs, Rows
 from foresay.sampling.ask import AskBatch
-from foresay.sampling.batched.rows import Longs, Rows
 from foresay.sampling.processors import RowStatus
 from foresay.verdict import VerdictBatch
 

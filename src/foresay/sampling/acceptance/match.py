@@ -18,12 +18,12 @@ from torch import Tensor
 
 from foresay import _core
 from foresay.draft import Draft
+from foresay.sampling.acceptance import noise, processors
+from foresay.sampling.acceptance.inputs import checked, known_kernel, refused, threads_of
+from foresay.sampling.acceptance.noise import Choice
+from foresay.sampling.acceptance.rows import Longs, Rows
+from foresay.sampling.acceptance.verdicts import Verified, failures_of, verdicts, without
 from foresay.sampling.ask import Ask, AskBatch
-from foresay.sampling.batched import noise, processors
-from foresay.sampling.batched.inputs import checked, known_kernel, refused, threads_of
-from foresay.sampling.batched.noise import Choice
-from foresay.sampling.batched.rows import Longs, Rows
-from foresay.sampling.batched.verdicts import Verified, failures_of, verdicts, without
 from foresay.sampling.noise import Stream
 from foresay.sampling.processors import RowStatus
 
@@ -123,7 +123,7 @@ def _choose(
         return chosen.astype(np.int64), status
     choose: Callable[..., Choice] = noise.choose
     if kernel == "triton":  # imported only where it is used: it may not be installed
-        from foresay.sampling.batched import triton
+        from foresay.sampling.acceptance import triton
 
         choose = triton.choose
     device = given.values.device

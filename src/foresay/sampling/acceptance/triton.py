@@ -1,6 +1,6 @@
 """The keyed noise and the choice in one Triton kernel, for CUDA.
 
-A twin of `batched/noise.py` that reads the logits once and writes three numbers per row. The
+A twin of `acceptance/noise.py` that reads the logits once and writes three numbers per row. The
 uniforms are those of `foresay.sampling.noise`, bit for bit. The logarithm is CUDA's in float64,
 which is within 1 to 2 units in the last place, so a value may differ from numpy's in its last bits;
 another token can win only where two perturbed values are closer than that.
@@ -17,7 +17,7 @@ second, small kernel merges what they found. What a program hears changes what i
 what it finds.
 With TRITON_INTERPRET=1 all this runs on the CPU, slowly.
 
-Mutates: nothing. Valid until: for ever. Raises: as `foresay.sampling.batched.noise`. GIL: held
+Mutates: nothing. Valid until: for ever. Raises: as `foresay.sampling.acceptance.noise`. GIL: held
 while the work is handed to the device.
 """
 
@@ -30,7 +30,7 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-from foresay.sampling.batched.noise import Choice, check_rows
+from foresay.sampling.acceptance.noise import Choice, check_rows
 from foresay.sampling.noise import Stream
 from foresay.sampling.processors import RowStatus
 
@@ -72,7 +72,8 @@ def choose(
     stream: int = Stream.TARGET,
     layout: Layout = LAYOUT,
 ) -> Choice:
-    """The token of each row with the largest logit / temperature + noise: `batched.noise.choose`.
+    """The token of each row with the largest logit / temperature + noise, as
+    `acceptance.noise.choose`.
 
     Raises: TokenTypeError, InputError.
     """

@@ -11,11 +11,11 @@ from torch import Tensor
 from foresay.arrays import Floats, joined, offsets_of
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import ForesayError, InputError
+from foresay.sampling.acceptance.match import match
+from foresay.sampling.acceptance.rejection import rejection
+from foresay.sampling.acceptance.rows import Rows
+from foresay.sampling.acceptance.verdicts import Verified
 from foresay.sampling.ask import AskBatch
-from foresay.sampling.batched.match import match
-from foresay.sampling.batched.rejection import rejection
-from foresay.sampling.batched.rows import Rows
-from foresay.sampling.batched.verdicts import Verified
 from foresay.verdict import VerdictBatch
 
 __all__ = ["verify"]

@@ -13,7 +13,7 @@ from foresay.sampling import noise
 from sampling.choose_cases import CASES, POSITIONS, SEEDS, Case, Expected, as_int64, differences
 
 torch = pytest.importorskip("torch")
-batched = pytest.importorskip("foresay.sampling.batched.noise")
+batched = pytest.importorskip("foresay.sampling.acceptance.noise")
 
 TOKENS = [0, 1, 2**16, 151_643, 2**31 - 1]
 
@@ -89,5 +89,5 @@ def test_misuse_is_refused() -> None:
 
 
 def test_importing_it_does_not_import_triton() -> None:
-    code = "import sys, foresay.sampling.batched.noise; sys.exit('triton' in sys.modules)"
+    code = "import sys, foresay.sampling.acceptance.noise; sys.exit('triton' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

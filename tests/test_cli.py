@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import foresay
+from foresay import doctor
 
 DEMO = Path(foresay.__file__).parent / "data" / "demo.jsonl.gz"
 
@@ -107,8 +108,17 @@ def test_doctor() -> None:
     assert report["ok"] is True and report["foresay"] == foresay.__version__
     assert {"numpy", "torch"} <= {library["name"] for library in report["libraries"]}
     text = ok("doctor")
-    assert "pip install" in text and "numpy" in text
-    assert "any causal LM of transformers" in text
+    assert "numpy" in text and "any causal LM of transformers" in text
+
+
+def test_doctor_says_how_to_get_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tiny import call
+
+    real = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "gguf" else real(name))
+    lines = [line for line in call("doctor").out.splitlines() if "pip install" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("gguf") and "pip install 'foresay[engine]'" in lines[0]
 
 
 def test_help_says_what_ngram_sees() -> None:

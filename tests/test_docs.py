@@ -31,7 +31,17 @@ def test_the_rooms_of_the_map() -> None:
     text = (ROOT / "docs" / "map.md").read_text()
     rooms = re.search(r"src/foresay/\n(.*?)```", text, re.DOTALL)
     assert rooms is not None
-    named = {line.split()[0].rstrip("/") for line in rooms[1].splitlines() if line.strip()}
     package = ROOT / "src" / "foresay"
+    named: dict[str, set[str]] = {}  # by room, the modules on the lines below it
+    for line in rooms[1].splitlines():
+        if line.startswith("    "):
+            names = re.match(r" {4}(\w+/?(?:, \w+)*)", line)
+            assert names is not None, line
+            named[list(named)[-1]] |= {n for n in names[1].split(", ") if not n.endswith("/")}
+        else:
+            named[line.split()[0].rstrip("/")] = set()
     real = {p.name for p in package.iterdir() if not p.name.startswith(("_", "py.typed"))}
-    assert named == real - {"data"}
+    assert set(named) == real - {"data"}
+    for room, modules in named.items():
+        if modules:
+            assert modules == {p.stem for p in (package / room).glob("[!_]*.py")}, room

@@ -23,7 +23,7 @@ FLOORS = [
     ["drafter"],
     ["budget", "drafters", "lossless"],
     ["engine"],
-    ["serve", "edge", "bench", "rl"],
+    ["serve", "bench"],
     ["doctor", "integrations"],
     ["cli"],
     ["__main__"],

@@ -25,9 +25,6 @@ _LIBRARIES = [
     ("uvicorn", "foresay serve", "foresay[serve]"),
     ("msgspec", "foresay serve", "foresay[serve]"),
     ("prometheus-client", "foresay serve", "foresay[serve]"),
-    ("websockets", "edge and cloud, in later versions", "foresay[edge]"),
-    ("trl", "training, in later versions", "foresay[rl]"),
-    ("datasets", "training, in later versions", "foresay[rl]"),
 ]
 
 

@@ -30,8 +30,8 @@ class Draft:
     tokens   int32[n]            the drafted token of each node
     parents  int32[n]            index of the parent node, -1 for the last committed token;
                                  parents come before children
-    scores   float32[n] | None   estimated chance that the node will be committed, never larger
-                                 than its parent's
+    scores   float32[n] | None   estimated probability that the node will be committed, never
+                                 larger than its parent's
     probs    float32[n, vocab] | None   the distribution each token was *sampled* from, given its
                                  parent and its earlier siblings; None: the tokens were *chosen*
                                  (looked up, top-k, pruned by score). Rule `rejection` needs it

@@ -110,7 +110,10 @@ class LLM:
                    a Policy
     dtype          "auto", "bfloat16" or "float32"
     deterministic  batch-invariant: the same answer whatever other requests run
-    memory         bytes for keys and values; None: a quarter of what is free
+    memory         bytes for the KV cache; None: a quarter of what is free
+    max_running    requests in one step; the others wait
+    max_rows       prompt tokens in one step: a longer prefill takes several steps
+    with_sources   note where each token was drafted from (`Result.sources`)
     progress       called in every stage that takes time: progress(stage, done, total), see
                    `foresay.models.progress`; what it raises ends the work
 

@@ -1,7 +1,7 @@
 """How much memory texts may hold: counted in pages of tokens.
 
-On the CPU a text's keys and values lie in one piece, and pages only count; on a GPU they are the
-memory's layout as well. A holder of pages is any hashable key, so that a check can name it.
+On the CPU the KV cache of a text is one piece, and pages only count; on a GPU they are the memory's
+layout as well. A holder of pages is any hashable key, so that a check can name it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The prefix cache: prompts with the same prefix share its keys and values.
+"""The prefix cache: prompts with the same prefix share its part of the KV cache.
 
-A running request offers its stored tokens to later ones. When it has finished, its keys and values
-stay until the memory is needed. Only texts of one tenant share, so that no tenant can learn from
+A running request offers its stored tokens to later ones. When it has finished, its KV cache
+stays until the memory is needed. Only texts of one tenant share, so that no tenant can learn from
 the speed what another has asked. On the CPU sharing is copying.
 
 Only prefilled tokens of prompts are shared, as prefilled tokens of prompts: decoding the same text
@@ -30,7 +30,7 @@ _KEY = 16  # tokens of the prompt by which texts are found
 
 
 class Cached:
-    """The keys and values of a text that has finished."""
+    """The KV cache of a text that has finished."""
 
     __slots__ = ("key", "kv", "tokens")
 
@@ -43,7 +43,7 @@ class Cached:
 class Prefixes:
     """The running and the cached texts by their prefix.
 
-    open   makes the keys and values of a new text, empty
+    open   makes the KV cache of a new text, empty
     pages  the memory that all texts share; a cached text is a holder of its own
     most   pages that cached texts may hold; the least recently used goes first
     """
@@ -72,7 +72,7 @@ class Prefixes:
             self._running.pop(key, None)
 
     def longest(self, request: Request) -> tuple[int, TextKv | None, int]:
-        """The longest shared prefix: its tokens, the keys and values that have it, and how long it
+        """The longest shared prefix: its tokens, the KV cache that has it, and how long it
         will be when running prefills are done. The last token is never shared: its logits are
         needed.
         """
@@ -94,7 +94,7 @@ class Prefixes:
         return best[0], best[1], max(soon, best[0])
 
     def cache(self, request: Request) -> None:
-        """Store the keys and values of a request that has finished, if there is memory. The
+        """Store the KV cache of a request that has finished, if there is memory. The
         request's pages must have been released.
         """
         length = min(request.stored, len(request.prompt) - 1)

@@ -1,4 +1,4 @@
-"""One request: its sampling parameters, its text so far, its keys and values."""
+"""One request: its sampling parameters, its text so far, its KV cache."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ class Request:
 
     @property
     def pending(self) -> Int32s:
-        """The end of the text whose keys and values are not stored: never empty."""
+        """The end of the text that is not in the KV cache yet: never empty."""
         return self._tokens[self.stored : self._length]
 
     @property

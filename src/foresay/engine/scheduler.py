@@ -1,6 +1,6 @@
 """Which requests a step computes, with how many tokens; which wait, and which are preempted.
 
-Every request has pending tokens, whose keys and values are not stored yet: the whole prompt at
+Every request has pending tokens, which are not in the KV cache yet: the whole prompt at
 first, the last token while it decodes, the whole text after a preemption. So there is one queue
 and one rule: a prompt is only a text with many pending tokens.
 """
@@ -42,7 +42,7 @@ class Turn:
 class Scheduler:
     """The waiting and the running requests, and the memory that they share.
 
-    open         makes the keys and values of a new text, empty
+    open         makes the KV cache of a new text, empty
     pages        the memory that texts may hold
     max_running  requests that may be in one step
     max_rows     prompt tokens in one step: a bound on how long decoding requests wait
@@ -112,7 +112,7 @@ class Scheduler:
         self._whole = True
 
     def recompute(self) -> None:
-        """Drop all keys and values: the prefix cache for good, and those of running requests, which
+        """Drop all of the KV cache: the prefix cache for good, and that of running requests, which
         are preempted and wait in front of the others.
         """
         self.mend()
@@ -126,7 +126,7 @@ class Scheduler:
     def release(self, request: Request, *, cache: bool) -> None:
         """Take a request out, waiting or running; `cache`: its prompt goes to the prefix cache.
 
-        Mutates: the request, which has no keys and values any more.
+        Mutates: the request, which has no KV cache any more.
         """
         self.mend()
         self._whole = False
@@ -199,7 +199,7 @@ class Scheduler:
                     return
 
     def _preempt(self, request: Request) -> None:
-        """Drop the keys and values of a request; they are computed again when it is admitted."""
+        """Drop the KV cache of a request; it is computed again when it is admitted."""
         self.waiting.appendleft(request)
         self._release(request, cache=False)
         request.stats.preemptions += 1

@@ -1,1 +1,1 @@
-"""foresay inside other engines: one room per host, and only it names the host."""
+"""foresay inside other engines: one package per host, and only it names the host."""

@@ -54,7 +54,7 @@ def generate(
     drafter    "suffix", "ngram", "none", or any Drafter
     policy     how many tokens are drafted, by its name: see `foresay.budget.policy.POLICIES`
     seed       of sampling; None: drawn from torch's default generator
-    memory     bytes for keys and values
+    memory     bytes for the KV cache
     tokenizer  needed with the GenerationConfig's stop_strings, as always; they end an answer as in
                transformers, also before min_new_tokens
 

@@ -55,7 +55,7 @@ class VllmSettings:
         1 << 20,
     )
     least_chance: float = _setting(
-        0.1, "a token is drafted if its chance to be accepted is at least this", 0, 1
+        0.1, "a token is drafted if its probability to be accepted is at least this", 0, 1
     )
     measure: bool = _setting(
         True, "whether measured times may shorten drafts; never with tensor parallelism"

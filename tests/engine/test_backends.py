@@ -129,11 +129,11 @@ def test_weights_are_replaced_by_the_drafter(make: Any) -> None:
     class Training(SuffixDrafter):
         steps = 0
 
-        def propose(self, states: Any, budgets: Any, /) -> Any:
+        def propose(self, states: Any, budgets: Any, /, **more: Any) -> Any:
             self.steps += 1
             if self.steps == 4:
                 target.replace_weights(dict(other.named_parameters()))
-            return super().propose(states, budgets)
+            return super().propose(states, budgets, **more)
 
     engine = Engine(target, Training(), policy="fixed", memory=1 << 22)
     request = engine.add(prompt, params)

@@ -67,7 +67,8 @@ def test_strided_weights_are_taken_as_they_read() -> None:
     """Also without a copy, where a layer of the core reads them in one piece."""
     for dtype in (torch.float32, torch.bfloat16):
         norm = torch.linspace(0.5, 2.0, 64, dtype=dtype)[::2]
-        targets = [target_of(zoo.make("llama").to(dtype)) for _ in range(2)]
+        models: list[Any] = [zoo.make("llama") for _ in range(2)]
+        targets = [target_of(model.to(dtype)) for model in models]
         text, rows = zoo.tokens(np.random.default_rng(1), 9), []
         for target, given in zip(targets, (norm, norm.contiguous()), strict=True):
             target.replace_weights({"model.norm.weight": given}, copy=False)

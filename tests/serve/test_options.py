@@ -81,7 +81,11 @@ def test_a_certificate_and_its_key(pem: Path) -> None:
         ("a.key", "a.key", "^--ssl-certfile is '.*/a.key', which holds no certificate"),
         ("a.crt", "text", "^--ssl-keyfile is '.*/text', which holds no private key; expected the"),
         ("a.crt", "a.crt", "^--ssl-keyfile is '.*/a.crt', which holds no private key; expected"),
-        ("a.crt", "b.key", "^--ssl-keyfile is '.*/b.key', .*not fit --ssl-certfile '.*/a.crt'; exp"),
+        (
+            "a.crt",
+            "b.key",
+            "^--ssl-keyfile is '.*/b.key', .*not fit --ssl-certfile '.*/a.crt'; ",
+        ),
     ],
 )
 def test_files_that_cannot_be_used(pem: Path, certificate: str, key: str, said: str) -> None:

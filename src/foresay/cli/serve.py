@@ -149,7 +149,7 @@ def serve(
     if missing:
         raise ModuleNotFoundError(
             f"foresay serve needs {' and '.join(missing)}; install with: "
-            "pip install 'foresay[serve]'"
+            "pip install '.[serve]' in foresay's checkout"
         )
     check_names(drafter, policy)
     _log_to_stderr(as_json)

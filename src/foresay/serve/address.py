@@ -1,6 +1,4 @@
-"""Where a server listens, for whom, and with which certificate: checked before torch is imported and
-a model is loaded.
-"""
+"""Where a server listens and with which certificate: checked before a model is loaded. No torch."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from foresay.drafter import Drafter
 from foresay.drafters.lineup import Room
 from foresay.drafters.suffix import SuffixDrafter
 from foresay.engine.llm import LLM
-from foresay.errors import InputError
 from foresay.serve.address import LOCAL, Address, check_origin, is_loopback
 from foresay.serve.admission import AdmissionMiddleware
 from foresay.serve.app import Routes

@@ -96,11 +96,15 @@ def check_certificate(certificate: str | None, key: str | None) -> None:
         raise InputError(
             f"--ssl-certfile is '{certificate}', which holds no certificate; expected one in PEM"
         ) from error
-    asked = []  # for a password
+    asked = False
+
+    def no_password() -> str:
+        nonlocal asked
+        asked = True
+        return ""
+
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
-            certificate, key, lambda: asked.append(True) or ""
-        )
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, no_password)
     except ssl.SSLError as error:
         if asked:
             return  # the server asks for the password when it starts

@@ -141,8 +141,9 @@ def test_version() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["replay", DEMO, "--budget", 0], "the budget is 0; expected 1 or more"),
+        (["replay", DEMO, "--budget", 0], "the budget is 0 (--budget); expected 1 to 4096"),
         (["replay", DEMO, "--budget", -4], "the budget is -4"),
+        (["replay", DEMO, "--budget", 99999], "the budget is 99999 (--budget); expected 1 to 4096"),
         (["replay", DEMO, "--lockstep", 0], "lockstep is 0; expected 1 or more"),
         (["replay", DEMO, "--drafter", "oracle"], "no drafter 'oracle'; expected one of suffix"),
         (["replay", DEMO, "--drafter", "corpus"], "has no corpus file"),
@@ -177,7 +178,8 @@ def test_without_the_command_line_libraries() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == (
-        "foresay: the command line needs typer; install it with: pip install 'foresay[cli]'\n"
+        "foresay: the command line needs typer; install it with: "
+        "pip install '.[cli]' in foresay's checkout\n"
     )
 
 

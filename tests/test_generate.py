@@ -214,6 +214,7 @@ def refused(done: Done, sentence: str) -> None:
         (["Hello", "--policy", "brave"], "brave"),
         (["Hello", "--model", "smollm"], "'smollm' is no model"),
         (["Hello", "--model", "."], "config.json"),
+        (["Hello", "--model", ""], "'' is no model; expected a folder"),
         (["x" * CONTEXT], f"the model takes {CONTEXT}"),
         (["--file", "missing.txt"], "missing.txt: No such file"),
         (["--file", "."], ".: Is a directory"),
@@ -236,9 +237,9 @@ def test_refusals(
         (b"", "holds no prompt"),
         (b"\n \n", "holds no prompt"),
         (b"good\nb\xff\xfed\n", "is not UTF-8 at byte 6"),
-        (b'{"prompt": "a"}\n{"text": "b"}\n', "line 2 of "),
+        (b'{"prompt": "a"}\n{"text": "b"}\n', "object with one, like line 1\n"),
         (b'{"prompt": "a"}\n\nplain\n', "line 3 of "),
-        (b'{"prompt": 3}\n', "line 1 of "),
+        (b'{"prompt": 3}\n', 'has no text as "prompt"; expected a JSON object with one\n'),
         (b'{"prompt": ""}\n', "line 1 of "),
     ],
 )
@@ -268,7 +269,7 @@ def test_without_the_libraries(command: str) -> None:
     assert done.returncode == 1
     assert done.stderr == (
         f"foresay: foresay {command} needs torch and transformers; install them with: "
-        "pip install 'foresay[engine]'\n"
+        "pip install '.[engine]' in foresay's checkout\n"
     )
 
 

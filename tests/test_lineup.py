@@ -36,7 +36,11 @@ def test_every_share_suits_every_drafter(name: str, share: Any) -> None:
     [
         ("best", {}, "no drafter 'best'; expected one of suffix, sam"),
         ("ngram", {"corpus": "c.foresay"}, "own text only; leave --corpus out"),
-        ("corpus", {}, "has no corpus file"),
+        (
+            "corpus",
+            {},
+            r"no corpus file; expected --corpus FILE, or in Python CorpusDrafter\(",
+        ),
         ("suffix", {"tokenizer_hash": bytes(32)}, "without a corpus file"),
     ],
 )

@@ -15,7 +15,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         print(
             f"foresay: the command line needs {error.name}; install it with: "
-            "pip install 'foresay[cli]'",
+            "pip install '.[cli]' in foresay's checkout",
             file=sys.stderr,
         )
         raise SystemExit(2) from None

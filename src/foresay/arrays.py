@@ -33,6 +33,9 @@ def as_tokens(values: IntsLike, name: str = "tokens") -> Int32s:
     Valid until: a contiguous array is returned without a copy. Raises: TokenTypeError for another
     dtype or shape, InputError for a token outside 0 … MAX_TOKEN.
     """
+    if isinstance(values, (str, bytes, bytearray)):
+        kind = type(values).__name__
+        raise TokenTypeError(f"{name} is a {kind}; expected token ids; only LLM takes text")
     array = as_ints(values, name, "a token id", 0, MAX_TOKEN)
     if _outside(array, 0, MAX_TOKEN):
         at = int(np.argmax((array < 0) | (array > MAX_TOKEN)))
@@ -280,7 +283,7 @@ def as_path(value: object, name: str) -> str:
     path = value if isinstance(value, str) else None
     if isinstance(value, PathLike):
         path = os.fspath(value)
-    if not isinstance(path, str) or "\0" in path:
+    if not isinstance(path, str) or not path or "\0" in path:
         raise InputError(f"{name} is {value!r}; expected a path (str or Path)")
     return path
 
@@ -289,6 +292,12 @@ def check_flag(value: object, name: str) -> None:
     """Refuse what is neither True nor False. Raises: InputError."""
     if not isinstance(value, (bool, np.bool_)):
         raise InputError(f"{name} is {value!r}; expected True or False")
+
+
+def check_positive(value: object, name: str) -> None:
+    """Refuse what is not an int from 1. Raises: InputError."""
+    if type(value) is not int or value < 1:
+        raise InputError(f"{name} is {value!r}; expected a whole number from 1")
 
 
 def check_callable(value: object, name: str) -> None:

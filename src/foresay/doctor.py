@@ -11,20 +11,20 @@ from foresay import __version__
 __all__ = ["examine"]
 
 _LIBRARIES = [
-    ("numpy", "everything", "foresay"),
-    ("typer", "the command line", "foresay[cli]"),
-    ("rich", "the command line", "foresay[cli]"),
-    ("torch", "running a model; verification in batches", "foresay[engine]"),
-    ("scipy", "foresay lossless", "foresay[lossless]"),
-    ("transformers", "running a model", "foresay[engine]"),
-    ("safetensors", "running a model", "foresay[engine]"),
-    ("tokenizers", "running a model", "foresay[engine]"),
-    ("gguf", "reading GGUF files, as the default model comes in", "foresay[engine]"),
-    ("huggingface_hub", "getting models from the hub", "foresay[engine]"),
-    ("starlette", "foresay serve", "foresay[serve]"),
-    ("uvicorn", "foresay serve", "foresay[serve]"),
-    ("msgspec", "foresay serve", "foresay[serve]"),
-    ("prometheus-client", "foresay serve", "foresay[serve]"),
+    ("numpy", "everything", "."),
+    ("typer", "the command line", ".[cli]"),
+    ("rich", "the command line", ".[cli]"),
+    ("torch", "running a model; verification in batches", ".[engine]"),
+    ("scipy", "foresay lossless", ".[lossless]"),
+    ("transformers", "running a model", ".[engine]"),
+    ("safetensors", "running a model", ".[engine]"),
+    ("tokenizers", "running a model", ".[engine]"),
+    ("gguf", "reading GGUF files, as the default model comes in", ".[engine]"),
+    ("huggingface_hub", "getting models from the hub", ".[engine]"),
+    ("starlette", "foresay serve", ".[serve]"),
+    ("uvicorn", "foresay serve", ".[serve]"),
+    ("msgspec", "foresay serve", ".[serve]"),
+    ("prometheus-client", "foresay serve", ".[serve]"),
 ]
 
 
@@ -65,7 +65,8 @@ def _core() -> tuple[str, bool]:
         from foresay import _core
     except ImportError as error:
         return (
-            f"does not load ({error}); reinstall with: pip install --force-reinstall foresay",
+            f"does not load ({error}); reinstall with: pip install --force-reinstall . in "
+            "foresay's checkout",
             False,
         )
     info = _core.build_info()
@@ -76,7 +77,10 @@ def _core() -> tuple[str, bool]:
 def _models() -> str:
     missing = [name for name in _ENGINE if _version(name) is None]
     if missing:
-        return f"cannot be run without {', '.join(missing)}: pip install 'foresay[engine]'"
+        return (
+            f"cannot be run without {', '.join(missing)}; install with: pip install '.[engine]' in "
+            "foresay's checkout"
+        )
     return "any causal LM of transformers that passes its checks, on the CPU"
 
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from foresay import LLM, SamplingParams
 from foresay.drafters import SuffixDrafter
 from foresay.engine.plain import logits_of, plain
-from foresay.errors import InputError, ModelError, UnknownGroup
+from foresay.errors import InputError, ModelError, TokenTypeError, UnknownGroup
 from foresay.models import weights
 from tiny import save_model
 
@@ -156,8 +156,28 @@ def test_wrong_settings_come_before_the_long_work(tmp_path: Path) -> None:
         LLM(tmp_path, drafter="magic")
     with pytest.raises(InputError, match="policy is 'often'"):
         LLM(tmp_path, policy="often")
+    with pytest.raises(InputError, match=r"expected --corpus FILE, or in Python CorpusDrafter\("):
+        LLM(tmp_path, drafter="corpus")
+    for name in ("memory", "max_running", "max_rows"):
+        for value in (0, -1, 1.5, "x", True):
+            limit: Any = {name: value}
+            with pytest.raises(InputError, match=f"^{name} is {value!r}; expected a whole number"):
+                LLM(tmp_path, **limit)
+    for dtype in ("int9", 5, None):
+        wrong: Any = dtype
+        with pytest.raises(InputError, match=f"^dtype is {dtype!r}; expected auto, bfloat16"):
+            LLM(tmp_path, dtype=wrong)
     with pytest.raises(ModelError, match="smollm2-135m"):
         LLM("smollm3-135m")
+
+
+def test_the_engine_takes_no_text(llm: LLM) -> None:
+    for prompt in ("hi", b"hi"):
+        text: Any = prompt
+        kind = type(prompt).__name__
+        said = f"^prompt is a {kind}; expected token ids; only LLM takes text$"
+        with pytest.raises(TokenTypeError, match=said):
+            llm.engine.add(text)
 
 
 def test_logprobs_and_statistics(llm: LLM) -> None:

@@ -232,7 +232,7 @@ def test_what_needs_no_torch_does_not_import_it(functions: Path) -> None:
 
 
 def test_what_is_missing_is_named(functions: Path) -> None:
-    install = "with: pip install 'foresay[lossless]'\n"
+    install = "with: pip install '.[lossless]' in foresay's checkout\n"
     status, out, err = foresay(without=("torch", "scipy"))
     assert (status, out) == (1, "")
     assert err == f"foresay: foresay lossless needs torch and scipy; install them {install}"

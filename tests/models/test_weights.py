@@ -15,6 +15,7 @@ import pytest
 
 from foresay.errors import InputError, ModelError
 from foresay.models import weights
+from foresay.models.load import load
 from models.weight_files import small_file
 
 
@@ -24,7 +25,7 @@ from models.weight_files import small_file
         ("smollm2-135", r"'smollm2-135' is no model \(did you mean 'smollm2-135m'\?\)"),
         ("nonsense", r"'nonsense' is no model; expected a folder, a .gguf file, an alias"),
         ("a/b/c", r"'a/b/c' is no model"),
-        ("", r"'' is no model|no config.json"),
+        ("", r"'' is no model; expected a folder"),
         ("missing.gguf", r"'missing.gguf' cannot be read: No such file"),
     ],
 )
@@ -36,6 +37,14 @@ def test_unknown_names(name: str, match: str, tmp_path: Path) -> None:
 def test_a_path_is_never_looked_for_on_the_hub(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="is no model"):
         weights.find(Path("org/name"), cache=tmp_path)
+
+
+def test_a_folder_to_load_that_does_not_exist(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    with pytest.raises(ModelError, match=f"^there is no folder '{gone}'; expected one with config"):
+        load(gone)
+    with pytest.raises(InputError, match=r"^folder is ''; expected a path"):
+        load("")
 
 
 def test_a_revision_is_for_the_hub(small: Path) -> None:

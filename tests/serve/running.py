@@ -16,7 +16,8 @@ from typing import Any
 import httpx
 
 from foresay.engine.llm import LLM
-from foresay.serve.server import Address, Server
+from foresay.serve.address import Address
+from foresay.serve.server import Server
 from foresay.serve.start import ServeSettings, make_server, tenant_drafter
 
 MEMORY = 1 << 25

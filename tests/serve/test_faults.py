@@ -185,7 +185,7 @@ def test_many_at_once_are_as_if_alone(frail: Running, plain: LLM) -> None:
 
 
 @pytest.mark.parametrize(
-    "shield", [Shield(bucket=512), Shield(bucket=1024, every=0.05), Shield(tokens=8)]
+    "shield", [Shield(pad=512), Shield(pad=1024, every=0.05), Shield(coalesce=8)]
 )
 def test_a_shield_changes_the_packets_and_not_the_text(
     folder: Path, plain: LLM, shield: Shield
@@ -202,9 +202,9 @@ def test_a_shield_changes_the_packets_and_not_the_text(
     texts = [c["choices"][0]["text"] for c in told]
     assert "".join(texts) == wanted.text
     sizes = _chunk_sizes(received.partition(b"\r\n\r\n")[2])
-    if shield.bucket:
-        assert len(sizes) > 1 and all(size % shield.bucket == 0 for size in sizes)
-    if shield.tokens:
+    if shield.pad:
+        assert len(sizes) > 1 and all(size % shield.pad == 0 for size in sizes)
+    if shield.coalesce:
         counts = [len(c["choices"][0]["token_ids"]) for c in told]
         assert all(count >= 8 for count in counts[:-1])
 

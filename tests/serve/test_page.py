@@ -279,7 +279,7 @@ def test_stop(browser: Browser, scripted: Running) -> None:
 
 
 def test_a_server_that_hides(browser: Browser, folder: Path) -> None:
-    hiding = running(*tiny_llm(folder), shield=Shield(bucket=256, hide=True))
+    hiding = running(*tiny_llm(folder), shield=Shield(pad=256, hide=True))
     with one_thread(), hiding as server, opened(browser, server) as seen:
         sentence = server.http.get("/v1/spec/stats").json()["error"]["message"]
         expect(seen.page.locator("#hidden")).to_contain_text(sentence)
@@ -295,7 +295,7 @@ def test_a_server_that_hides(browser: Browser, folder: Path) -> None:
 def test_with_a_key_and_coalesced(browser: Browser, folder: Path) -> None:
     """As a browser logs in; and several steps in one chunk count as several."""
     key = "a-good-key-of-one"
-    options: Any = {"keys": Keys.of([(key, "one")]), "shield": Shield(tokens=16)}
+    options: Any = {"keys": Keys.of([(key, "one")]), "shield": Shield(coalesce=16)}
     with one_thread(), running(*tiny_llm(folder), key, **options) as server:
         login: Any = {"username": "anybody", "password": key}
         with opened(browser, server, http_credentials=login) as seen:

@@ -22,7 +22,7 @@ import numpy as np
 
 from foresay.counts import tokens_per_step
 from foresay.draft import Draft, DraftBatch
-from foresay.drafter import Drafter
+from foresay.drafter import MAX_BUDGET, Drafter
 from foresay.drafters.lineup import Share
 from foresay.errors import InputError, UnknownGroup
 from foresay.traces import Trace, staggered
@@ -119,8 +119,10 @@ def replay(
 
     Raises: InputError for options out of range, and what the drafter raises.
     """
-    if budget < 1:
-        raise InputError(f"the budget is {budget}; expected 1 or more nodes per step")
+    if not 1 <= budget <= MAX_BUDGET:
+        raise InputError(
+            f"the budget is {budget} (--budget); expected 1 to {MAX_BUDGET} nodes per draft"
+        )
     if lockstep < 1:
         raise InputError(f"lockstep is {lockstep}; expected 1 or more requests")
     result = ReplayResult(requests=len(traces))

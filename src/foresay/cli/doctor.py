@@ -30,7 +30,7 @@ def doctor(as_json: AsJson = False) -> None:
         print_fields({name: report[name] for name in shown} | {"cpu": report["cpu"]["said"]})
         print()
         print_table(
-            ["library", "version", "needed for", "get it with"],
+            ["library", "version", "needed for", "get it in foresay's checkout with"],
             [
                 [p["name"], p["version"] or "missing", p["use"], "" if p["version"] else p["get"]]
                 for p in report["libraries"]

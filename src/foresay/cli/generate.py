@@ -181,9 +181,10 @@ def _lines(file: Path) -> list[str]:
     for at, line in lines:
         prompt = (_object(line) or {}).get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
+            like = "" if at == lines[0][0] else f", like line {lines[0][0]}"
             raise InputError(
-                f'line {at} of {name} is wrong; expected a JSON object with a text as "prompt", as '
-                "the first line is one"
+                f'line {at} of {name} has no text as "prompt"; expected a JSON object with '
+                f"one{like}"
             )
         prompts.append(prompt)
     return prompts

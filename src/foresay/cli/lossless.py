@@ -173,7 +173,8 @@ def _require(*libraries: str) -> None:
     if missing:
         raise ModuleNotFoundError(
             f"foresay lossless needs {' and '.join(missing)}; install "
-            f"{'them' if len(missing) > 1 else 'it'} with: pip install 'foresay[lossless]'"
+            f"{'them' if len(missing) > 1 else 'it'} with: "
+            "pip install '.[lossless]' in foresay's checkout"
         )
 
 

@@ -60,7 +60,8 @@ def require_engine(command: str) -> None:
     if missing:
         raise ModuleNotFoundError(
             f"foresay {command} needs {' and '.join(missing)}; install "
-            f"{'them' if len(missing) > 1 else 'it'} with: pip install 'foresay[engine]'"
+            f"{'them' if len(missing) > 1 else 'it'} with: "
+            "pip install '.[engine]' in foresay's checkout"
         )
 
 

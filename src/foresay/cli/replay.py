@@ -33,7 +33,7 @@ def replay(
     drafter: Annotated[
         str, typer.Option(help="suffix, sam, ngram, corpus or merge (see `foresay doctor`).")
     ] = "suffix",
-    budget: Annotated[int, typer.Option(help="Nodes per draft, 1 or more.")] = 16,
+    budget: Annotated[int, typer.Option(help="Nodes per draft, 1 to 4096.")] = 16,
     chain: Annotated[bool, typer.Option("--chain", help="Draft a chain: no branches.")] = False,
     share: Annotated[
         ShareOption,

@@ -149,7 +149,7 @@ def serve(
     if missing:
         raise ModuleNotFoundError(
             f"foresay serve needs {' and '.join(missing)}; install with: "
-            "pip install 'foresay[serve]'"
+            "pip install '.[serve]' in foresay's checkout"
         )
     check_names(drafter, policy)
     _log_to_stderr(as_json)
@@ -158,19 +158,15 @@ def serve(
     if keys is not None:
         # SIGHUP while the model loads must not end the process.
         signal.signal(signal.SIGHUP, lambda number, frame: stale.set())
-    with Lines(_log_stage) as wait:
-        wait("import", 0, None)
-        from foresay.serve.limits import Limits
-        from foresay.serve.server import Address, check_address, is_loopback
-        from foresay.serve.shield import Shield
-        from foresay.serve.start import ServeSettings, check_origin
-        from foresay.serve.start import serve as run
+    # All that needs no torch is checked before its import, which takes seconds.
+    from foresay.serve.address import Address, check_address, check_origin, is_loopback
+    from foresay.serve.limits import Limits
+    from foresay.serve.shield import Shield
+
     limits = Limits(
         body=body_mb << 20, n=max_n, connections=connections, queue=queue, drain_seconds=drain
     )
-    shield = Shield(bucket=pad, every=every, tokens=coalesce, hide=hide)
-    if (ssl_certfile is None) != (ssl_keyfile is None):
-        raise InputError("one of --ssl-certfile and --ssl-keyfile is given; expected both")
+    shield = Shield(pad=pad, every=every, coalesce=coalesce, hide=hide)
     if not (who or insecure or is_loopback(host)):
         raise InputError(
             f"--host {host} can be reached from other machines and there are no keys; expected "
@@ -182,6 +178,10 @@ def serve(
         _log.warning("pages of %s may send requests without a key", " and ".join(cors_origin))
     address = Address(host, port, ssl_certfile, ssl_keyfile)
     check_address(address)
+    with Lines(_log_stage) as wait:
+        wait("import", 0, None)
+        from foresay.serve.start import ServeSettings
+        from foresay.serve.start import serve as run
     made_drafter = _drafter(drafter, corpus, len(who.tenants), tenant_mb << 20)
     # Each thread that runs a model has worker threads as long as it lives; with more workers than
     # processors, they sleep between two layers. The server's own thread will run the model, so the

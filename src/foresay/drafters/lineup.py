@@ -119,7 +119,10 @@ def _ngram(setting: _Setting) -> Drafter[Any]:
 
 def _corpus(setting: _Setting) -> Drafter[Any]:
     if setting.corpus is None:
-        raise InputError("the drafter 'corpus' has no corpus file; expected one with --corpus")
+        raise InputError(
+            "the drafter 'corpus' has no corpus file; expected --corpus FILE, or in Python "
+            "CorpusDrafter(file)"
+        )
     from foresay.drafters.corpus import CorpusDrafter
 
     return CorpusDrafter(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from foresay.arrays import IntsLike, as_tokens, check_flag
+from foresay.arrays import IntsLike, as_tokens, check_flag, check_positive
 from foresay.budget.load import Chosen, StepFacts
 from foresay.budget.policy import Policy, make_policy
 from foresay.drafter import Drafter, check_drafter, check_lengths
@@ -81,8 +81,7 @@ class Engine:
     ) -> None:
         given = {"max_running": max_running, "max_rows": max_rows, "memory": memory}
         for name, value in given.items():
-            if type(value) is not int or value < 1:
-                raise InputError(f"{name} is {value!r}; expected a whole number from 1")
+            check_positive(value, name)
         check_flag(with_sources, "with_sources")
         check_target(target)
         if drafter is not None:

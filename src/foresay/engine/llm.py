@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from foresay.arrays import Int32s, as_tokens, check_callable, check_flag
+from foresay.arrays import Int32s, as_tokens, check_callable, check_flag, check_positive
 from foresay.budget.policy import Policy, make_policy
 from foresay.drafter import Drafter, Source, check_drafter
 from foresay.drafters.lineup import make_drafter
@@ -21,7 +21,7 @@ from foresay.engine.samples import add_samples
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.models import weights
-from foresay.models.load import Dtype, load
+from foresay.models.load import Dtype, load, torch_dtype
 from foresay.models.progress import Progress, silent
 from foresay.models.tokenizer import ChatMessage, Tokenizer
 from foresay.sampling.logprobs import TokenLogprob
@@ -138,18 +138,22 @@ class LLM:
         check_flag(deterministic, "deterministic")
         check_flag(with_sources, "with_sources")
         check_callable(progress, "progress")
-        made = drafter_of(drafter)  # before the long work, not after it
+        # All is checked before the long work, not after it.
+        self._limits = {
+            "memory": _free_memory() // 4 if memory is None else memory,
+            "max_running": max_running,
+            "max_rows": max_rows,
+        }
+        for name, value in self._limits.items():
+            check_positive(value, name)
+        torch_dtype(dtype)
+        made = drafter_of(drafter)
         make_policy(policy)
         report = progress or silent
         folder = weights.find(model, progress=report)
         report("read", 0, None)
         self.tokenizer = Tokenizer(folder)
         self.target = load(folder, dtype=dtype, deterministic=deterministic, progress=report)
-        self._limits = {
-            "memory": _free_memory() // 4 if memory is None else memory,
-            "max_running": max_running,
-            "max_rows": max_rows,
-        }
         self.engine = Engine(
             self.target,
             made,

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from foresay._core import cpu_level
+from foresay.arrays import as_path
 from foresay.errors import InputError, ModelError
 from foresay.models import checks
 from foresay.models.cpu import linears
@@ -25,8 +26,9 @@ from foresay.models.plain import PlainTarget
 from foresay.models.progress import Progress, silent
 from foresay.models.replacing import names_of
 from foresay.models.visibility import visible_by_layer
+from foresay.models.weights.folder import check
 
-__all__ = ["Dtype", "check_threads", "load", "plain_target_of", "target_of"]
+__all__ = ["Dtype", "check_threads", "load", "plain_target_of", "target_of", "torch_dtype"]
 
 Dtype = Literal["auto", "bfloat16", "float32"]
 # from_pretrained replaces functions of torch and of its own for the whole process while it runs
@@ -58,7 +60,8 @@ def load(
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     progress("read", 0, None)
-    model = _read(folder, _dtype(dtype))
+    folder = check(Path(as_path(folder, "folder")))
+    model = _read(folder, torch_dtype(dtype))
     slow = not _torch_multiplies_bfloat16()
     if dtype == "auto" and slow and linears.multiplied_by_torch(model, packed=False):
         model = _read(folder, torch.float32)
@@ -168,8 +171,10 @@ def _torch_multiplies_bfloat16() -> bool:
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def _dtype(name: str) -> torch.dtype:
-    """Where torch has no fast product of bfloat16, the core's is used. With NEON it is faster than
+def torch_dtype(name: str) -> torch.dtype:
+    """The dtype of that name. Raises: InputError for another name.
+
+    Where torch has no fast product of bfloat16, the core's is used. With NEON it is faster than
     float32 in decode, since it reads less memory, and about as fast in prefill; on other levels
     that was not measured.
     """

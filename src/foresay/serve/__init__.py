@@ -1,6 +1,7 @@
 """The OpenAI-compatible server.
 
 limits         the limits of a request, and the errors that clients get
+address        where it listens, with which certificate, checked before a model is loaded
 keys           API keys and their tenants
 admission      ASGI middleware: API keys, open requests, headers, access log
 wire           HTTP on a connection, parsed strictly

@@ -21,10 +21,9 @@ from foresay.serve.keys import OPERATOR, Keys
 from foresay.serve.limits import Limits, Refused
 from foresay.serve.stream import AnswerStream
 
-__all__ = ["LOCAL", "OPEN", "AdmissionMiddleware", "refusal"]
+__all__ = ["OPEN", "AdmissionMiddleware", "refusal"]
 
 OPEN = ("/health", "/live")
-LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 _HEADERS = [
     (
         b"content-security-policy",

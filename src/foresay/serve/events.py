@@ -74,8 +74,8 @@ class Events:
         while not stream.ended or stream.waiting:
             pieces = await shield.take(stream, self._limits.ping_seconds, begun)
             events = await shaped(self._events, pieces)
-            await _body(send, shield.pad(events or PING), more=True)
-        await _body(send, shield.pad(self._shape.tail()), more=False)
+            await _body(send, shield.padded(events or PING), more=True)
+        await _body(send, shield.padded(self._shape.tail()), more=False)
 
     def _events(self, pieces: list[Piece]) -> bytes:
         return b"".join(map(self._shape.events, pieces))

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import signal
 import socket
 import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -25,53 +23,19 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from foresay.errors import InputError
-from foresay.serve.admission import LOCAL
+from foresay.serve.address import Address, listening
 from foresay.serve.app import Routes
 from foresay.serve.keys import Keys
 from foresay.serve.limits import Limits
 from foresay.serve.metrics import Metrics
 from foresay.serve.wire import Wire
 
-__all__ = ["Address", "Server", "check_address", "is_loopback"]
+__all__ = ["Server"]
 
 _SWEEP = 2.5  # seconds between two checks of the number of connections
-_SEND_BUFFER = 256 << 10  # of a socket: what a slow reader may leave in the kernel
-_STALLED = 60_000  # milliseconds after which the kernel gives up a peer that reads nothing
 _FLUSH = 5  # seconds for clients to read the last bytes, at the very end
 _REPORT = 10.0  # seconds between lines about acceptance
 _log = logging.getLogger("foresay.serve")
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a server listens.
-
-    port         0: any free port
-    certificate  a file for TLS, with its `key`; None: without TLS
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    certificate: str | None = None
-    key: str | None = None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host."""
-    if host in LOCAL:
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def check_address(address: Address) -> None:
-    """Check that the address is free, before a model is loaded.
-
-    Raises: InputError.
-    """
-    _listening(address).close()
 
 
 class Server(uvicorn.Server):
@@ -118,7 +82,7 @@ class Server(uvicorn.Server):
         self._ready = ready
         self._reload = reload
         self._stale = stale
-        self._socket = _listening(address)
+        self._socket = listening(address)
         host, port = self._socket.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'https' if address.certificate else 'http'}://{shown}:{port}"
@@ -216,29 +180,6 @@ class Server(uvicorn.Server):
             oldest = sorted(self._idle, key=lambda one: self._idle[one][1])
             for one in oldest[: max(len(connections) - 2 * self._limits.connections, 0)]:
                 one.transport.close()
-
-
-def _listening(address: Address) -> socket.socket:
-    listener = None
-    try:
-        family, kind, number, _, where = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, number)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted sockets inherit these.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _STALLED)
-        listener.bind(where)
-    except (OSError, OverflowError) as error:
-        if listener is not None:
-            listener.close()
-        raise InputError(
-            f"{address.host} port {address.port} cannot be listened on: "
-            f"{getattr(error, 'strerror', None) or error}"
-        ) from error
-    return listener
 
 
 async def _report(metrics: Metrics) -> None:

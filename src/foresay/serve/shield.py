@@ -17,45 +17,46 @@ from foresay.serve.stream import AnswerStream, Piece, merged
 
 __all__ = ["Shield"]
 
-_OPTIONS = {"bucket": "--pad", "every": "--every", "tokens": "--coalesce"}
-
 
 @dataclass(frozen=True, slots=True)
 class Shield:
     """How the acceptance of a stream is hidden.
 
-    bucket  every write has a multiple of so many bytes; 0: no padding
-    every   seconds from one write to the next, with or without new text; 0: at once
-    tokens  a write waits for so many tokens; 0: for none
-    hide    clients do not get drafted, accepted and sources
+    pad       every write has a multiple of so many bytes; 0: no padding
+    every     seconds from one write to the next, with or without new text; 0: at once
+    coalesce  a write waits for so many tokens; 0: for none
+    hide      clients do not get drafted, accepted and sources
 
     Raises: InputError when constructed.
     """
 
-    bucket: int = 0
+    pad: int = 0
     every: float = 0.0
-    tokens: int = 0
+    coalesce: int = 0
     hide: bool = False
 
     def __post_init__(self) -> None:
         # A stream must not be silent for longer: proxies would close it.
-        for name, most in (("bucket", 1 << 16), ("every", 15.0), ("tokens", 4096)):
+        for name, most, unit in (
+            ("pad", 1 << 16, "bytes"),
+            ("every", 15, "seconds"),
+            ("coalesce", 4096, "tokens"),
+        ):
             value = getattr(self, name)
             if not 0 <= value <= most:
-                raise InputError(f"{name} is {value!r} ({_OPTIONS[name]}); expected 0 to {most}")
-        if self.every and self.tokens:
+                raise InputError(f"--{name} is {value}; expected 0 to {most} {unit}")
+        if self.every and self.coalesce:
             raise InputError(
-                f"every is {self.every:g} and tokens is {self.tokens}; expected one of them "
-                "(--every or --coalesce)"
+                f"--every is {self.every:g} and --coalesce is {self.coalesce}; expected one of them"
             )
 
-    def pad(self, body: bytes) -> bytes:
-        """The events, and a comment that fills the bucket. Its letters are random, or a proxy that
+    def padded(self, body: bytes) -> bytes:
+        """The events, and a comment that fills them up. Its letters are random, or a proxy that
         compresses would remove them.
         """
-        if not self.bucket:
+        if not self.pad:
             return body
-        filler = -(len(body) + 4) % self.bucket
+        filler = -(len(body) + 4) % self.pad
         return body + b": " + secrets.token_hex(filler // 2 + 1)[:filler].encode() + b"\n\n"
 
     async def take(self, stream: AnswerStream, seconds: float, begun: float) -> list[Piece]:
@@ -69,11 +70,11 @@ class Shield:
             finally:
                 stream.held_back = False
             return merged(await stream.take(0.0)) if stream.waiting else []
-        if not self.tokens:
+        if not self.coalesce:
             return await stream.take(seconds)
         found: list[Piece] = []
         end = monotonic() + seconds  # of all: a longer silence would make proxies close it
-        while sum(len(p.token_ids) for p in found) < self.tokens:
+        while sum(len(p.token_ids) for p in found) < self.coalesce:
             more = await stream.take(max(end - monotonic(), 0.0))
             found += more
             if not more or stream.ended:

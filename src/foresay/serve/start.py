@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -17,17 +16,16 @@ from foresay.drafter import Drafter
 from foresay.drafters.lineup import Room
 from foresay.drafters.suffix import SuffixDrafter
 from foresay.engine.llm import LLM
-from foresay.errors import InputError
-from foresay.serve.admission import LOCAL, AdmissionMiddleware
+from foresay.serve.address import LOCAL, Address, check_origin, is_loopback
+from foresay.serve.admission import AdmissionMiddleware
 from foresay.serve.app import Routes
 from foresay.serve.keys import OPERATOR, Keys
 from foresay.serve.limits import Limits
-from foresay.serve.server import Address, Server, is_loopback
+from foresay.serve.server import Server
 from foresay.serve.shield import Shield
 
-__all__ = ["ServeSettings", "check_origin", "make_server", "serve", "tenant_drafter", "tenant_room"]
+__all__ = ["ServeSettings", "make_server", "serve", "tenant_drafter", "tenant_room"]
 
-_ORIGIN = re.compile(r"https?://[a-z0-9._-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?")
 _log = logging.getLogger("foresay.serve")
 
 
@@ -55,19 +53,6 @@ class ServeSettings:
     def __post_init__(self) -> None:
         for origin in self.origins:
             check_origin(origin)
-
-
-def check_origin(origin: str) -> None:
-    """Check the origin of a web page.
-
-    Raises: InputError.
-    """
-    if origin != "*" and not _ORIGIN.fullmatch(origin):
-        raise InputError(
-            f"the origin is {origin!r} (--cors-origin); expected '*', or a scheme and a host in "
-            "lowercase without a path, such as 'https://chat.example.org' or "
-            "'http://localhost:3000'"
-        )
 
 
 def tenant_room(tenants: int, tenant_bytes: int) -> Room:

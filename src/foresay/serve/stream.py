@@ -7,11 +7,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from foresay.drafter import Source
-from foresay.engine.request import FinishReason
 from foresay.errors import ForesayError
-from foresay.sampling.logprobs import TokenLogprob
+
+if TYPE_CHECKING:  # they import torch, which takes seconds
+    from foresay.engine.request import FinishReason
+    from foresay.sampling.logprobs import TokenLogprob
 
 __all__ = ["AnswerStream", "Piece", "merged", "split"]
 

@@ -73,6 +73,8 @@ def find(
     damaged or cannot be fetched or kept, and what was expected; UnsupportedModel for a file that
     cannot be converted exactly; InputError for a revision of what has none.
     """
+    if isinstance(name, str) and not name:  # whose path would be the current folder
+        raise _no_model("")
     text, report = as_path(name, "the model"), progress or silent
     path = Path(text).expanduser()
     hub = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", text) is not None and isinstance(name, str)
@@ -94,11 +96,15 @@ def find(
             cache=None if cache is None else cache_folder(cache) / "hub",
             progress=report,
         )
+    raise _no_model(text)
+
+
+def _no_model(text: str) -> ModelError:
     near = difflib.get_close_matches(text, ALIASES, n=1, cutoff=0.5)
     hint = f" (did you mean '{near[0]}'?)" if near else ""
     if text.startswith(("/", ".", "~")):
         hint = ": there is no such file or folder"
-    raise ModelError(
+    return ModelError(
         f"'{text}' is no model{hint}; expected a folder, a .gguf file, "
         f"an alias ({', '.join(ALIASES)}) or a hub model 'org/name'"
     )
@@ -132,7 +138,7 @@ def _converter() -> ModuleType:
         package = (error.name or "gguf").split(".")[0]
         raise ModelError(
             f"a GGUF file is read with the package '{package}', which is not installed; "
-            "foresay[engine] brings it"
+            "install it with: pip install '.[engine]' in foresay's checkout"
         ) from error
     return gguf
 

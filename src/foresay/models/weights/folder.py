@@ -29,6 +29,10 @@ def check(folder: Path) -> Path:
 
     Raises: ModelError naming the file and what is wrong, or what is missing.
     """
+    if not folder.is_dir():
+        raise ModelError(
+            f"there is no folder '{folder}'; expected one with config.json and *.safetensors"
+        )
     config = folder / "config.json"
     if not config.is_file():
         others = sorted(folder.glob("*.gguf"))

@@ -1,11 +1,13 @@
 """This checkout against an earlier one: what a change of the house costs.
 
-    python benchmarks/before.py --before OTHER/.venv/bin/python [--rounds 15] [--record NAME]
-                                [--tasks suffix8,vllm256]
+    python benchmarks/before.py --before OTHER/.venv/bin/python [--rounds 4] [--restarts 5]
+                                [--record NAME] [--tasks suffix8,vllm256]
 
 Each side is one process that keeps its model and its drafter, and measures when it is told to. The
 sides take turns measurement by measurement, and the first one changes; a result is the median
-of the ratios of their times, this checkout's over the other's: above 1 is slower. Only names that
+of the ratios of their times, this checkout's over the other's: above 1 is slower. Both sides are
+started anew several times: what a process times when it starts, and where its memory lies, makes
+differences that stay as long as it lives. Only names that
 both know are used: `LLM`, `SamplingParams`, `SuffixDrafter`, `SuffixProposer`.
 
     decode, decode8     an answer of the default model, and 8 at once, without drafts
@@ -67,7 +69,7 @@ def _proposing() -> float:
     from foresay.integrations.vllm import SuffixProposer
 
     os.environ["FORESAY_VLLM_MEASURE"] = "0"  # there is no model here whose time drafts could save
-    rows, prompt, steps = 256, 4000, 60
+    rows, prompt, steps = 256, 4000, 240
     config = SimpleNamespace(
         speculative_config=SimpleNamespace(num_speculative_tokens=8),
         model_config=SimpleNamespace(max_model_len=8192),
@@ -78,9 +80,9 @@ def _proposing() -> float:
     proposer._may_draft = True  # there is no vLLM here whose sampler must be patched first
     random = np.random.default_rng(0)
     stretches = random.integers(0, 40000, (500, 40)).astype(np.int32)  # texts repeat these
-    texts = stretches[random.integers(0, 500, (rows, 110))].reshape(rows, -1)
+    texts = stretches[random.integers(0, 500, (rows, 120))].reshape(rows, -1)
     lengths = np.full(rows, prompt, np.int32)
-    taken = 0.0
+    taken, drafted = 0.0, 0
     for step in range(steps + 1):
         lengths += 1
         sampled = texts[:, prompt + step : prompt + step + 1].tolist()
@@ -88,7 +90,8 @@ def _proposing() -> float:
         drafts = proposer.propose(sampled, lengths, texts)
         if step:  # the first reads the prompts
             taken += time.perf_counter() - begin
-    if not any(drafts):
+            drafted += sum(map(len, drafts))
+    if not drafted:
         raise SystemExit("the proposer drafted nothing; expected drafts from texts that repeat")
     return taken
 
@@ -141,10 +144,12 @@ class Side:
         self._process.kill()
 
 
-def compare(before: str, rounds: int, tasks: Sequence[str]) -> dict[str, dict[str, float]]:
-    """By task: the median ratio, its quartiles, and both medians in seconds."""
+Times = dict[str, list[tuple[float, float]]]  # by task: this checkout's, the other's
+
+
+def measure(before: str, rounds: int, tasks: Sequence[str], times: Times) -> None:
+    """Start both sides and add their times."""
     now, then = Side(sys.executable), Side(before)
-    times: dict[str, list[tuple[float, float]]] = {task: [] for task in tasks}
     try:
         for turn in range(rounds + 1):
             for task in tasks:
@@ -157,6 +162,17 @@ def compare(before: str, rounds: int, tasks: Sequence[str]) -> dict[str, dict[st
     finally:
         now.end()
         then.end()
+
+
+def compare(
+    before: str, rounds: int, restarts: int, tasks: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """By task: the median ratio, its quartiles, and both medians in seconds."""
+    times: Times = {task: [] for task in tasks}
+    for start in range(restarts):
+        measure(before, rounds, tasks, times)
+        so_far = (statistics.median(a / b for a, b in times[task]) for task in tasks)
+        print(f"start {start + 1}: {', '.join(f'{ratio:.3f}' for ratio in so_far)}", flush=True)
     found = {}
     for task, pairs in times.items():
         low, middle, high = statistics.quantiles([a / b for a, b in pairs], n=4)
@@ -174,7 +190,8 @@ def compare(before: str, rounds: int, tasks: Sequence[str]) -> dict[str, dict[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--before", help="the interpreter of the other checkout")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--restarts", type=int, default=5)
     parser.add_argument("--record", help="write benchmarks/record/DATE-NAME.json")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--tasks", default=",".join(TASKS), help="some of them")
@@ -189,9 +206,13 @@ def main() -> None:
         parser.error(
             f"--tasks has {', '.join(sorted(unknown))}; expected some of {', '.join(TASKS)}"
         )
-    found = compare(given.before, given.rounds, tasks)
+    found = compare(given.before, given.rounds, given.restarts, tasks)
     if given.record:
-        print(record.write(given.record, {"rounds": given.rounds, "tasks": found}))
+        print(
+            record.write(
+                given.record, {"rounds": given.rounds, "restarts": given.restarts, "tasks": found}
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from foresay.bench.demo import Comparison, Demo, DemoPrompt, built_in_prompts, compare, write_corpus
+from foresay.budget.policy import make_policy
 from foresay.cli.sources import MARKS, Span, marked, spans
 from foresay.drafter import Source
-from foresay.budget.policy import make_policy
 from foresay.drafters.suffix import SuffixDrafter
 from foresay.engine.llm import LLM, Result
 from foresay.engine.request import RequestStats

@@ -118,7 +118,7 @@ def test_doctor_says_how_to_get_what_is_missing(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(doctor, "_version", lambda name: None if name == "gguf" else real(name))
     lines = [line for line in call("doctor").out.splitlines() if "pip install" in line]
     assert len(lines) == 1
-    assert lines[0].startswith("gguf") and "pip install 'foresay[engine]'" in lines[0]
+    assert lines[0].startswith("gguf") and "pip install '.[engine]'" in lines[0]
 
 
 def test_help_says_what_ngram_sees() -> None:

@@ -4,7 +4,7 @@
 
 generate       [[prompt or messages, {"max_tokens", "stop"}]] -> texts, greedy and not speculated
 loglikelihood  [[context, continuation]] -> [log probability, whether it is greedy], by transformers
-               in float32, its weights rounded to DTYPE
+               in float32, what its linear layers return rounded to DTYPE
 """
 
 from __future__ import annotations
@@ -29,8 +29,13 @@ def generate(asked: list[Any], model: str, dtype: Any) -> list[str]:
 def loglikelihood(asked: list[Any], model: str, dtype: str) -> list[tuple[float, bool]]:
     """One forward pass over context and continuation, nothing cached and nothing batched."""
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
-    whole: Any = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
-    whole.float().eval()  # not every processor multiplies the smaller types
+    whole: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    # Rounded, not multiplied in DTYPE: not every processor multiplies the smaller types. Weights
+    # would not do: those of the default model are bfloat16 as they are.
+    smaller = getattr(torch, dtype)
+    for layer in whole.modules():
+        if isinstance(layer, torch.nn.Linear):
+            layer.register_forward_hook(lambda _, __, out: out.to(smaller).float())
     found = []
     for context, continuation in asked:
         known = len(tokenizer(context, add_special_tokens=False).input_ids)

@@ -1,7 +1,7 @@
 """lm-eval as it is: its scores are those of foresay and of transformers without a server.
 
 Log probabilities may differ by 1e-3 for a whole continuation of a few tokens: transformers' kernels
-sum in another order than ours, in float32 (5e-5 was the most that was seen). Rounded weights or
+sum in another order than ours, in float32 (5e-5 was the most that was seen). Rounded results or
 another place are off by far more: see the controls.
 """
 
@@ -97,7 +97,7 @@ def test_loglikelihoods_are_those_of_transformers(
     with capsys.disabled():
         print(f"\n  lm-eval: 40 log probabilities differ by at most {furthest:.1e}")
     assert furthest <= TOLERANCE
-    # Neither rounded weights nor the neighbour's answer would pass.
+    # Neither rounded results nor the neighbour's answer would pass.
     assert gap(found, reference("loglikelihood", asked, "bfloat16")) > 10 * TOLERANCE
     assert gap(found, [*wanted[1:], wanted[0]]) > 10 * TOLERANCE
 

@@ -29,7 +29,8 @@ def generate(asked: list[Any], model: str, dtype: Any) -> list[str]:
 def loglikelihood(asked: list[Any], model: str, dtype: str) -> list[tuple[float, bool]]:
     """One forward pass over context and continuation, nothing cached and nothing batched."""
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
-    whole: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    whole: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    whole.eval()
     # Rounded, not multiplied in DTYPE: not every processor multiplies the smaller types. Weights
     # would not do: those of the default model are bfloat16 as they are.
     smaller = getattr(torch, dtype)

@@ -166,6 +166,27 @@ def continued(
     return plain(next_logits, prompt, params, seed)[len(output) :]
 
 
+def test_recompute_mends_what_an_interrupt_left() -> None:
+    """A request that was being preempted is in both lists then; it must be computed once."""
+    target = target_of(zoo.make("llama"))
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    engine = Engine(target, memory=1 << 22)
+    requests = [engine.add(list(range(first, first + 20)), params) for first in (1, 40)]
+    for _ in range(4):
+        engine.step()
+    scheduler = engine.scheduler
+    scheduler.waiting.appendleft(requests[0])
+    scheduler._whole = False
+    scheduler.recompute()
+    assert not scheduler.running
+    assert sorted(request.number for request in scheduler.waiting) == [0, 1]
+    engine.run()
+    engine.check_integrity()
+    row = logits_of(target)
+    for request in requests:
+        assert request.token_ids == plain(row, request.prompt.tolist(), params, 0)
+
+
 def test_engines_that_share_a_target_notice() -> None:
     target, other = target_of(zoo.make("llama")), other_weights("llama")
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)

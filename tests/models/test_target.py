@@ -299,3 +299,13 @@ def test_threads_and_models_are_checked() -> None:
         for wrong in (None, "x"):
             with pytest.raises(InputError, match="expected a model of transformers"):
                 make(wrong)  # type: ignore[arg-type]
+
+
+def test_hidden_states_of_another_thread_are_not_taken() -> None:
+    model: Any = zoo.make("llama")
+    head = passes._HeadInput(model)
+    with head, ThreadPoolExecutor(1) as pool:
+        pool.submit(model.lm_head, torch.ones(3, 32)).result()
+        assert not len(head.rows)
+        model.lm_head(torch.ones(2, 32))
+        assert len(head.rows) == 2

@@ -28,7 +28,7 @@ from foresay.models.replacing import names_of
 from foresay.models.visibility import visible_by_layer
 from foresay.models.weights.folder import check
 
-__all__ = ["Dtype", "check_threads", "load", "plain_target_of", "target_of", "torch_dtype"]
+__all__ = ["Dtype", "load", "plain_target_of", "target_of", "torch_dtype"]
 
 Dtype = Literal["auto", "bfloat16", "float32"]
 # from_pretrained replaces functions of torch and of its own for the whole process while it runs
@@ -56,7 +56,7 @@ def load(
     Raises: ModelError for files that cannot be read, UnsupportedModel for a model that cannot be
     run exactly, InputError for another dtype or a FORESAY_CPU that this machine lacks.
     """
-    check_threads(threads)
+    _check_threads(threads)
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     progress("read", 0, None)
@@ -80,7 +80,7 @@ def target_of(
     Mutates: the model: its attention function, layers and norms. Raises: UnsupportedModel,
     InputError for a FORESAY_CPU that this machine lacks, and what `progress` raises.
     """
-    check_threads(threads)
+    _check_threads(threads)
     cpu_level()
     context, names = _prepared(model)
     if deterministic:
@@ -140,7 +140,7 @@ def _prepared(model: Any) -> tuple[int, dict[str, Sequence[str]]]:
     return context, names
 
 
-def check_threads(threads: object) -> None:
+def _check_threads(threads: object) -> None:
     """Refuse a number of threads that attention cannot have.
 
     Raises: InputError.

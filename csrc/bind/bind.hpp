@@ -37,5 +37,6 @@ void bind_drafter(nb::module_& m);
 void bind_sampling(nb::module_& m);
 void bind_attention(nb::module_& m);
 void bind_linear(nb::module_& m);
+void bind_decoder(nb::module_& m);
 
 }  // namespace foresay

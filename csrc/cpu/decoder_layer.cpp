@@ -1,7 +1,6 @@
 #include "cpu/decoder_layer.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <string>
 
 #include "errors.hpp"
@@ -11,23 +10,6 @@
 
 namespace foresay {
 namespace {
-
-constexpr size_t kManyRows = 64, kShare = 16;  // rows that are worth a team; rows that a thread takes at a time
-
-/// Calls work(first, end) for parts of the rows, on the team where there are many.
-template <class Work>
-void by_rows(uint32_t threads, size_t rows, const Work& work) {
-    if (threads == 1 || rows < kManyRows) return work(size_t{0}, rows);
-    struct Call {
-        const Work& work;
-        size_t rows;
-        std::atomic<size_t> next = 0;
-    } call{work, rows};
-    on_team(threads, [](void* data) {
-        auto& [work, rows, next] = *static_cast<Call*>(data);
-        for (size_t first; (first = next.fetch_add(kShare)) < rows;) work(first, std::min(rows, first + kShare));
-    }, &call);
-}
 
 void check_size(const char* name, size_t given, size_t wanted) {
     if (given != wanted) throw InputError(std::string(name) + " has the width " + std::to_string(given) + "; expected " + std::to_string(wanted));

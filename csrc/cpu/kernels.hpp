@@ -3,22 +3,26 @@
 #pragma once
 
 #include "cpu/attention_kernel.hpp"
+#include "cpu/block_kernel.hpp"
 #include "cpu/layer_kernel.hpp"
 #include "cpu/linear_kernel.hpp"
 #include "cpu/noise_kernel.hpp"
 #include "cpu/residual_kernel.hpp"
+#include "cpu/row_kernel.hpp"
 
 namespace foresay {
 
 struct Kernels {
     const char* name;  // null: not compiled
     attention::Kernel attention;
+    blocks::Kernel blocks;
     linear::Kernel linear;
     layer::Kernel layer;
+    row::Kernel row;
     noise::Kernel noise;
     residual::Kernel residual;
 };
 
-extern const Kernels kPlain, kNeon, kAvx2, kAvx512, kAmx;
+extern const Kernels kPlain, kNeon, kDotprod, kAvx2, kAvx512, kVnni, kAmx;
 
 }  // namespace foresay

@@ -1,6 +1,7 @@
 // The kernels of one level: the file that includes this is compiled for it and has defined
 //   FORESAY_LEVEL, FORESAY_LEVEL_NAME  the table, and its name in FORESAY_CPU
 //   FORESAY_WIDTH, FORESAY_FUSED       as csrc/cpu/vectors.hpp says
+//   FORESAY_DOTS                       as csrc/cpu/bytes.hpp says
 //   FORESAY_TILES                      whether there are matrix tiles of bfloat16
 //
 // Everything is in unnamed namespaces and nothing of the standard library is used: the linker would be free to take this
@@ -11,6 +12,7 @@
 #include "cpu/kernels.hpp"
 
 #include "cpu/attention_loops.hpp"
+#include "cpu/block_loops.hpp"
 #include "cpu/layer_loops.hpp"
 #if FORESAY_TILES
 #include "cpu/linear_tiles.hpp"
@@ -19,7 +21,8 @@
 #endif
 #include "cpu/noise_loops.hpp"
 #include "cpu/residual_loops.hpp"
+#include "cpu/row_loops.hpp"
 
 const foresay::Kernels foresay::FORESAY_LEVEL = {
-    FORESAY_LEVEL_NAME, attention::kKernel, linear::kKernel, layer::kKernel, noise::kKernel, residual::kKernel,
+    FORESAY_LEVEL_NAME, attention::kKernel, blocks::kKernel, linear::kKernel, layer::kKernel, row::kKernel, noise::kKernel, residual::kKernel,
 };

@@ -5,6 +5,7 @@
 #define FORESAY_LEVEL_NAME "amx"
 #define FORESAY_WIDTH 16
 #define FORESAY_FUSED 1
+#define FORESAY_DOTS 1
 #define FORESAY_TILES 1
 #include "cpu/level.hpp"
 #else

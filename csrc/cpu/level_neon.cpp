@@ -4,6 +4,7 @@
 #define FORESAY_LEVEL_NAME "neon"
 #define FORESAY_WIDTH 4
 #define FORESAY_FUSED 1
+#define FORESAY_DOTS 0
 #define FORESAY_TILES 0
 #include "cpu/level.hpp"
 #else

@@ -9,6 +9,8 @@
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 namespace foresay {
@@ -21,11 +23,11 @@ struct Kind {
     const char* missing;  // why it cannot be run here; null: it can
 };
 
+[[maybe_unused]] constexpr const char* kNotThere = "this processor does not have it";
+
 #if defined(__x86_64__) && defined(__linux__)
 
-constexpr const char* kNotThere = "this processor does not have it";
-
-const char* missing_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? nullptr : kNotThere; }
+const char* missing_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") ? nullptr : kNotThere; }
 
 const char* missing_avx512() {
     const bool there = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
@@ -33,13 +35,26 @@ const char* missing_avx512() {
     return there ? missing_avx2() : kNotThere;
 }
 
+const char* missing_vnni() { return __builtin_cpu_supports("avx512vnni") ? missing_avx512() : kNotThere; }
+
 /// Tiles have to be asked for, because they make every thread's state larger.
 const char* missing_amx() {
     constexpr long kAskFor = 0x1023, kTileData = 18;
     unsigned a, b, c, d;
-    const bool there = !missing_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1);
+    const bool there = !missing_vnni() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1);
     if (!there) return kNotThere;
     return syscall(SYS_arch_prctl, kAskFor, kTileData) == 0 ? nullptr : "the system does not allow its tiles";
+}
+
+#elif defined(__aarch64__)
+
+const char* missing_dotprod() {
+#ifdef __linux__
+    constexpr unsigned long kDots = 1ul << 20;  // HWCAP_ASIMDDP
+    return getauxval(AT_HWCAP) & kDots ? nullptr : kNotThere;
+#else
+    return "the core cannot ask this system for it";
+#endif
 }
 
 #endif
@@ -53,9 +68,11 @@ const std::vector<Kind>& kinds() {
         };
 #if defined(__x86_64__) && defined(__linux__)
         add("amx", kAmx, missing_amx());
+        add("vnni", kVnni, missing_vnni());
         add("avx512", kAvx512, missing_avx512());
         add("avx2", kAvx2, missing_avx2());
 #elif defined(__aarch64__)
+        add("dotprod", kDotprod, missing_dotprod());
         add("neon", kNeon, nullptr);
 #endif
         add("plain", kPlain, nullptr);

@@ -1,4 +1,4 @@
-// Levels of processors: plain, neon, avx2, avx512, amx. One of them is used, the best that the machine has, or the one that
+// Levels of processors: plain, neon, dotprod, avx2, avx512, vnni, amx. One of them is used, the best that the machine has, or the one that
 // the environment variable FORESAY_CPU names. Everything that is compiled for several levels asks here.
 #pragma once
 

@@ -8,11 +8,7 @@
 namespace foresay::linear {
 namespace {
 
-typedef uint16_t Halves __attribute__((vector_size(2 * kWidth)));
-
 constexpr FORESAY_INLINE size_t least(size_t a, size_t b) { return a < b ? a : b; }
-
-FORESAY_INLINE Vec widened(Halves numbers) { return reinterpret_cast<Vec>(__builtin_convertvector(numbers, Words) << 16); }
 
 /// Rounded to the nearest, of two the even one.
 FORESAY_INLINE Halves rounded(Vec value) {
@@ -21,12 +17,7 @@ FORESAY_INLINE Halves rounded(Vec value) {
     return __builtin_convertvector(out, Halves);
 }
 
-/// x / (1 + e^-x), without a power of more than 1.
-FORESAY_INLINE Vec silu(Vec x) {
-    const Words sign = reinterpret_cast<Words>(x) & 0x80000000u;
-    const Vec power = exponential(reinterpret_cast<Vec>(reinterpret_cast<Words>(x) | 0x80000000u));
-    return (sign != 0 ? x * power : x) / (all(1.0f) + power);
-}
+FORESAY_INLINE Vec silu(Vec x) { return gated(x, x); }
 
 /// A vector of columns of one row, of which `present` are there.
 FORESAY_INLINE void write(const Job& job, size_t column, size_t row, size_t present, const float* sums, const float* ups) {

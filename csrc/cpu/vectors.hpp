@@ -86,5 +86,16 @@ FORESAY_INLINE Vec exponential(Vec x) {
 }
 FORESAY_INLINE float exponential(float x) { return exponential(all(x))[0]; }
 
+/// x / (1 + e^-t), without a power of more than 1.
+FORESAY_INLINE Vec gated(Vec x, Vec t) {
+    const Words sign = reinterpret_cast<Words>(t) & 0x80000000u;
+    const Vec power = exponential(reinterpret_cast<Vec>(reinterpret_cast<Words>(t) | 0x80000000u));
+    return (sign != 0 ? x * power : x) / (all(1.0f) + power);
+}
+
+typedef uint16_t Halves __attribute__((vector_size(2 * kWidth)));
+/// bfloat16 as floats.
+FORESAY_INLINE Vec widened(Halves numbers) { return reinterpret_cast<Vec>(__builtin_convertvector(numbers, Words) << 16); }
+
 }  // namespace
 }  // namespace foresay

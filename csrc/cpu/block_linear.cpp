@@ -1,0 +1,222 @@
+#include "cpu/block_linear.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string>
+
+#include "cpu/bfloat.hpp"
+#include "cpu/team.hpp"
+#include "errors.hpp"
+
+namespace foresay {
+namespace {
+
+using namespace blocks;
+
+constexpr size_t kMost = size_t{1} << 24;  // inputs, outputs
+constexpr size_t kMostProducts = 4;
+constexpr size_t kShares = 4;              // that a thread takes, if all are equally fast
+constexpr size_t kTeamWork = 48 << 10, kThreadWork = 4 << 20;  // products below which one thread is as fast
+
+std::string shape_of(size_t outs, size_t ins) { return "[" + std::to_string(outs) + ", " + std::to_string(ins) + "]"; }
+std::string shape_of(const BlockLinear& layer) { return shape_of(layer.outs(), layer.ins()); }
+
+bool is_finite(uint16_t half) { return (half & 0x7c00) != 0x7c00; }
+
+struct Call {
+    struct Part {
+        void (*multiply)(const Job&, size_t, size_t) noexcept;
+        Job job;
+        size_t end;  // the panels of all parts stand in one row; the part's end is here
+    } parts[kMostProducts];
+    size_t count = 0, share = 0;
+    std::atomic<size_t> next = 0;
+
+    void run() noexcept {
+        const size_t panels = parts[count - 1].end;
+        for (size_t first; (first = next.fetch_add(share, std::memory_order_relaxed)) < panels;) {
+            const size_t end = std::min(panels, first + share);
+            for (size_t i = 0, begin = 0; i < count; begin = parts[i++].end)
+                if (const size_t low = std::max(first, begin), high = std::min(end, parts[i].end); low < high)
+                    parts[i].multiply(parts[i].job, low - begin, high - begin);
+        }
+    }
+};
+
+void check(std::span<const BlockProduct> products, uint32_t threads) {
+    if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; expected 1 to 256");
+    if (products.empty() || products.size() > kMostProducts)
+        throw InputError("there are " + std::to_string(products.size()) + " products; expected 1 to " + std::to_string(kMostProducts));
+    const BlockLinear& first = products[0].layer;
+    for (const BlockProduct& p : products) {
+        for (const BlockLinear* const other : {&p.layer, p.up})
+            if (other && &other->level() != &first.level())
+                throw InputError("a layer is laid out for " + std::string(other->level().name) + ", another for " + first.level().name + "; all are of one level");
+        if (p.layer.ins() != first.ins())
+            throw InputError("a layer has the shape " + shape_of(p.layer) + "; its inputs are those of " + shape_of(first));
+        if (p.up && (p.up->ins() != p.layer.ins() || p.up->outs() != p.layer.outs() || p.up->format() != p.layer.format()))
+            throw InputError("up is " + shape_of(*p.up) + " of " + facts_of(p.up->format()).name + "; its layer is " + shape_of(p.layer) + " of " +
+                             facts_of(p.layer.format()).name);
+    }
+}
+
+/// Rows in memory that the thread's next call uses again.
+Rows quantised(const Kernel& kernel, const float* x, size_t rows, size_t ins, uint32_t threads) {
+    const size_t blocks = rows * (ins / kBlock);
+    const Rows all{slab::scratch<Rows, int8_t>(blocks * kBlock), slab::scratch<Rows, float>(2 * blocks), slab::scratch<Rows, float>(2 * blocks) + blocks,
+                   slab::scratch<Rows, int32_t>(2 * blocks)};
+    const Groups groups(rows, kernel.rows);
+    by_rows(threads, groups.count, [&](size_t first, size_t end) {
+        for (size_t group = first; group < end; ++group) {
+            const size_t row = groups.first(group), count = groups.size(group), at = row * (ins / kBlock);
+            const Rows part{all.q + at * kBlock, all.scales + at, all.sums + at, all.halves + 2 * at};
+            for (size_t i = 0; i < count; ++i) kernel.quantise(x + (row + i) * ins, ins, part, i, count);
+        }
+    });
+    return all;
+}
+
+}  // namespace
+
+Format format_of(std::string_view name) {
+    std::string known;
+    for (size_t i = 0; i < kFormats; ++i) {
+        if (name == kFacts[i].name) return static_cast<Format>(i);
+        known += (i ? ", " : "") + std::string(kFacts[i].name);
+    }
+    throw InputError("the format is \"" + std::string(name.substr(0, 40)) + "\"; expected " + known);
+}
+
+BlockLinear::BlockLinear(Format format, std::span<const uint8_t> weight, size_t outs, size_t ins, std::span<const int32_t> order, std::span<const float> bias,
+                         const Kernels& level)
+    : level_(&level), format_(format), ins_(ins), outs_(outs) {
+    const Facts& facts = facts_of(format);
+    if (outs == 0 || outs > kMost || ins == 0 || ins > kMost)
+        throw InputError("weight has the shape " + shape_of(outs, ins) + "; both are from 1 to " + std::to_string(kMost));
+    if (ins % facts.numbers != 0)
+        throw InputError("weight has rows of " + std::to_string(ins) + " numbers; " + facts.name + " has blocks of " + std::to_string(facts.numbers));
+    if (weight.size() != stored_bytes())
+        throw InputError("weight has " + std::to_string(weight.size()) + " bytes; " + shape_of(outs, ins) + " of " + facts.name + " has " +
+                         std::to_string(stored_bytes()));
+    if (!order.empty() && order.size() != outs) throw InputError("order has " + std::to_string(order.size()) + " rows; expected " + std::to_string(outs));
+    for (const int32_t row : order)
+        if (row < 0 || static_cast<size_t>(row) >= outs)
+            throw InputError("order has the row " + std::to_string(row) + "; expected 0 to " + std::to_string(outs - 1));
+    if (!bias.empty() && bias.size() != outs) throw InputError("bias has " + std::to_string(bias.size()) + " numbers; expected " + std::to_string(outs));
+    const Places places = places_of(format, level.blocks.outs);
+    const size_t panels = (outs + level.blocks.outs - 1) / level.blocks.outs;
+    panel_bytes_ = is_quantised(format) ? ins / kBlock / places.supers * places.super_bytes : ins * level.blocks.outs * facts.bytes;
+    panels_ = slab::make<uint8_t>(panels * panel_bytes_);
+    std::memset(panels_.get(), 0, panels * panel_bytes_);
+    bias_ = slab::make<float>(panels * level.blocks.outs);
+    std::fill_n(bias_.get(), panels * level.blocks.outs, 0.0f);
+    std::copy(bias.begin(), bias.end(), bias_.get());
+    const size_t row_bytes = weight.size() / outs;
+    for (size_t out = 0; out < outs; ++out) pack(weight.data() + (order.empty() ? out : static_cast<size_t>(order[out])) * row_bytes, out);
+}
+
+/// As csrc/cpu/block_formats.hpp says.
+void BlockLinear::pack(const uint8_t* row, size_t out) {
+    const Facts& facts = facts_of(format_);
+    const size_t wide = level_->blocks.outs, lane = out % wide;
+    uint8_t* panel = panels_.get() + out / wide * panel_bytes_;
+    if (!is_quantised(format_)) {
+        for (size_t i = 0; i < ins_; ++i) std::memcpy(panel + (i * wide + lane) * facts.bytes, row + i * facts.bytes, facts.bytes);
+        return;
+    }
+    const Places places = places_of(format_, wide);
+    const auto half = [&](uint8_t* at, uint16_t value) { std::memcpy(at + 2 * lane, &value, sizeof value); };
+    for (size_t i = 0; i < ins_ / kBlock; ++i) {
+        const Weights w = read(format_, row, i);
+        if (!is_finite(w.scale) || !is_finite(w.minimum))
+            throw InputError("block " + std::to_string(i) + " of output " + std::to_string(out) + " has a scale that is no number; the file is damaged");
+        if (facts.super && i % kSuper == 0) {
+            half(panel, w.scale);
+            if (facts.minimum) half(panel + 2 * wide, w.minimum);
+            panel += places.header;
+        }
+        for (size_t j = 0; j < kBlock; ++j) {
+            const size_t group = j / 4, at = lane * 4 + j % 4, step = 4 * wide;
+            if (facts.low == 8) panel[group * step + at] = level_->blocks.from_zero ? w.q[j] : w.q[j] ^ 0x80;
+            else panel[group % 4 * step + at] = static_cast<uint8_t>(panel[group % 4 * step + at] | (w.q[j] & 15) << (group < 4 ? 0 : 4));
+            if (facts.high == 1) panel[places.high + at] = static_cast<uint8_t>(panel[places.high + at] | (w.q[j] >> 4) << group);
+            if (facts.high == 2) {
+                uint8_t& byte = panel[places.high + group / 4 * step + at];
+                byte = static_cast<uint8_t>(byte | (w.q[j] >> 4) << 2 * (group % 4));
+            }
+        }
+        if (facts.super) {
+            panel[places.scale + lane] = w.fine[0], panel[places.minimum + lane] = w.fine[1];
+        } else {
+            half(panel + places.scale, w.scale);
+            if (facts.minimum) half(panel + places.minimum, w.minimum);
+        }
+        panel += places.bytes;
+    }
+}
+
+void BlockLinear::row(size_t out, float* to) const noexcept {
+    const Facts& facts = facts_of(format_);
+    const size_t wide = level_->blocks.outs, lane = out % wide, step = 4 * wide;
+    const uint8_t* panel = panels_.get() + out / wide * panel_bytes_;
+    if (!is_quantised(format_)) {
+        for (size_t i = 0; i < ins_; ++i) {
+            uint32_t bits = 0;
+            std::memcpy(&bits, panel + (i * wide + lane) * facts.bytes, facts.bytes);
+            to[i] = format_ == Format::f32 ? __builtin_bit_cast(float, bits) : format_ == Format::bf16 ? foresay::wide(static_cast<uint16_t>(bits)) : widen_half(static_cast<uint16_t>(bits));
+        }
+        return;
+    }
+    const Places places = places_of(format_, wide);
+    const auto half = [&](const uint8_t* at) {
+        uint16_t value;
+        std::memcpy(&value, at + 2 * lane, sizeof value);
+        return value;
+    };
+    Weights w{};
+    for (size_t i = 0; i < ins_ / kBlock; ++i, to += kBlock) {
+        if (facts.super && i % kSuper == 0) {
+            w.scale = half(panel);
+            if (facts.minimum) w.minimum = half(panel + 2 * wide);
+            panel += places.header;
+        }
+        for (size_t j = 0; j < kBlock; ++j) {
+            const size_t group = j / 4, at = lane * 4 + j % 4;
+            uint32_t q = facts.low == 8 ? panel[group * step + at] ^ (level_->blocks.from_zero ? 0 : 0x80) : panel[group % 4 * step + at] >> (group < 4 ? 0 : 4) & 15;
+            if (facts.high == 1) q |= (panel[places.high + at] >> group & 1) << 4;
+            if (facts.high == 2) q |= (panel[places.high + group / 4 * step + at] >> 2 * (group % 4) & 3) << 4;
+            w.q[j] = static_cast<uint8_t>(q);
+        }
+        if (facts.super) {
+            w.fine[0] = panel[places.scale + lane], w.fine[1] = panel[places.minimum + lane];
+        } else {
+            w.scale = half(panel + places.scale);
+            if (facts.minimum) w.minimum = half(panel + places.minimum);
+        }
+        widen(format_, w, to);
+        panel += places.bytes;
+    }
+}
+
+void multiply(std::span<const BlockProduct> products, const float* x, size_t rows, uint32_t threads) {
+    check(products, threads);
+    if (rows == 0) return;
+    const size_t ins = products[0].layer.ins();
+    const Kernel& kernel = products[0].layer.level().blocks;
+    Rows q{};
+    if (std::any_of(products.begin(), products.end(), [](const BlockProduct& p) { return is_quantised(p.layer.format()); }))
+        q = quantised(kernel, x, rows, ins, threads);
+    Call call;
+    size_t panels = 0, work = 0;
+    for (const BlockProduct& p : products) {
+        panels += (p.layer.outs_ + kernel.outs - 1) / kernel.outs, work += p.layer.outs_ * ins * rows * (p.up ? 2 : 1);
+        call.parts[call.count++] = {kernel.multiply[static_cast<size_t>(p.layer.format_)],
+                                    {p.layer.layer(), p.up ? p.up->layer() : Layer{}, p.activation, p.added, x, q, p.out, rows, ins, p.layer.outs_}, panels};
+    }
+    if (work < (team_found() ? kTeamWork : kThreadWork)) threads = 1;
+    call.share = threads == 1 ? panels : (panels + kShares * threads - 1) / (kShares * threads);
+    on_team(threads, [](void* data) { static_cast<Call*>(data)->run(); }, &call);
+}
+
+}  // namespace foresay

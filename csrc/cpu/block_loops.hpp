@@ -1,0 +1,216 @@
+// Linear layers with weights in blocks, for one level; see csrc/cpu/level.hpp.
+//
+// One output of one row is one chain of sums: block after block, the integer sum of its products times both scales, then its
+// minimum times the sum of its inputs; at last the bias. A sum of integers is the same in any order, and a row is quantised by
+// itself. So the bits depend on that row alone, and are the same on all levels that multiply and add with one rounding.
+// Weights that are not quantised have four chains, by input modulo 4.
+#pragma once
+
+#include "cpu/block_kernel.hpp"
+#include "cpu/block_results.hpp"
+#include "cpu/bytes.hpp"
+
+namespace foresay::blocks {
+namespace {
+
+constexpr size_t kRows = kWidth == 8 ? 4 : 8;  // that share what is read of the weights
+constexpr size_t kKept = size_t{512} << 10;    // bytes of rows that stay in the second cache while panels pass
+constexpr size_t kVectors = kBlock / 4;        // of a panel's block: four inputs each
+constexpr size_t kBytes = sizeof(Bytes);
+
+/// The integers of a panel's block, four inputs a vector.
+template <Format kFormat>
+FORESAY_INLINE void unpack(const uint8_t* block, Bytes (&w)[kVectors]) {
+    constexpr Facts f = facts_of(kFormat);
+    constexpr Places p = places_of(kFormat, kWidth);
+    if constexpr (f.low == 8) {
+#pragma GCC unroll 8
+        for (size_t i = 0; i < kVectors; ++i) w[i] = load<Bytes>(block + i * kBytes);
+        return;
+    }
+#pragma GCC unroll 8
+    for (size_t i = 0; i < kVectors / 2; ++i) {
+        const Bytes both = load<Bytes>(block + i * kBytes);
+        w[i] = both & 15, w[i + kVectors / 2] = both >> 4;
+    }
+    if constexpr (f.high == 1) {
+        const Bytes bits = load<Bytes>(block + p.high);
+#pragma GCC unroll 8
+        for (size_t i = 0; i < kVectors; ++i) w[i] |= (bits >> i & 1) << 4;
+    }
+    if constexpr (f.high == 2) {
+#pragma GCC unroll 8
+        for (size_t i = 0; i < kVectors; ++i) w[i] |= (load<Bytes>(block + p.high + i / 4 * kBytes) >> 2 * (i % 4) & 3) << 4;
+    }
+    if constexpr (!kUnsigned && f.offset != 0) {
+#pragma GCC unroll 8
+        for (size_t i = 0; i < kVectors; ++i) w[i] -= static_cast<uint8_t>(f.offset);
+    }
+}
+
+template <Format kFormat, int kPlace>
+FORESAY_INLINE Ints add(Ints sum, Bytes w, const Inputs& x) {
+    if constexpr (facts_of(kFormat).low == 8) return add_byte_products<kPlace>(sum, w, x);
+    else return add_products<kPlace>(sum, w, x);
+}
+template <Format kFormat>
+FORESAY_INLINE Ints add_half(Ints sum, const Bytes* w, const Inputs& x) {
+    sum = add<kFormat, 0>(sum, w[0], x);
+    sum = add<kFormat, 1>(sum, w[1], x);
+    sum = add<kFormat, 2>(sum, w[2], x);
+    return add<kFormat, 3>(sum, w[3], x);
+}
+
+/// The sums of kCount rows, a whole group, with one panel.
+template <Format kFormat, size_t kCount>
+FORESAY_INLINE void sum(const uint8_t* panel, Rows x, size_t blocks, Vec (&sums)[kCount]) {
+    constexpr Facts f = facts_of(kFormat);
+    constexpr Places p = places_of(kFormat, kWidth);
+    constexpr int32_t kOffset = f.low == 8 ? (kUnsignedBytes ? 128 : 0) : kUnsigned ? f.offset : 0;
+#pragma GCC unroll 8
+    for (size_t row = 0; row < kCount; ++row) sums[row] = Vec{};
+    Vec scale_of_scales{}, scale_of_minimums{};
+    for (size_t i = 0; i < blocks; ++i) {
+        if constexpr (f.super)
+            if (i % kSuper == 0) {
+                scale_of_scales = load_halves(panel);
+                if constexpr (f.minimum) scale_of_minimums = load_halves(panel + 2 * kWidth);
+                panel += p.header;
+            }
+        Bytes w[kVectors];
+        unpack<kFormat>(panel, w);
+        Vec scale, minimum{}, fine[2]{};
+        if constexpr (f.fine) {
+            scale = scale_of_scales;
+            fine[0] = load_bytes<int8_t>(panel + p.scale), fine[1] = load_bytes<int8_t>(panel + p.minimum);
+        } else if constexpr (f.super) {
+            scale = scale_of_scales * load_bytes<uint8_t>(panel + p.scale);
+            minimum = -(scale_of_minimums * load_bytes<uint8_t>(panel + p.minimum));
+        } else {
+            scale = load_halves(panel + p.scale);
+            if constexpr (f.minimum) minimum = load_halves(panel + p.minimum);
+        }
+        panel += p.bytes;
+#pragma GCC unroll 8
+        for (size_t row = 0; row < kCount; ++row) {
+            const Inputs low(x.q + row * kBlock), high(x.q + row * kBlock + kBlock / 2);
+            Vec found;
+            if constexpr (f.fine) {  // exact: a sum and a scale have 24 bits together
+                const Vec first = as_floats(add_half<kFormat>(start(-kOffset * x.halves[2 * row]), w, low));
+                const Vec second = as_floats(add_half<kFormat>(start(-kOffset * x.halves[2 * row + 1]), w + kVectors / 2, high));
+                found = multiply_add(first, fine[0], second * fine[1]);
+            } else {
+                const int32_t from = kOffset ? -kOffset * (x.halves[2 * row] + x.halves[2 * row + 1]) : 0;
+                found = as_floats(add_half<kFormat>(add_half<kFormat>(start(from), w, low), w + kVectors / 2, high));
+            }
+            sums[row] = multiply_add(found, scale * all(x.scales[row]), sums[row]);
+            if constexpr (f.minimum) sums[row] = multiply_add(minimum, all(x.sums[row]), sums[row]);
+        }
+        x.q += kCount * kBlock, x.scales += kCount, x.sums += kCount, x.halves += 2 * kCount;
+    }
+}
+
+/// Numbers `at` of a panel's row of weights that are not quantised.
+template <Format kFormat>
+FORESAY_INLINE Vec numbers(const uint8_t* from) {
+    if constexpr (kFormat == Format::f32) return load<Vec>(from);
+    else if constexpr (kFormat == Format::f16) return load_halves(from);
+    else return widened(load<Halves>(from));
+}
+
+template <Format kFormat, size_t kCount>
+FORESAY_INLINE void sum(const uint8_t* panel, const float* x, size_t ins, Vec (&sums)[kCount]) {
+    constexpr size_t kChains = 4, kStep = kWidth * bytes_of_number(kFormat);
+    Vec chains[kCount][kChains];
+#pragma GCC unroll 8
+    for (size_t row = 0; row < kCount; ++row)
+#pragma GCC unroll 4
+        for (size_t chain = 0; chain < kChains; ++chain) chains[row][chain] = Vec{};
+    size_t i = 0;
+    for (; i + kChains <= ins; i += kChains)
+#pragma GCC unroll 4
+        for (size_t chain = 0; chain < kChains; ++chain) {
+            const Vec w = numbers<kFormat>(panel + (i + chain) * kStep);
+#pragma GCC unroll 8
+            for (size_t row = 0; row < kCount; ++row) chains[row][chain] = multiply_add(w, all(x[row * ins + i + chain]), chains[row][chain]);
+        }
+    for (; i < ins; ++i) {
+        const Vec w = numbers<kFormat>(panel + i * kStep);
+#pragma GCC unroll 8
+        for (size_t row = 0; row < kCount; ++row) chains[row][0] = multiply_add(w, all(x[row * ins + i]), chains[row][0]);
+    }
+#pragma GCC unroll 8
+    for (size_t row = 0; row < kCount; ++row) sums[row] = (chains[row][0] + chains[row][1]) + (chains[row][2] + chains[row][3]);
+}
+
+/// Rows `first` up to `first + kCount`, a whole group, of one panel.
+template <Format kFormat, size_t kCount>
+void multiply_group(const Job& job, size_t panel, size_t first) {
+    const size_t blocks = job.ins / kBlock, supers = blocks / places_of(kFormat, kWidth).supers;
+    const size_t bytes = is_quantised(kFormat) ? supers * places_of(kFormat, kWidth).super_bytes : job.ins * kWidth * bytes_of_number(kFormat);
+    const auto found = [&](const Layer& layer, Vec (&sums)[kCount]) __attribute__((always_inline)) {
+        if constexpr (is_quantised(kFormat)) {
+            const size_t at = first * blocks;
+            const Rows& q = job.quantised;
+            sum<kFormat, kCount>(layer.panels + panel * bytes, {q.q + at * kBlock, q.scales + at, q.sums + at, q.halves + 2 * at}, blocks, sums);
+        } else {
+            sum<kFormat, kCount>(layer.panels + panel * bytes, job.x + first * job.ins, job.ins, sums);
+        }
+    };
+    Vec sums[kCount], ups[kCount];
+    found(job.layer, sums);
+    if (job.up.panels) found(job.up, ups);
+#pragma GCC unroll 8
+    for (size_t row = 0; row < kCount; ++row) write(job, panel, first + row, sums[row], job.up.panels ? &ups[row] : nullptr);
+}
+
+template <Format kFormat>
+void multiply(const Job& job, size_t first, size_t end) noexcept {
+    const Groups groups(job.rows, kRows);
+    const size_t fit = kKept / ((is_quantised(kFormat) ? 1 : 4) * job.ins) / kRows, step = fit ? fit : 1;
+    for (size_t begin = 0; begin < groups.count; begin += step)
+        for (size_t panel = first; panel < end; ++panel)
+            for (size_t group = begin; group < groups.count && group < begin + step; ++group) {
+                const size_t row = groups.first(group);
+                switch (groups.size(group)) {
+#define FORESAY_CASE(n) \
+    case n: if constexpr (n <= kRows) multiply_group<kFormat, n>(job, panel, row); break;
+                    FORESAY_CASE(1) FORESAY_CASE(2) FORESAY_CASE(3) FORESAY_CASE(4) FORESAY_CASE(5) FORESAY_CASE(6) FORESAY_CASE(7) FORESAY_CASE(8)
+#undef FORESAY_CASE
+                }
+            }
+}
+
+/// A block's largest number becomes 127; halves go to the even integer. What is no number, or too large, gives a block of none.
+void quantise(const float* x, size_t ins, const Rows& group, size_t row, size_t count) noexcept {
+    for (size_t i = 0; i < ins / kBlock; ++i, x += kBlock) {
+        const size_t at = i * count + row;
+        float largest = 0;
+        for (size_t j = 0; j < kBlock; ++j) {
+            const float size = __builtin_fabsf(x[j]);
+            largest = size > largest ? size : largest;
+        }
+        const float scale = largest * (1.0f / 127.0f), inverse = largest > 0x1p-100f ? 127.0f / largest : 0.0f;
+        int8_t* const q = group.q + at * kBlock;
+        int32_t halves[2] = {};
+        for (size_t half = 0; half < 2; ++half)
+            for (size_t j = 0; j < kBlock / 2; ++j) {
+                const float shifted = x[half * 16 + j] * inverse + 0x1.8p23f;  // rounds: its lower bits are the integer
+                const int32_t value = __builtin_bit_cast(int32_t, shifted) - 0x4B400000;
+                q[half * 16 + j] = static_cast<int8_t>(value);
+                halves[half] += q[half * 16 + j];
+            }
+        group.scales[at] = scale;
+        group.sums[at] = scale * static_cast<float>(halves[0] + halves[1]);
+        group.halves[2 * at] = halves[0], group.halves[2 * at + 1] = halves[1];
+    }
+}
+
+constexpr Kernel kKernel = {
+    kRows, kWidth, kUnsignedBytes, quantise,
+    {multiply<Format::f32>, multiply<Format::f16>, multiply<Format::bf16>, multiply<Format::q8_0>, multiply<Format::q4_0>, multiply<Format::q4_1>,
+     multiply<Format::q5_0>, multiply<Format::q5_1>, multiply<Format::q4_k>, multiply<Format::q5_k>, multiply<Format::q6_k>},
+};
+
+}  // namespace
+}  // namespace foresay::blocks

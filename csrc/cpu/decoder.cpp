@@ -1,0 +1,184 @@
+#include "cpu/decoder.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "cpu/team.hpp"
+#include "errors.hpp"
+#include "slab.hpp"
+
+namespace foresay {
+namespace {
+
+void check_size(const std::string& name, size_t given, size_t wanted) {
+    if (given != wanted) throw InputError(name + " has the width " + std::to_string(given) + "; expected " + std::to_string(wanted));
+}
+
+}  // namespace
+
+/// The rows of one call, in memory that the thread's next call uses again.
+struct Decoder::Pass {
+    AttentionStep& step;
+    const row::Kernel& kernel;
+    size_t rows;
+    uint32_t threads;
+    float *x, *normed, *between;                // [rows, width]; [rows, the most of a layer]
+    const float *cos, *sin;                     // [kind of rope, rows, half]
+    uint16_t *narrow_query, *narrow_key, *narrow_value, *seen;
+};
+
+Decoder::Decoder(Weights embedding, std::vector<Layer> layers, Norm norm, Weights head, Settings settings)
+    : embedding_(std::move(embedding)), head_(head ? std::move(head) : embedding_), layers_(std::move(layers)), norm_(std::move(norm)), settings_(std::move(settings)) {
+    if (!embedding_) throw InputError("the embedding is None; expected its weights");
+    const size_t wide = settings_.head;
+    if (wide == 0 || wide % 2 != 0) throw InputError("a head has the width " + std::to_string(wide) + "; expected an even number");
+    if (settings_.frequencies.empty()) throw InputError("there are no frequencies; expected at least one list");
+    for (const auto& list : settings_.frequencies)
+        if (list.size() > wide / 2 || list.size() != settings_.frequencies[0].size())
+            throw InputError("there are " + std::to_string(list.size()) + " frequencies; expected at most " + std::to_string(wide / 2) + ", and as many in every list");
+    check_size("the last norm", norm_.size(), width()), check_size("the head", head_->ins(), width());
+    for (size_t i = 0; i < layers_.size(); ++i) {
+        const Layer& l = layers_[i];
+        const std::string at = " of layer " + std::to_string(i);
+        for (const BlockLinear* part : {l.query.get(), l.key.get(), l.value.get(), l.out.get(), l.gate.get(), l.up.get(), l.down.get()}) {
+            if (!part) throw InputError("a linear layer" + at + " is None; expected all seven");
+            if (&part->level() != &embedding_->level()) throw InputError("a linear layer" + at + " is of another level; all are of one");
+        }
+        if (l.query->outs() % wide != 0 || l.key->outs() % wide != 0 || l.query->outs() % l.key->outs() != 0)
+            throw InputError("the queries and keys" + at + " have the widths " + std::to_string(l.query->outs()) + " and " + std::to_string(l.key->outs()) +
+                             "; expected multiples of " + std::to_string(wide) + ", the width of a head");
+        check_size("the query" + at, l.query->ins(), width()), check_size("the key" + at, l.key->ins(), width());
+        check_size("the value" + at, l.value->ins(), width()), check_size("the value" + at, l.value->outs(), l.key->outs());
+        check_size("the out" + at, l.out->ins(), l.query->outs()), check_size("the out" + at, l.out->outs(), width());
+        check_size("the gate" + at, l.gate->ins(), width()), check_size("the up" + at, l.up->ins(), width());
+        check_size("the up" + at, l.up->outs(), l.gate->outs()), check_size("the down" + at, l.down->ins(), l.gate->outs());
+        check_size("the down" + at, l.down->outs(), width());
+        check_size("the norm before attention" + at, l.before_attention.size(), width()), check_size("the norm before the products" + at, l.before_mlp.size(), width());
+        for (const Norm* of : {&l.of_queries, &l.of_keys})
+            if (!of->empty()) check_size("the norm of a head" + at, of->size(), wide);
+        for (const Norm* after : {&l.after_attention, &l.after_mlp})
+            if (!after->empty()) check_size("the norm of a result" + at, after->size(), width());
+        if (l.rope >= settings_.frequencies.size()) throw InputError("the frequencies" + at + " are those of list " + std::to_string(l.rope) + ", which is not there");
+    }
+}
+
+size_t Decoder::bytes() const noexcept {
+    size_t sum = embedding_->bytes() + (head_ == embedding_ ? 0 : head_->bytes());
+    for (const Layer& l : layers_)
+        for (const BlockLinear* part : {l.query.get(), l.key.get(), l.value.get(), l.out.get(), l.gate.get(), l.up.get(), l.down.get()}) sum += part->bytes();
+    return sum;
+}
+
+std::vector<KvLayer> Decoder::shapes() const {
+    std::vector<KvLayer> found;
+    const auto wide = static_cast<uint32_t>(settings_.head);
+    for (const Layer& l : layers_) found.push_back({static_cast<uint32_t>(l.key->outs()) / wide, wide, wide});
+    return found;
+}
+
+void Decoder::attend(const Layer& l, uint32_t index, const Pass& p) const {
+    const size_t wide = settings_.head, queries = l.query->outs(), keys = l.key->outs(), heads = queries / wide, key_heads = keys / wide;
+    const size_t half = settings_.frequencies[0].size();
+    float *const q = p.between, *const k = q + p.rows * queries, *const v = k + p.rows * keys;
+    by_rows(p.threads, p.rows, [&](size_t first, size_t end) {
+        for (size_t row = first; row < end; ++row) p.kernel.norm(p.x + row * width(), width(), l.before_attention.data(), settings_.eps, p.normed + row * width());
+    });
+    const BlockProduct projected[] = {{*l.query, q}, {*l.key, k}, {*l.value, v}};
+    multiply(projected, p.normed, p.rows, p.threads);
+    by_rows(p.threads, p.rows, [&](size_t first, size_t end) {
+        const auto place_heads = [&](float* x, size_t count, const Norm& norm, size_t row) {
+            for (size_t i = 0; !norm.empty() && i < count; ++i) p.kernel.norm(x + i * wide, wide, norm.data(), settings_.eps, x + i * wide);
+            const size_t at = (l.rope * p.rows + row) * half;
+            p.kernel.turn(x, count, wide, half, p.cos + at, p.sin + at);
+        };
+        for (size_t row = first; row < end; ++row) {
+            place_heads(q + row * queries, heads, l.of_queries, row), place_heads(k + row * keys, key_heads, l.of_keys, row);
+            p.kernel.narrow(q + row * queries, queries, p.narrow_query + row * queries);
+            p.kernel.narrow(k + row * keys, keys, p.narrow_key + row * keys), p.kernel.narrow(v + row * keys, keys, p.narrow_value + row * keys);
+        }
+    });
+    const auto by_heads = [&](uint16_t* data, size_t count) {
+        const auto distance = static_cast<int64_t>(count * wide);
+        return Numbers{data, {1, count, p.rows, wide}, {static_cast<int64_t>(p.rows) * distance, static_cast<int64_t>(wide), distance, 1}};
+    };
+    const auto step_size = static_cast<int64_t>(queries);
+    const Numbers outs{p.seen, {1, p.rows, heads, wide}, {static_cast<int64_t>(p.rows) * step_size, step_size, static_cast<int64_t>(wide), 1}};
+    p.step.attend({index, by_heads(p.narrow_query, heads), by_heads(p.narrow_key, key_heads), by_heads(p.narrow_value, key_heads), outs, settings_.scaling, l.window, 0,
+                   settings_.score_cap, nullptr, 0, p.threads});
+    p.kernel.widen(p.seen, p.rows * queries, q);
+    if (l.after_attention.empty()) {
+        const BlockProduct returned{*l.out, p.x, nullptr, {}, p.x};
+        return multiply({&returned, 1}, q, p.rows, p.threads);
+    }
+    const BlockProduct returned{*l.out, p.normed};
+    multiply({&returned, 1}, q, p.rows, p.threads);
+    for (size_t row = 0; row < p.rows; ++row) {
+        float *const result = p.normed + row * width(), *const x = p.x + row * width();
+        p.kernel.norm(result, width(), l.after_attention.data(), settings_.eps, result);
+        for (size_t i = 0; i < width(); ++i) x[i] += result[i];
+    }
+}
+
+void Decoder::transform(const Layer& l, const Pass& p) const {
+    by_rows(p.threads, p.rows, [&](size_t first, size_t end) {
+        for (size_t row = first; row < end; ++row) p.kernel.norm(p.x + row * width(), width(), l.before_mlp.data(), settings_.eps, p.normed + row * width());
+    });
+    const BlockProduct gated{*l.gate, p.between, l.up.get(), settings_.activation};
+    multiply({&gated, 1}, p.normed, p.rows, p.threads);
+    if (l.after_mlp.empty()) {
+        const BlockProduct added{*l.down, p.x, nullptr, {}, p.x};
+        return multiply({&added, 1}, p.between, p.rows, p.threads);
+    }
+    const BlockProduct result{*l.down, p.normed};
+    multiply({&result, 1}, p.between, p.rows, p.threads);
+    for (size_t row = 0; row < p.rows; ++row) {
+        float *const found = p.normed + row * width(), *const x = p.x + row * width();
+        p.kernel.norm(found, width(), l.after_mlp.data(), settings_.eps, found);
+        for (size_t i = 0; i < width(); ++i) x[i] += found[i];
+    }
+}
+
+void Decoder::forward(AttentionStep& step, std::span<const int32_t> tokens, std::span<const int64_t> needed, float* logits, float* hidden, uint32_t threads) const {
+    const std::span<const int64_t> positions = step.positions();
+    const size_t rows = tokens.size(), half = settings_.frequencies[0].size();
+    if (step.dtype() != Dtype::bfloat16) throw InputError("the step is of float32; expected bfloat16");
+    if (positions.size() != rows) throw InputError("there are " + std::to_string(rows) + " tokens; the step has " + std::to_string(positions.size()) + " rows");
+    for (const int32_t token : tokens)
+        if (token < 0 || static_cast<size_t>(token) >= embedding_->outs())
+            throw InputError("token " + std::to_string(token) + " is not in the vocabulary; expected 0 to " + std::to_string(embedding_->outs() - 1));
+    for (const int64_t row : needed)
+        if (row < 0 || static_cast<size_t>(row) >= rows) throw InputError("row " + std::to_string(row) + " is needed; expected 0 to " + std::to_string(rows - 1));
+
+    size_t queries = 0, keys = 0, inner = 0;
+    for (const Layer& l : layers_) queries = std::max(queries, l.query->outs()), keys = std::max(keys, l.key->outs()), inner = std::max(inner, l.gate->outs());
+    const size_t between = std::max(queries + 2 * keys, inner), turned = settings_.frequencies.size() * rows * half, heads = std::max(rows, needed.size());
+    float* const floats = slab::scratch<Decoder, float>(rows * (width() + between) + heads * width() + 2 * turned);
+    uint16_t* const narrow = slab::scratch<Decoder, uint16_t>(rows * (2 * queries + 2 * keys));
+    float *const cos = floats + rows * (width() + between) + heads * width(), *const sin = cos + turned;
+    for (size_t list = 0; list < settings_.frequencies.size(); ++list)
+        for (size_t row = 0; row < rows; ++row)
+            for (size_t i = 0; i < half; ++i) {
+                const double angle = static_cast<double>(positions[row]) * settings_.frequencies[list][i];
+                cos[(list * rows + row) * half + i] = static_cast<float>(std::cos(angle)) * settings_.rope_scale;
+                sin[(list * rows + row) * half + i] = static_cast<float>(std::sin(angle)) * settings_.rope_scale;
+            }
+    const Pass pass{step, embedding_->level().row, rows, threads, floats, floats + rows * (width() + between), floats + rows * width(), cos, sin,
+                    narrow, narrow + rows * queries, narrow + rows * (queries + keys), narrow + rows * (queries + 2 * keys)};
+    for (size_t row = 0; row < rows; ++row) {
+        float* const x = pass.x + row * width();
+        embedding_->row(static_cast<size_t>(tokens[row]), x);
+        for (size_t i = 0; settings_.embedding_scale != 1 && i < width(); ++i) x[i] *= settings_.embedding_scale;
+    }
+    for (uint32_t i = 0; i < layers_.size(); ++i) attend(layers_[i], i, pass), transform(layers_[i], pass);
+    if (needed.empty()) return;
+    float* const last = hidden ? hidden : pass.normed;
+    for (size_t i = 0; i < needed.size(); ++i)
+        pass.kernel.norm(pass.x + static_cast<size_t>(needed[i]) * width(), width(), norm_.data(), settings_.eps, last + i * width());
+    const BlockProduct made{*head_, logits};
+    multiply({&made, 1}, last, needed.size(), threads);
+    if (settings_.logit_cap > 0)
+        for (size_t i = 0; i < needed.size() * vocabulary(); ++i) logits[i] = settings_.logit_cap * std::tanh(logits[i] / settings_.logit_cap);
+}
+
+}  // namespace foresay

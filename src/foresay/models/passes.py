@@ -3,82 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import cache
 from inspect import signature
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from foresay.arrays import Int32s
-from foresay.errors import InputError, UnsupportedModel
+from foresay.errors import UnsupportedModel
 from foresay.models.attention import AttentionPass, running
-from foresay.models.target import Outputs, Part
+from foresay.models.rows import StepRows
+from foresay.models.target import Outputs
 
-__all__ = ["StepRows", "forward_pass"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StepRows:
-    """The rows of a step, part by part: a part's tokens, then the nodes of its draft.
-
-    tokens    int32[T]
-    parents   int32[T]      within the part; -1 for its first token, which follows the stored text
-    offsets   int32[B + 1]  where each part's rows begin
-    needed    int64[R]      the rows that need logits, in the order of `Outputs`
-    prefill   bool[T]       which rows are prefill
-    """
-
-    tokens: Int32s
-    parents: Int32s
-    offsets: Int32s
-    needed: NDArray[np.int64]
-    prefill: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, parts: Sequence[Part]) -> StepRows:
-        """Raises: InputError for no parts, and for a part made before its text's last step."""
-        if not parts:
-            raise InputError("the step has no parts; expected at least 1")
-        tokens: list[Int32s] = []
-        parents: list[Int32s] = []
-        needed: list[NDArray[np.int64]] = []
-        prefilled: list[NDArray[np.int64]] = []
-        prefill: list[NDArray[np.bool_]] = []
-        offsets = np.zeros(len(parts) + 1, np.int32)
-        for at, part in enumerate(parts):
-            if part.kv.length != part.stored:
-                raise InputError(
-                    f"a part was made when {part.stored} tokens were stored, and now there are "
-                    f"{part.kv.length}; make a new one for each step"
-                )
-            size, drafted = len(part.tokens), len(part.draft)
-            start, end = int(offsets[at]), int(offsets[at]) + size + drafted
-            tokens += [part.tokens, part.draft.tokens]
-            hanging = part.draft.parents + np.int32(size)
-            if drafted:
-                hanging[part.draft.parents < 0] = size - 1
-            parents += [np.arange(-1, size - 1, dtype=np.int32), hanging]
-            offsets[at + 1] = end
-            prefill.append(np.arange(end - start) < part.prefill)
-            if part.needs_logits:
-                needed.append(np.arange(start + size - 1, end))
-            if part.prefill_logits:
-                first = start + part.prefill - part.prefill_logits
-                prefilled.append(np.arange(first, start + part.prefill))
-        return cls(
-            np.concatenate(tokens),
-            np.concatenate(parents),
-            offsets,
-            np.concatenate([np.zeros(0, np.int64), *needed, *prefilled]),
-            np.concatenate(prefill),
-        )
+__all__ = ["forward_pass"]
 
 
 def forward_pass(

@@ -17,8 +17,9 @@ from transformers import PreTrainedModel
 from foresay.arrays import Int32s
 from foresay.errors import InputError
 from foresay.models.attention import AttentionPass
-from foresay.models.passes import StepRows, forward_pass
+from foresay.models.passes import forward_pass
 from foresay.models.replacing import kinds_of, tensors_of, to_replace
+from foresay.models.rows import StepRows
 from foresay.models.target import Outputs, Part
 from foresay.models.visibility import Visible
 

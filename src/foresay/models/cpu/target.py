@@ -14,8 +14,9 @@ from foresay._core import AttentionStep, Kv
 from foresay.models.attention import AttentionPass
 from foresay.models.cpu.decoder_layers import CoreDecoderLayer
 from foresay.models.cpu.linears import PackedLinear, prefilling
-from foresay.models.passes import StepRows, forward_pass
+from foresay.models.passes import forward_pass
 from foresay.models.replacing import kinds_of, tensors_of, to_replace
+from foresay.models.rows import StepRows
 from foresay.models.target import Outputs, Part
 from foresay.models.visibility import Visible
 

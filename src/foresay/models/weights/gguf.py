@@ -5,23 +5,25 @@ Weights stream: one tensor, and of a large one a part, is in memory at a time.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from foresay.errors import InputError, ModelError, UnsupportedModel
 from foresay.models.progress import Progress, silent
-from foresay.models.weights.cache import FORMAT, place
-from foresay.models.weights.gguf_config import Plan, StoredTensor, check_rope_factors, plan
+from foresay.models.weights.cache import place
+from foresay.models.weights.gguf_config import Plan, StoredTensor
 from foresay.models.weights.gguf_header import Header, Tensor, read_header
-from foresay.models.weights.gguf_tokenizer import Words, words_of
+from foresay.models.weights.gguf_texts import planned, write_texts
+from foresay.models.weights.gguf_tokenizer import words_of
 from foresay.models.weights.shards import LARGEST, Chunks, bf16_of, write_shards
 
 __all__ = ["convert", "size_of", "write_model"]
@@ -67,27 +69,20 @@ def write_model(
 
     Raises: as `convert`, and OSError.
     """
-    header = read_header(file)
-    path = str(file)
-    made = plan(header, path)
-    words = words_of(header, made.config["vocab_size"], path)
-    with open(file, "rb") as opened:
-        reader = _Reader(opened, path, progress or silent)
-        if made.rope_factors is not None:
-            factors = np.concatenate([part.ravel() for part in reader.parts(made.rope_factors)])
-            check_rope_factors(factors, made.config, path)
-        stored = _untied(made, reader)
-        reader.begin(sum(one.tensor.size for one in stored.values()))
+    source = Path(file)
+    header = read_header(source)
+    made = planned(header, source)
+    words = words_of(header, made.config["vocab_size"], str(source))
+    with open(source, "rb") as opened:
+        reader = _Reader(opened, str(source), progress or silent)
+        made = replace(made, tensors=_untied(made, reader))
+        reader.begin(sum(one.tensor.size for one in made.tensors.values()))
         tensors: dict[str, tuple[tuple[int, ...], Chunks]] = {
-            name: (one.tensor.shape, partial(reader.bits, one)) for name, one in stored.items()
+            name: (one.tensor.shape, partial(reader.bits, one))
+            for name, one in made.tensors.items()
         }
         hashes = write_shards(folder, tensors)
-    texts = _texts(made, words, tied="lm_head.weight" not in stored)
-    texts["foresay.json"] = {"format": FORMAT, **(note or {}), "files": hashes}
-    for name, content in texts.items():
-        written = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        (folder / name).write_text(written, encoding="utf-8")
-    (folder / "tokenizer.json").write_text(words.tokenizer, encoding="utf-8")
+    write_texts(made, words, folder, note={**(note or {}), "files": hashes})
 
 
 def _untied(made: Plan, reader: _Reader) -> dict[str, StoredTensor]:
@@ -97,25 +92,6 @@ def _untied(made: Plan, reader: _Reader) -> dict[str, StoredTensor]:
     if output is not None and reader.same(output.tensor, embedding.tensor):
         del stored["lm_head.weight"]
     return stored
-
-
-def _texts(made: Plan, words: Words, *, tied: bool) -> dict[str, Any]:
-    ids = {f"{name}_token_id": token for name, token in words.ids.items() if name != "unk"}
-    ends = words.ends[0] if len(words.ends) == 1 else list(words.ends) or None
-    config = {**made.config, "tie_word_embeddings": tied, **ids}
-    generation = {**ids, "eos_token_id": ends}
-    return {
-        "config.json": config,
-        "generation_config.json": {
-            key: value for key, value in generation.items() if value is not None
-        },
-        "tokenizer_config.json": {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "clean_up_tokenization_spaces": False,
-            "model_max_length": made.config["max_position_embeddings"],
-            **words.config,
-        },
-    }
 
 
 class _Reader:
@@ -136,12 +112,13 @@ class _Reader:
         width = tensor.size // rows
         values = int(np.prod(tensor.shape, dtype=object)) // rows
         step = max(1, _VALUES_AT_A_TIME // values // unit) * unit
+        kind = GGMLQuantizationType(tensor.kind)
         for row in range(0, rows, step):
             count = min(step, rows - row)
             raw = self._read(tensor, row * width, count * width)
             try:
                 with np.errstate(all="ignore"):  # the caller checks for overflow
-                    decoded = dequantize(raw.reshape(count, width), tensor.kind)
+                    decoded = dequantize(raw.reshape(count, width), kind)
             except NotImplementedError as error:
                 raise UnsupportedModel(
                     f"'{self._path}': the tensor '{tensor.name}' is of type {tensor.kind.name}, "

@@ -15,9 +15,9 @@ from os import PathLike
 from typing import Any, BinaryIO
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from foresay.errors import ModelError
+from foresay.models.weights.gguf_types import GgmlType
 
 __all__ = ["Header", "Tensor", "read_header"]
 
@@ -29,6 +29,7 @@ _SCALARS = dict(
     )
 )
 _BOOL, _STRING, _ARRAY = 7, 8, 9
+_LENGTH = struct.Struct("<Q")
 _LEAST = {
     _BOOL: 1,
     _STRING: 8,
@@ -42,17 +43,23 @@ class Tensor:
 
     name: str
     shape: tuple[int, ...]
-    kind: GGMLQuantizationType
+    kind: GgmlType
     start: int
     size: int
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a GGUF file says of itself; arrays of strings are lists, arrays of numbers numpy."""
+    """What a GGUF file says of itself; arrays of strings are lists, arrays of numbers numpy.
+
+    end         where the header ends: the first so many bytes of the file say all this
+    file_size   what the tensors were checked against
+    """
 
     metadata: dict[str, Any]
     tensors: dict[str, Tensor]
+    end: int
+    file_size: int
 
 
 def read_header(path: str | PathLike[str]) -> Header:
@@ -61,7 +68,7 @@ def read_header(path: str | PathLike[str]) -> Header:
     Raises: ModelError naming the file and what is wrong in it.
     """
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", buffering=1 << 20) as file:
             return _Reader(file, str(path)).header()
     except OSError as error:
         raise ModelError(f"'{path}' cannot be read: {error.strerror or error}") from error
@@ -91,7 +98,8 @@ class _Reader:
         alignment = metadata.get("general.alignment", 32)
         if type(alignment) is not int or alignment not in [1 << n for n in range(3, 24)]:
             raise self._damaged(f"general.alignment is {alignment}; expected a power of 2 from 8")
-        begin = -(-self._at // alignment) * alignment
+        end = self._at
+        begin = -(-end // alignment) * alignment
         table = {}
         for name, shape, kind, offset in infos:
             if name in table:
@@ -100,16 +108,16 @@ class _Reader:
         for one, two in pairwise(sorted(table.values(), key=lambda tensor: tensor.start)):
             if one.start + one.size > two.start:
                 raise self._damaged(f"the tensors '{one.name}' and '{two.name}' overlap")
-        return Header(metadata, table)
+        return Header(metadata, table, end, self._size)
 
     def _tensor(
         self, name: str, dims: list[int], kind: int, begin: int, offset: int, alignment: int
     ) -> Tensor:
         try:
-            named = GGMLQuantizationType(kind)
-            block, width = GGML_QUANT_SIZES[named]
-        except (ValueError, KeyError) as error:
+            named = GgmlType(kind)
+        except ValueError as error:
             raise self._damaged(f"the tensor '{name}' is of unknown type {kind}") from error
+        block, width = named.block, named.block_bytes
         elements = 1
         for dim in dims:
             elements *= dim
@@ -141,7 +149,7 @@ class _Reader:
         kind = self._number("I", key)
         count = self._count(key, _LEAST.get(kind, 1))
         if kind == _STRING:
-            return [self._string(key) for _ in range(count)]
+            return self._strings(count, key)
         return self._numbers(kind, count, key)
 
     def _numbers(self, kind: int, count: int, key: str) -> Any:
@@ -153,11 +161,30 @@ class _Reader:
         return np.frombuffer(self._take(count * dtype.itemsize, key), dtype)
 
     def _string(self, what: str) -> str:
-        raw = self._take(self._count(what, 1), what)
-        try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise self._damaged(f"{what} is no text in UTF-8: {raw[:40]!r}") from error
+        return self._strings(1, what)[0]
+
+    def _strings(self, count: int, what: str) -> list[str]:
+        """A loop of its own: a vocabulary and its merges are a hundred thousand strings."""
+        read, length_of, size, at = self._file.read, _LENGTH.unpack, self._size, self._at
+        found: list[str] = []
+        for _ in range(count):
+            head = read(8)
+            if len(head) != 8:
+                raise self._damaged(f"it ends at byte {size}, inside {what}")
+            (length,) = length_of(head)
+            at += 8
+            if length > size - at:
+                raise self._damaged(f"{what} says {length}, but {size - at} bytes are left")
+            raw = read(length)
+            at += length
+            if len(raw) != length:
+                raise self._damaged(f"it ends at byte {size}, inside {what}")
+            try:
+                found.append(raw.decode("utf-8"))
+            except UnicodeDecodeError as error:
+                raise self._damaged(f"{what} is no text in UTF-8: {raw[:40]!r}") from error
+        self._at = at
+        return found
 
     def _count(self, what: str, least: int) -> int:
         """A count of things of at least `least` bytes each, checked against the file's size."""

@@ -1,0 +1,152 @@
+"""A model with its weights as its file stores them: where each tensor is, and its bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foresay.errors import ModelError
+from foresay.models.progress import Progress, silent
+from foresay.models.weights.cache import FORMAT, place
+from foresay.models.weights.folder import check
+from foresay.models.weights.gguf_config import Plan, StoredTensor
+from foresay.models.weights.gguf_header import Header, Tensor, read_header
+from foresay.models.weights.gguf_texts import planned, rope_bytes, write_texts
+
+__all__ = ["StoredModel", "in_folder", "in_gguf", "not_installed", "tensor_bytes", "write_folder"]
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A model found on this machine.
+
+    folder     config.json, generation_config.json and the tokenizer's files
+    gguf       the file whose tensors are used as they are stored; None: the folder holds
+               safetensors
+    plan       of that file, checked against its size when the model was found; None without one
+    identity   names the shapes and types of its weights: two models of one identity take the same
+               time
+    """
+
+    folder: Path
+    gguf: Path | None
+    plan: Plan | None
+    identity: str
+
+    @property
+    def tensors(self) -> dict[str, StoredTensor]:
+        """The file's tensors by the names of transformers; none if there is no such file.
+
+        Without `lm_head.weight` the output is the embedding.
+        """
+        return {} if self.plan is None else self.plan.tensors
+
+    def bytes_of(self, name: str) -> NDArray[np.uint8]:
+        """The bytes of the tensor of that name, see `tensor_bytes`.
+
+        Valid until: the file is changed. Raises: ModelError, also for a name that is not there.
+        """
+        if self.gguf is None or name not in self.tensors:
+            raise ModelError(f"'{self.gguf or self.folder}' stores no tensor for '{name}'")
+        return tensor_bytes(self.gguf, self.tensors[name].tensor)
+
+
+def tensor_bytes(file: str | os.PathLike[str], tensor: Tensor) -> NDArray[np.uint8]:
+    """The bytes of a tensor as the file has them: uint8[size], read-only, memory-mapped, and
+    aligned as in the file (to 32 bytes, unless its header says otherwise).
+
+    Valid until: the file is changed. Who truncates a file in place ends every process that reads
+    the mapping; a file that is replaced by another one stays as it was. Raises: ModelError naming
+    the tensor if the file has become shorter, or cannot be read.
+    """
+    try:
+        with open(file, "rb") as opened:
+            size = os.fstat(opened.fileno()).st_size
+            if tensor.start < 0 or tensor.size < 1 or tensor.start + tensor.size > size:
+                raise ModelError(
+                    f"'{file}' was changed: the tensor '{tensor.name}' should have {tensor.size} "
+                    f"bytes at {tensor.start}, but the file has {size} bytes"
+                )
+            return np.memmap(opened, np.uint8, "r", offset=tensor.start, shape=(tensor.size,))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"'{file}': the tensor '{tensor.name}' cannot be read: {error}") from error
+
+
+def in_gguf(file: Path, cache: Path, progress: Progress = silent) -> StoredModel:
+    """The model of a GGUF file, which stays where it is.
+
+    Its config and tokenizer follow from its header, so they are kept by the header's hash; the
+    tensors' values are not read.
+
+    Mutates: adds them to the cache, if they are not there yet. Raises: ModelError, UnsupportedModel
+    naming what is damaged or unknown.
+    """
+    if file.suffix != ".gguf":
+        raise ModelError(f"'{file}' is a file, but no .gguf; give the folder that it is in")
+    header = read_header(file)
+    made = planned(header, file)
+    mark = _mark_of(header, file)
+    folder = place(
+        cache / "models" / f"gguf-header-{mark[:32]}.{FORMAT}",
+        lambda empty: write_folder(file, empty, {"source": file.name}, progress),
+        needed=4 * header.end + (1 << 20),
+        progress=progress,
+    )
+    return StoredModel(folder, file.absolute(), made, f"gguf-{mark[:32]}")
+
+
+def write_folder(
+    file: Path, folder: Path, note: Mapping[str, Any], progress: Progress = silent
+) -> None:
+    """Write the config and the tokenizer of a GGUF file into a folder that exists.
+
+    Mutates: adds the files. Raises: ModelError, UnsupportedModel, OSError.
+    """
+    try:
+        from foresay.models.weights.gguf_tokenizer import words_of  # takes long, is needed once
+    except ImportError as error:
+        raise not_installed(error) from error
+    progress("convert", 0, None)
+    header = read_header(file)
+    made = planned(header, file)
+    words = words_of(header, made.config["vocab_size"], str(file))
+    write_texts(made, words, folder, note=note)
+
+
+def not_installed(error: ImportError) -> ModelError:
+    """The error to raise for a package that is missing."""
+    package = (error.name or "gguf").split(".")[0]
+    return ModelError(
+        f"a GGUF file is read with the package '{package}', which is not installed; "
+        "install it with: pip install '.[engine]' in foresay's checkout"
+    )
+
+
+def in_folder(folder: Path) -> StoredModel:
+    """The model of a folder of safetensors, checked.
+
+    Raises: ModelError naming what is missing or damaged.
+    """
+    mark = hashlib.sha256((check(folder) / "config.json").read_bytes())
+    for path in sorted(folder.glob("*.safetensors")):
+        mark.update(f"\0{path.name}\0{path.stat().st_size}".encode())
+    return StoredModel(folder, None, None, f"safetensors-{mark.hexdigest()[:32]}")
+
+
+def _mark_of(header: Header, file: Path) -> str:
+    """A hash of all that the config and the tokenizer follow from."""
+    try:
+        with open(file, "rb") as opened:
+            mark = hashlib.sha256(opened.read(header.end))
+    except OSError as error:
+        raise ModelError(f"'{file}' cannot be read: {error.strerror or error}") from error
+    mark.update(rope_bytes(header, file))
+    mark.update(f"\0{header.file_size}".encode())
+    return mark.hexdigest()

@@ -282,6 +282,67 @@ def rms_norm(x: object, weight: object, eps: float, out: object, level: str = ''
     x [..., rows, width] into out, contiguous; bfloat16 or its bits as uint16. See csrc/cpu/norm.hpp.
     """
 
+class BlockLinear:
+    """
+    x @ weight.T + bias with weights as GGUF stores them; see csrc/cpu/block_linear.hpp. Threads may share it.
+    """
+
+    def __init__(self, format: str, weight: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], outs: int, ins: int, order: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, level: str = '') -> None:
+        """
+        weight: the bytes of `outs` rows of `ins` numbers; output i is row order[i]. Copies all.
+        """
+
+    @property
+    def in_features(self) -> int: ...
+
+    @property
+    def out_features(self) -> int: ...
+
+    @property
+    def format(self) -> str: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def stored_bytes(self) -> int: ...
+
+    def row(self, out: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
+        """The weights of one output as floats."""
+
+    def multiply(self, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], threads: int = 1) -> None:
+        """x [rows, ins] into out [rows, outs], float32 and contiguous."""
+
+class BlockLayer:
+    """The parts of one layer of a Decoder. Norms are their weights, or None."""
+
+    def __init__(self, query: BlockLinear, key: BlockLinear, value: BlockLinear, out: BlockLinear, gate: BlockLinear, up: BlockLinear, down: BlockLinear, attention_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], mlp_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], query_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, key_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, after_attention_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, after_mlp_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, window: int = 0, rope: int = 0) -> None: ...
+
+class Decoder:
+    """
+    A whole decoder in one call; see csrc/cpu/decoder.hpp. Threads may share it.
+    """
+
+    def __init__(self, embedding: BlockLinear, layers: Sequence[BlockLayer], norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], head: BlockLinear | None, head_dim: int, eps: float, scaling: float, frequencies: Sequence[Sequence[float]], activation: str = 'silu', embedding_scale: float = 1.0, rope_scale: float = 1.0, score_cap: float = 0.0, logit_cap: float = 0.0) -> None:
+        """Shares the linear layers, copies the norms."""
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def shapes(self) -> list[tuple[int, int, int]]: ...
+
+    def forward(self, step: AttentionStep, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], needed: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], hidden: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')] | None = None, threads: int = 1) -> None:
+        """
+        The step's tokens; writes the logits [needed, vocabulary] and last hidden states [needed, width] of the rows `needed`.
+        """
+
 def cpu_levels() -> list[str]:
     """The levels of processors that this machine can run, the best first."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -13,6 +12,7 @@ from transformers import PreTrainedModel
 from foresay._core import AttentionStep, Kv
 from foresay.models.attention import AttentionPass
 from foresay.models.cpu.decoder_layers import CoreDecoderLayer
+from foresay.models.cpu.kv import bytes_per_token, filled_kv
 from foresay.models.cpu.linears import PackedLinear, prefilling
 from foresay.models.passes import forward_pass
 from foresay.models.replacing import kinds_of, tensors_of, to_replace
@@ -60,27 +60,13 @@ class CpuTarget:
     @property
     def bytes_per_token(self) -> int:
         """With padding to whole vectors."""
-        kv = self.open()
-        kv.reserve(1)
-        return kv.bytes // kv.capacity
+        return bytes_per_token(self.open())
 
     def open(self) -> Kv:
         return Kv(self.shapes, str(self.dtype).removeprefix("torch."))
 
     def open_filled(self, tokens: int) -> Kv:
-        kv, rows = self.open(), np.arange(tokens, dtype=np.int32)
-        step = AttentionStep([kv], np.array([0, tokens], np.int32), rows - 1)
-        chance = torch.Generator().manual_seed(1)  # torch's own generator belongs to the user
-
-        def ordinary(*shape: int) -> Tensor:  # tiny numbers would take longer
-            return torch.rand(shape, generator=chance, dtype=torch.float32).to(self.dtype)
-
-        for layer, (heads, key, value) in enumerate(self.shapes):
-            keys, values = ordinary(1, heads, tokens, key), ordinary(1, heads, tokens, value)
-            out = torch.empty(1, tokens, heads, value, dtype=self.dtype)
-            step.attend(layer, keys, keys, values, out, scaling=1.0, window=1)
-        kv.keep(rows)
-        return kv
+        return filled_kv(self.open(), self.shapes, self.dtype, tokens)
 
     def forward(self, parts: Sequence[Part], *, hidden: bool = False) -> Outputs:
         rows = StepRows.of(parts)

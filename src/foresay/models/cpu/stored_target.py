@@ -1,0 +1,74 @@
+"""The target on processors for weights as they are stored: a whole decoder of the core."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foresay._core import AttentionStep, Decoder, Kv
+from foresay.errors import InputError
+from foresay.models.cpu.kv import bytes_per_token, filled_kv
+from foresay.models.rows import StepRows
+from foresay.models.target import Outputs, Part
+
+__all__ = ["StoredTarget"]
+
+
+class StoredTarget:
+    """A `Target`; `load.load` makes one. It is batch-invariant: products are sums of integers, and
+    everything else is made for each row by itself.
+
+    decoder    the model in the core
+    dtype      of keys, values and queries; the rest is float32
+
+    Mutates: only the texts given to `forward`.
+    """
+
+    dtype = torch.bfloat16
+
+    def __init__(
+        self, decoder: Decoder, *, context: int, threads: int, identity: str | None = None
+    ) -> None:
+        self.decoder = decoder
+        self.vocabulary = decoder.vocabulary
+        self.context = context
+        self.shapes = decoder.shapes
+        self.threads = threads
+        self.identity = identity
+        self.exact: bool | None = None
+        self.version = 0
+
+    @property
+    def bytes_per_token(self) -> int:
+        """With padding to whole vectors."""
+        return bytes_per_token(self.open())
+
+    def open(self) -> Kv:
+        return Kv(self.shapes, "bfloat16")
+
+    def open_filled(self, tokens: int) -> Kv:
+        return filled_kv(self.open(), self.shapes, self.dtype, tokens)
+
+    def forward(self, parts: Sequence[Part], *, hidden: bool = False) -> Outputs:
+        rows = StepRows.of(parts)
+        step = AttentionStep([part.kv for part in parts], rows.offsets, rows.parents)  # type: ignore[misc]
+        logits = np.empty((len(rows.needed), self.vocabulary), np.float32)
+        states = np.empty((len(rows.needed), self.decoder.width), np.float32) if hidden else None
+        self.decoder.forward(step, rows.tokens, rows.needed, logits, states, self.threads)
+        found = None if states is None else torch.from_numpy(states)
+        return Outputs(torch.from_numpy(logits), found)
+
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """None: what is stored in blocks cannot be replaced."""
+        return {}
+
+    def replace_weights(self, weights: Mapping[str, Tensor], *, copy: bool = True) -> None:
+        """Raises: InputError; nothing changes."""
+        name = next(iter(weights), "(none)")
+        raise InputError(
+            f"the weight '{name}' cannot be replaced: the model's weights are used as they are "
+            "stored; expected a model loaded with dtype 'bfloat16' or 'float32'"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from foresay import _core
 from foresay.engine import measure, remembered
 from foresay.engine.measure import measured_cost
 from foresay.engine.remembered import Memory
@@ -42,7 +44,8 @@ class Clock:
 
     def __call__(self, target: Any, kind: Any, kvs: Any) -> float:
         self.steps += 1
-        return (1e-3 + 1e-4 * kind.rows * kind.requests) * self.noise[self.steps % len(self.noise)]
+        took: float = 1e-3 + 1e-4 * kind.rows * kind.requests
+        return took * self.noise[self.steps % len(self.noise)]
 
 
 @pytest.fixture
@@ -98,7 +101,7 @@ def test_another_machine_model_or_build_is_timed_for_itself(
     assert took(Timed(), clock)
     assert took(Timed("another"), clock)
     other = Timed()
-    other.threads = 1  # type: ignore[misc]
+    other.threads = 1
     assert took(other, clock)
     for name, value in (
         ("_processor", lambda: "another"),
@@ -109,10 +112,10 @@ def test_another_machine_model_or_build_is_timed_for_itself(
             changed.setattr(remembered, name, value)
             assert took(Timed(), clock), name
     with monkeypatch.context() as changed:
-        changed.setattr(remembered.os, "sched_getaffinity", lambda _: {0} | {*range(5000, 5005)})
+        changed.setattr(os, "sched_getaffinity", lambda _: {0} | {*range(5000, 5005)})
         assert took(Timed(), clock)
     with monkeypatch.context() as changed:
-        changed.setattr(remembered._core, "cpu_level", lambda: "another")
+        changed.setattr(_core, "cpu_level", lambda: "another")
         assert took(Timed(), clock)
     assert not took(Timed(), clock)
 
@@ -137,7 +140,7 @@ def test_after_a_month_it_is_timed_again(
     assert took(Timed(), clock)
     now = time.time()
     for days, again in ((29, False), (31, True), (29, True)):  # the last one is in the past
-        monkeypatch.setattr(remembered.time, "time", lambda d=days: now + d * 24 * 3600)
+        monkeypatch.setattr(time, "time", lambda d=days: now + d * 24 * 3600)
         assert bool(took(Timed(), clock)) is again, days
 
 
@@ -162,7 +165,7 @@ def test_a_cache_that_cannot_be_written(
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(remembered.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     assert took(Timed(), clock) and not files(tmp_path / "other")
 
 

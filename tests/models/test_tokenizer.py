@@ -285,7 +285,8 @@ SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
 def theirs(template: str, chat: Sequence[Mapping[str, Any]]) -> str:
-    made: Any = render_jinja_template(
+    rendering: Any = render_jinja_template
+    made = rendering(
         conversations=[chat], chat_template=template, add_generation_prompt=True, **SPECIAL
     )
     return str(made[0][0])

@@ -71,9 +71,8 @@ class Memory:
         return None if None in samples else [one for one in samples if one is not None]
 
     def write(self, samples: Sequence[Sample]) -> None:
-        """Keep the samples. A cache that cannot be written is no error: they are timed again.
-
-        Mutates: replaces the file, all of it or none of it.
+        """Keep the samples in the file, all of them or none. A cache that cannot be written is no
+        error: they are timed again.
         """
         text = json.dumps({"key": self._key, "time": time.time(), "samples": samples})
         try:

@@ -16,7 +16,7 @@ from foresay.drafters import SuffixDrafter
 from foresay.engine.engine import Engine
 from foresay.engine.request import Request
 from foresay.integrations.vllm.meter import ProposerStats
-from foresay.models.load import target_of
+from foresay.models.load_transformers import target_of
 from foresay.serve.request_state import RequestState
 from foresay.serve.steps import Share, StepReport, Steps
 from foresay.serve.stream import AnswerStream

@@ -256,7 +256,7 @@ def test_the_settings_of_vllm(tmp_path: Path) -> None:
 
 def test_the_variables() -> None:
     source = "".join(path.read_text(encoding="utf-8") for path in sorted(SRC.rglob("*.py")))
-    others = {CONFIG, "FORESAY_API_KEY", "FORESAY_CACHE"}
+    others = {CONFIG, "FORESAY_API_KEY", "FORESAY_CACHE", "FORESAY_REMEMBER"}
     assert all(f'"{name}"' in source for name in others)
     known = others | {PREFIX + item.name.upper() for item in fields(VllmSettings)}
     text = DEPLOY + DASHBOARD_TEXT + RULES_TEXT

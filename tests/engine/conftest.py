@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foresay.models.load import target_of
+from foresay.models.load_transformers import target_of
 from foresay.models.target import Target
 from models import zoo
 

@@ -18,7 +18,7 @@ from foresay.drafters import SuffixDrafter
 from foresay.engine.engine import Engine
 from foresay.engine.plain import logits_of, plain
 from foresay.errors import InputError
-from foresay.models.load import plain_target_of, target_of
+from foresay.models.load_transformers import plain_target_of, target_of
 from foresay.models.target import Target
 from foresay.sampling import SamplingParams
 from models import zoo

@@ -21,7 +21,7 @@ from foresay.engine.pages import PAGE
 from foresay.engine.plain import logits_of, plain
 from foresay.engine.request import Request
 from foresay.errors import UnknownGroup
-from foresay.models.load import target_of
+from foresay.models.load_transformers import target_of
 from foresay.models.target import Part, Target
 from models import zoo
 

@@ -21,7 +21,7 @@ from foresay.engine.pages import PAGE, Pages
 from foresay.engine.request import Request
 from foresay.engine.samples import add_samples
 from foresay.engine.scheduler import Scheduler
-from foresay.models.load import target_of
+from foresay.models.load_transformers import target_of
 from models import zoo
 
 Place = tuple[CodeType, int]

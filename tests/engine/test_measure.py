@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from foresay.engine.measure import _KINDS, measured_cost
-from foresay.models.load import target_of
+from foresay.models.load_transformers import target_of
 from foresay.models.target import Outputs, Part, Target
 from models import zoo
 

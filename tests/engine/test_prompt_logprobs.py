@@ -19,7 +19,7 @@ from foresay.engine.logprobs import note_prompt_logprobs
 from foresay.engine.pages import PAGE
 from foresay.engine.request import Request
 from foresay.errors import InputError
-from foresay.models.load import target_of
+from foresay.models.load_transformers import target_of
 from foresay.models.target import Part, Target
 from foresay.sampling.logprobs import TokenLogprob
 from models import zoo

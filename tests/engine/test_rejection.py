@@ -27,7 +27,7 @@ from foresay.engine.plain import logits_of, plain
 from foresay.engine.proposal import Proposal, with_all_sampled
 from foresay.engine.request import Request
 from foresay.lossless.gtest import g_test
-from foresay.models.load import target_of
+from foresay.models.load_transformers import target_of
 from foresay.models.target import Target
 from foresay.sampling.ask import Ask
 from foresay.sampling.processors import probabilities, scores

@@ -14,7 +14,7 @@ from foresay.engine.plain import logits_of, plain
 from foresay.engine.request import Request
 from foresay.engine.scheduler import Turn
 from foresay.engine.step import load_of
-from foresay.models.load import target_of
+from foresay.models.load_transformers import target_of
 from models import zoo
 
 

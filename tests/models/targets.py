@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from foresay.arrays import Int32s
 from foresay.draft import Draft
 from foresay.models.cpu.target import CpuTarget
-from foresay.models.load import target_of
+from foresay.models.load_transformers import target_of
 from foresay.models.target import Part, Target, TextKv
 from models import zoo
 

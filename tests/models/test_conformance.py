@@ -20,7 +20,7 @@ from foresay.arrays import Int32s
 from foresay.draft import Draft
 from foresay.errors import InputError
 from foresay.models.cpu import linears
-from foresay.models.load import plain_target_of, target_of
+from foresay.models.load_transformers import plain_target_of, target_of
 from foresay.models.target import Part, Target, TextKv
 from models import zoo
 from models.targets import CLOSE, assert_close, plain_of, ragged_step, stored

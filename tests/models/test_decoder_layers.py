@@ -15,7 +15,7 @@ from foresay.errors import InputError
 from foresay.models import checks
 from foresay.models.cpu.decoder_layers import CoreDecoderLayer
 from foresay.models.cpu.target import CpuTarget
-from foresay.models.load import target_of
+from foresay.models.load_transformers import target_of
 from foresay.models.target import Part
 from models import zoo
 
@@ -52,7 +52,7 @@ def test_the_layers_that_are_known_are_fused(name: str) -> None:
 @pytest.mark.parametrize("name", FUSED)
 def test_the_same_as_the_models_own_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fused = target_of(zoo.make(name, dtype=torch.bfloat16))
-    monkeypatch.setattr("foresay.models.load.fuse_layers", lambda model: {})
+    monkeypatch.setattr("foresay.models.load_transformers.fuse_layers", lambda model: {})
     plain = target_of(zoo.make(name, dtype=torch.bfloat16))
     assert blocks(fused) and not blocks(plain)
     given, wanted = logits(fused), logits(plain)

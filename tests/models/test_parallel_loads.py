@@ -18,7 +18,9 @@ from foresay import SamplingParams
 from foresay.arrays import Int32s
 from foresay.drafters import SuffixDrafter
 from foresay.engine.engine import Engine
-from foresay.models.load import Dtype, load, target_of
+from foresay.models.load import load
+from foresay.models.load_transformers import target_of
+from foresay.models.options import Dtype
 from foresay.models.target import Target
 from models import zoo
 from tiny import one_thread

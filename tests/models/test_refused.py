@@ -11,7 +11,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from foresay.errors import UnsupportedModel
 from foresay.models import visibility
-from foresay.models.load import target_of
+from foresay.models.load_transformers import target_of
 from foresay.models.target import Part
 from models import zoo
 

@@ -11,7 +11,7 @@ import torch
 from foresay.errors import InputError
 from foresay.models.cpu import target as target_module
 from foresay.models.cpu.linears import PackedLinear, RowRange
-from foresay.models.load import plain_target_of, target_of
+from foresay.models.load_transformers import plain_target_of, target_of
 from foresay.models.target import Part
 from models import zoo
 

@@ -12,7 +12,7 @@ from foresay._core import Kv
 from foresay.arrays import Int32s
 from foresay.draft import Draft
 from foresay.models.cpu.target import CpuTarget
-from foresay.models.load import target_of
+from foresay.models.load_transformers import target_of
 from foresay.models.target import Part
 from models import zoo
 from models.targets import NAMES, after, assert_close, plain_of, zoo_target

@@ -11,7 +11,7 @@ import torch
 
 from foresay.errors import UnsupportedModel
 from foresay.models import attention, checks
-from foresay.models.load import target_of
+from foresay.models.load_transformers import target_of
 from foresay.models.target import Part
 from foresay.models.visibility import Visible, narrow, narrowed
 from models import zoo

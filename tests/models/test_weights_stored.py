@@ -45,7 +45,8 @@ def values_of(found: weights.StoredModel, name: str) -> NDArray[np.float32]:
     if stored.heads:
         split = values.reshape(stored.heads, -1, 2, shape[1])
         values = split.swapaxes(1, 2).reshape(shape)
-    return values - np.float32(stored.plus)
+    found_values: NDArray[np.float32] = values - np.float32(stored.plus)
+    return found_values
 
 
 @pytest.mark.parametrize("architecture", gguf_files.CONFIGS)
@@ -164,7 +165,7 @@ def test_a_file_that_was_truncated_since(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"start": -1}, {"start": 2**62}, {"size": 0}, {"size": 2**62}])
-def test_bytes_that_the_file_does_not_have(change: dict[str, int], tmp_path: Path) -> None:
+def test_bytes_that_the_file_does_not_have(change: dict[str, Any], tmp_path: Path) -> None:
     small_file(tmp_path / "a.gguf")
     found = weights.find_stored(tmp_path / "a.gguf", cache=tmp_path / "c")
     tensor = replace(found.tensors["model.norm.weight"].tensor, **change)

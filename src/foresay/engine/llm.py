@@ -21,7 +21,8 @@ from foresay.engine.samples import add_samples
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.models import weights
-from foresay.models.load import Dtype, load, torch_dtype
+from foresay.models.load import load
+from foresay.models.options import Dtype, check_dtype
 from foresay.models.progress import Progress, silent
 from foresay.models.tokenizer import ChatMessage, Tokenizer
 from foresay.sampling.logprobs import TokenLogprob
@@ -146,7 +147,7 @@ class LLM:
         }
         for name, value in self._limits.items():
             check_positive(value, name)
-        torch_dtype(dtype)
+        check_dtype(dtype)
         made = drafter_of(drafter)
         make_policy(policy)
         report = progress or silent

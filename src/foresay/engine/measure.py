@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from time import perf_counter
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from foresay.budget.cost import Sample, StepCost
 from foresay.draft import Draft
+from foresay.engine.remembered import Memory
 from foresay.models.progress import Progress, silent
 from foresay.models.target import Part, Target, TextKv
 
@@ -18,6 +20,7 @@ _ROUNDS = 4
 _ENOUGH = 2.0  # seconds: a large model is timed with fewer steps; the rest is learned later
 _LEAST = 8  # steps that are timed even if they take longer
 _NOTICED = 0.1  # seconds: of a shorter step, warming up is a large part
+_CALM = 1.2  # how much longer than the shortest a step may usually take
 
 
 class _Kind(NamedTuple):
@@ -46,11 +49,46 @@ _KINDS = (
 )
 
 
-def measured_cost(target: Target, progress: Progress = silent) -> StepCost:
-    """The cost of steps, fitted to timed ones.
+def measured_cost(
+    target: Target, progress: Progress = silent, *, remember: bool | None = None
+) -> StepCost:
+    """The cost of steps, fitted to timed ones; to those of an earlier start, where the target has
+    an `identity`: a text that names its weights and all that its steps' times depend on.
 
-    Raises: what `progress` raises.
+    remember  whether to use and keep such files; None: unless FORESAY_REMEMBER is 0
+
+    Mutates: the cache, where the times are kept. Raises: what `progress` raises.
     """
+    if remember is None:
+        remember = os.environ.get("FORESAY_REMEMBER") != "0"
+    identity: str | None = getattr(target, "identity", None)
+    if identity is None or not remember:
+        return _fitted(_samples(target, progress))
+    memory = Memory(identity, getattr(target, "threads", 0))
+    samples = memory.read()
+    if samples is None:
+        samples = _samples(target, progress)
+        if _are_calm(samples):
+            memory.write(samples)
+    return _fitted(samples)
+
+
+def _fitted(samples: list[Sample]) -> StepCost:
+    return StepCost.measured(samples) if samples else StepCost()
+
+
+def _are_calm(samples: list[Sample]) -> bool:
+    """Whether equal steps took about the same time. Times that were taken beside other work are
+    good enough to begin with, since the cost learns from every step, but not to be kept.
+    """
+    kinds: dict[tuple[int, ...], list[float]] = {}
+    for rows, reads, seconds, keys, requests in samples:
+        kinds.setdefault((rows, reads, keys, requests), []).append(seconds)
+    spreads = [float(np.median(times)) / min(times) for times in kinds.values()]
+    return bool(spreads) and float(np.median(spreads)) < _CALM
+
+
+def _samples(target: Target, progress: Progress) -> list[Sample]:
     kinds = [kind for kind in _KINDS if kind.context + kind.rows < target.context]
     texts = {size: _texts(target, size) for size in {kind.context for kind in kinds}}
     samples: list[Sample] = []
@@ -63,8 +101,8 @@ def measured_cost(target: Target, progress: Progress = silent) -> StepCost:
                 took = _timed(target, kind, texts[kind.context])
             samples.append(kind.sample(took))
             if len(samples) >= _LEAST and perf_counter() - begin > _ENOUGH:
-                return StepCost.measured(samples)
-    return StepCost.measured(samples) if samples else StepCost()
+                return samples
+    return samples
 
 
 def _timed(target: Target, kind: _Kind, kvs: list[TextKv]) -> float:

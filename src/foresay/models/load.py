@@ -1,41 +1,20 @@
-"""Make a target of a model, and check before its use that it is run exactly."""
+"""Make a target of a model. How it is run is chosen here, and only what that needs is imported."""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING
 
-import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers.utils import logging as transformers_logging
-
-from foresay._core import cpu_level
 from foresay.arrays import as_path
-from foresay.errors import InputError, ModelError
-from foresay.models import checks
-from foresay.models.cpu import linears
-from foresay.models.cpu.decoder_layers import fuse_layers, fusible, restore
-from foresay.models.cpu.invariance import make_batch_invariant
-from foresay.models.cpu.norms import fuse_norms
-from foresay.models.cpu.target import CpuTarget
-from foresay.models.invariance import is_batch_invariant
-from foresay.models.plain import PlainTarget
+from foresay.models.options import Dtype, check_dtype, check_threads
 from foresay.models.progress import Progress, silent
-from foresay.models.replacing import names_of
-from foresay.models.visibility import visible_by_layer
 from foresay.models.weights.folder import check
 
-__all__ = ["Dtype", "load", "plain_target_of", "target_of", "torch_dtype"]
+if TYPE_CHECKING:
+    from foresay.models.cpu.target import CpuTarget
 
-Dtype = Literal["auto", "bfloat16", "float32"]
-# from_pretrained replaces functions of torch and of its own for the whole process while it runs
-# (tie_weights, those that initialise, the default dtype), and two at once put back each other's.
-_LOADING = threading.Lock()
-_TRIALS = 5  # linear layers, visibility, logits, whole layers, batch invariance
-_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+__all__ = ["load"]
 
 
 def load(
@@ -56,150 +35,12 @@ def load(
     Raises: ModelError for files that cannot be read, UnsupportedModel for a model that cannot be
     run exactly, InputError for another dtype or a FORESAY_CPU that this machine lacks.
     """
-    _check_threads(threads)
-    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    check_threads(threads)
+    check_dtype(dtype)
     progress("read", 0, None)
-    folder = check(Path(as_path(folder, "folder")))
-    model = _read(folder, torch_dtype(dtype))
-    slow = not _torch_multiplies_bfloat16()
-    if dtype == "auto" and slow and linears.multiplied_by_torch(model, packed=False):
-        model = _read(folder, torch.float32)
-    return target_of(model, deterministic=deterministic, threads=threads, progress=progress)
+    found = check(Path(as_path(folder, "folder")))
+    from foresay.models.load_transformers import load_modules  # transformers, which takes seconds
 
-
-def target_of(
-    model: PreTrainedModel,
-    *,
-    deterministic: bool = True,
-    threads: int = 0,
-    progress: Progress = silent,
-) -> CpuTarget:
-    """A target on this processor for a model, which belongs to it from now on.
-
-    Mutates: the model: its attention function, layers and norms. Raises: UnsupportedModel,
-    InputError for a FORESAY_CPU that this machine lacks, and what `progress` raises.
-    """
-    _check_threads(threads)
-    cpu_level()
-    context, names = _prepared(model)
-    if deterministic:
-        make_batch_invariant(model)
-    progress("try", 0, _TRIALS)
-    linears.pack(model, deterministic=deterministic)
-    linears.warn_if_slow(model)
-    progress("try", 1, _TRIALS)
-    layers = visible_by_layer(model, context)
-    shapes = checks.layer_shapes(model)
-    fuse_norms(model)
-    target = CpuTarget(
-        model,
-        layers,
-        shapes,
-        names,
-        context=context,
-        deterministic=deterministic,
-        threads=threads or torch.get_num_threads(),
+    return load_modules(
+        found, dtype=dtype, deterministic=deterministic, threads=threads, progress=progress
     )
-    progress("try", 2, _TRIALS)
-    checks.check_logits(target)
-    progress("try", 3, _TRIALS)
-    if fusible(model):
-        before, replaced = checks.trial(target), fuse_layers(model)
-        if not checks.alike(checks.trial(target), before):
-            restore(model, replaced)
-    progress("try", 4, _TRIALS)
-    if deterministic:
-        target.exact = is_batch_invariant(target)
-    return target
-
-
-def plain_target_of(model: PreTrainedModel) -> PlainTarget:
-    """The plain target for a model, on whatever device it is; the model belongs to it from now on.
-    On a processor without bfloat16 let the model be of float32: torch's products of bfloat16 take a
-    hundred times as long there.
-
-    Raises: UnsupportedModel.
-    """
-    context, names = _prepared(model)
-    layers = visible_by_layer(model, context)
-    target = PlainTarget(model, layers, checks.layer_shapes(model), names, context=context)
-    checks.check_logits(target)
-    return target
-
-
-def _prepared(model: Any) -> tuple[int, dict[str, Sequence[str]]]:
-    """What both kinds of target need: the context, and the names of weights."""
-    if not isinstance(model, PreTrainedModel):
-        kind = type(model).__name__
-        raise InputError(f"the model is of type {kind}; expected a model of transformers")
-    checks.check_config(model.config)
-    model.train(False).requires_grad_(False)
-    context, names = _context_of(model.config.get_text_config()), names_of(model)
-    _without_far_scaling(model)
-    return context, names
-
-
-def _check_threads(threads: object) -> None:
-    """Refuse a number of threads that attention cannot have.
-
-    Raises: InputError.
-    """
-    if type(threads) is not int or not 0 <= threads <= 256:
-        raise InputError(f"threads is {threads!r}; expected 0 to 256, where 0 is as torch uses")
-
-
-def _read(folder: str | os.PathLike[str], dtype: torch.dtype) -> PreTrainedModel:
-    try:
-        with _LOADING:
-            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-                Path(folder),
-                dtype=dtype,
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-            )
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-        said = str(error).strip().splitlines()
-        raise ModelError(
-            f"the model in '{folder}' cannot be loaded: {said[0] if said else error!r}"
-        ) from error
-    return model
-
-
-def _torch_multiplies_bfloat16() -> bool:
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-def torch_dtype(name: str) -> torch.dtype:
-    """The dtype of that name. Raises: InputError for another name.
-
-    Where torch has no fast product of bfloat16, the core's is used. With NEON it is faster than
-    float32 in decode, since it reads less memory, and about as fast in prefill; on other levels
-    that was not measured.
-    """
-    if not isinstance(name, str):
-        raise InputError(f"dtype is {name!r}; expected auto, {', '.join(_DTYPES)}")
-    if name == "auto":
-        fast = _torch_multiplies_bfloat16() or cpu_level() == "neon"
-        return torch.bfloat16 if fast else torch.float32
-    if name not in _DTYPES:
-        raise InputError(f"dtype is {name!r}; expected auto, {', '.join(_DTYPES)}")
-    return _DTYPES[name]
-
-
-def _context_of(config: Any) -> int:
-    """How long a text may be."""
-    context = getattr(config, "max_position_embeddings", None) or 1 << 20
-    if getattr(config, "attn_temperature_tuning", False):
-        context = min(context, int(config.floor_scale) - 1)  # see _without_far_scaling
-    return int(context)
-
-
-def _without_far_scaling(model: PreTrainedModel) -> None:
-    """Llama 4 scales the queries of far positions, and takes a row's number for its position. Up to
-    the context that we give it the scale is 1.
-    """
-    for module in model.modules():
-        if getattr(module, "attn_temperature_tuning", False):
-            setattr(module, "attn_temperature_tuning", False)  # noqa: B010 (not known to mypy)

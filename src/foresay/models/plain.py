@@ -136,7 +136,7 @@ class PlainStep:
 
 
 class PlainTarget:
-    """A `Target`; `load.plain_target_of` makes and checks one.
+    """A `Target`; `load_transformers.plain_target_of` makes and checks one.
 
     model   the model, its attention replaced; call it through the target only
     layers  the visibility of each layer

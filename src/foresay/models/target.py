@@ -5,7 +5,7 @@ tokens (decode), and draft trees. Each text has a `TextKv`, its keys and values.
 of a row follows from its text and its tree; its position is its place in the text, never in memory.
 
 `cpu/target.py` is the target on processors, `plain.py` the readable twin in pure torch, for any
-device. `load.py` makes and checks both.
+device. `load_transformers.py` makes and checks both.
 """
 
 from __future__ import annotations

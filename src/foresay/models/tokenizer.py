@@ -6,18 +6,40 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-from transformers import AutoTokenizer, GenerationConfig
 
 from foresay.arrays import Int32s
 from foresay.errors import InputError, ModelError
+from foresay.models.tokenizer_file import FileTokenizer
 
 __all__ = ["ChatMessage", "Tokenizer"]
 
 ChatMessage = Mapping[str, Any]
 _FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+
+
+class _Inner(Protocol):
+    """What does the work: a tokenizer.json alone, or transformers."""
+
+    kind: str
+    special: dict[str, str]
+    template: str | None
+
+    @property
+    def chats(self) -> bool: ...
+
+    @property
+    def end(self) -> int | None: ...
+
+    def encode(self, text: str, *, special: bool) -> list[int]: ...
+
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> str: ...
+
+    def decode(self, tokens: list[int], *, special: bool) -> str: ...
+
+    def piece(self, token: int) -> str | None: ...
 
 
 class Tokenizer:
@@ -27,25 +49,14 @@ class Tokenizer:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        try:
-            self._inner = AutoTokenizer.from_pretrained(
-                Path(folder), local_files_only=True, trust_remote_code=False
-            )
-        except (OSError, ValueError, KeyError, json.JSONDecodeError, ImportError) as error:
-            if not any((Path(folder) / name).is_file() for name in _FILES):
-                raise ModelError(f"'{folder}' has no tokenizer; expected {_FILES[0]}") from error
-            said = str(error).strip().splitlines()
-            raise ModelError(
-                f"the tokenizer in '{folder}' is damaged or foreign and cannot be loaded "
-                f"({type(error).__name__}: {said[0] if said else 'no more is known'})"
-            ) from error
-        self.ends = _ends(Path(folder), self._inner.eos_token_id)
+        self._inner = _made(Path(folder))
+        self.ends = _ends(Path(folder), self._inner.end)
         """Token ids that end an answer."""
 
     @property
     def chats(self) -> bool:
         """Whether it has a chat template."""
-        return bool(self._inner.chat_template)
+        return self._inner.chats
 
     def encode(self, text: str, *, special: bool = True) -> Int32s:
         """The tokens of a text, with the model's special tokens unless `special` is false.
@@ -54,8 +65,7 @@ class Tokenizer:
         """
         if not isinstance(text, str):
             raise InputError(f"a prompt is {text!r}; expected a text, token ids or messages")
-        ids = self._inner(_encodable(text), add_special_tokens=special)["input_ids"]
-        return np.array(ids, np.int32)
+        return np.array(self._inner.encode(_encodable(text), special=special), np.int32)
 
     def chat(self, messages: Sequence[ChatMessage]) -> Int32s:
         """The tokens of messages, up to where the model's answer begins.
@@ -73,39 +83,45 @@ class Tokenizer:
                 )
         readable = [{**m, "content": _encodable(m["content"])} for m in messages]
         try:
-            text = self._inner.apply_chat_template(
-                readable,
-                tokenize=False,
-                add_generation_prompt=True,
-            )
+            text = self._inner.render(readable)
         except Exception as error:  # a template is a program of the model's author
             raise InputError(f"the model's chat template refuses the messages: {error}") from error
-        return np.array(self._inner(text, add_special_tokens=False)["input_ids"], np.int32)
+        return self.encode(text, special=False)
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """The text of tokens, without special ones unless `special` is true."""
-        return str(
-            self._inner.decode(
-                list(tokens), skip_special_tokens=not special, clean_up_tokenization_spaces=False
-            )
-        )
+        return self._inner.decode(list(tokens), special=special)
 
     def piece(self, token: int) -> str | None:
         """The tokenizer's own piece for a token, which is not its text; None for an unknown id."""
-        piece = self._inner.convert_ids_to_tokens(token)
-        return piece if isinstance(piece, str) else None
+        return self._inner.piece(token)
 
     def facts(self) -> dict[str, str | None]:
         """Its class, special tokens and chat template as texts, None where there is none."""
         names = ("bos_token", "eos_token", "pad_token", "unk_token")
-        values = {name: getattr(self._inner, name, None) for name in names}
-        template = self._inner.chat_template
         return {
-            "tokenizer_class": type(self._inner).__name__,
-            **{name: None if value is None else str(value) for name, value in values.items()},
-            # Some models have several templates, by name: none of them is *the* template.
-            "chat_template": template if isinstance(template, str) else None,
+            "tokenizer_class": self._inner.kind,
+            **{name: self._inner.special.get(name) for name in names},
+            "chat_template": self._inner.template,
         }
+
+
+def _made(folder: Path) -> _Inner:
+    found = FileTokenizer.of(folder)
+    if found is not None:
+        return found
+    if not any((folder / name).is_file() for name in _FILES):
+        raise ModelError(f"'{folder}' has no tokenizer; expected {_FILES[0]}")
+    try:
+        from foresay.models.tokenizer_auto import TransformersTokenizer  # takes seconds
+
+        return TransformersTokenizer(folder)
+    except (OSError, ValueError, KeyError, json.JSONDecodeError, ImportError) as error:
+        said = str(error).strip().splitlines()
+        raise ModelError(
+            f"the tokenizer in '{folder}' is damaged or foreign and cannot be loaded "
+            f"({type(error).__name__}: {said[0] if said else 'no more is known'})"
+        ) from error
 
 
 def _encodable(text: str) -> str:
@@ -119,7 +135,18 @@ def _encodable(text: str) -> str:
 
 def _ends(folder: Path, own: int | None) -> tuple[int, ...]:
     found: list[int] = [] if own is None else [own]
-    if (folder / "generation_config.json").is_file():
-        more = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
-        found += more if isinstance(more, list) else [] if more is None else [more]
+    path = folder / "generation_config.json"
+    if path.is_file():
+        try:
+            given = json.loads(path.read_text(encoding="utf-8"))
+            more = given.get("eos_token_id")
+        except (OSError, ValueError, RecursionError, AttributeError) as error:
+            raise ModelError(f"'{path}' is no object in JSON: {error}") from error
+        listed = more if isinstance(more, list) else [] if more is None else [more]
+        for token in listed:
+            if type(token) is not int or token < 0:
+                raise ModelError(
+                    f"'{path}': eos_token_id is {more!r:.60}; expected a token id or a list of them"
+                )
+        found += listed
     return tuple(dict.fromkeys(found))

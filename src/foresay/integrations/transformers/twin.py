@@ -23,7 +23,7 @@ from foresay.engine.engine import Engine
 from foresay.engine.llm import drafter_of
 from foresay.errors import UnsupportedModel
 from foresay.models.cpu.target import CpuTarget
-from foresay.models.load import target_of
+from foresay.models.load_transformers import target_of
 from foresay.models.replacing import tensors_of
 
 __all__ = ["Held", "held_for"]

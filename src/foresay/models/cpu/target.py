@@ -24,7 +24,7 @@ __all__ = ["CpuTarget"]
 
 
 class CpuTarget:
-    """A `Target`; `load.target_of` makes and checks one.
+    """A `Target`; `load_transformers.target_of` makes and checks one.
 
     model          the model, its layers replaced by the core's; call it through the target only
     layers         the visibility of each layer

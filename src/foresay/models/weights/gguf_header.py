@@ -113,10 +113,9 @@ class _Reader:
     def _tensor(
         self, name: str, dims: list[int], kind: int, begin: int, offset: int, alignment: int
     ) -> Tensor:
-        try:
-            named = GgmlType(kind)
-        except ValueError as error:
-            raise self._damaged(f"the tensor '{name}' is of unknown type {kind}") from error
+        named = GgmlType.of(kind)
+        if named is None:
+            raise self._damaged(f"the tensor '{name}' is of unknown type {kind}")
         block, width = named.block, named.block_bytes
         elements = 1
         for dim in dims:

@@ -60,7 +60,7 @@ def write_texts(made: Plan, words: Words, folder: Path, *, note: Mapping[str, An
 
     note    goes into foresay.json
 
-    Mutates: adds the files to `folder`. Raises: OSError.
+    Raises: OSError.
     """
     ids = {f"{name}_token_id": token for name, token in words.ids.items() if name != "unk"}
     ends = words.ends[0] if len(words.ends) == 1 else list(words.ends) or None

@@ -22,6 +22,11 @@ class GgmlType(IntEnum):
         made.block, made.block_bytes = block, block_bytes
         return made
 
+    @classmethod
+    def of(cls, number: int) -> GgmlType | None:
+        """The type of that number; None for an unknown one."""
+        return next((kind for kind in cls if kind == number), None)
+
     F32 = 0, 1, 4
     F16 = 1, 1, 2
     Q4_0 = 2, 32, 18

@@ -49,9 +49,9 @@ class StoredModel:
         return {} if self.plan is None else self.plan.tensors
 
     def bytes_of(self, name: str) -> NDArray[np.uint8]:
-        """The bytes of the tensor of that name, see `tensor_bytes`.
+        """The bytes of the tensor of that name, as `tensor_bytes` gives them.
 
-        Valid until: the file is changed. Raises: ModelError, also for a name that is not there.
+        Raises: ModelError, also for a name that is not there.
         """
         if self.gguf is None or name not in self.tensors:
             raise ModelError(f"'{self.gguf or self.folder}' stores no tensor for '{name}'")
@@ -82,11 +82,10 @@ def tensor_bytes(file: str | os.PathLike[str], tensor: Tensor) -> NDArray[np.uin
 def in_gguf(file: Path, cache: Path, progress: Progress = silent) -> StoredModel:
     """The model of a GGUF file, which stays where it is.
 
-    Its config and tokenizer follow from its header, so they are kept by the header's hash; the
-    tensors' values are not read.
+    Its config and tokenizer follow from its header, so they are kept in the cache by the header's
+    hash; the tensors' values are not read.
 
-    Mutates: adds them to the cache, if they are not there yet. Raises: ModelError, UnsupportedModel
-    naming what is damaged or unknown.
+    Raises: ModelError, UnsupportedModel naming what is damaged or unknown.
     """
     if file.suffix != ".gguf":
         raise ModelError(f"'{file}' is a file, but no .gguf; give the folder that it is in")
@@ -107,7 +106,7 @@ def write_folder(
 ) -> None:
     """Write the config and the tokenizer of a GGUF file into a folder that exists.
 
-    Mutates: adds the files. Raises: ModelError, UnsupportedModel, OSError.
+    Raises: ModelError, UnsupportedModel, OSError.
     """
     try:
         from foresay.models.weights.gguf_tokenizer import words_of  # takes long, is needed once

@@ -70,7 +70,9 @@ def test_replay_is_deterministic() -> None:
 
 @pytest.mark.parametrize("drafter", ["suffix", "sam", "ngram", "merge"])
 def test_replay_every_drafter(drafter: str) -> None:
-    assert json.loads(ok("replay", RECORDED, "--drafter", drafter, "--json"))["tokens_per_step"] > 1.3
+    assert (
+        json.loads(ok("replay", RECORDED, "--drafter", drafter, "--json"))["tokens_per_step"] > 1.3
+    )
 
 
 def test_replay_text_curve_and_plot(tmp_path: Path) -> None:
@@ -143,9 +145,15 @@ def test_version() -> None:
     [
         (["replay", RECORDED, "--budget", 0], "the budget is 0 (--budget); expected 1 to 4096"),
         (["replay", RECORDED, "--budget", -4], "the budget is -4"),
-        (["replay", RECORDED, "--budget", 99999], "the budget is 99999 (--budget); expected 1 to 4096"),
+        (
+            ["replay", RECORDED, "--budget", 99999],
+            "the budget is 99999 (--budget); expected 1 to 4096",
+        ),
         (["replay", RECORDED, "--lockstep", 0], "lockstep is 0; expected 1 or more"),
-        (["replay", RECORDED, "--drafter", "oracle"], "no drafter 'oracle'; expected one of suffix"),
+        (
+            ["replay", RECORDED, "--drafter", "oracle"],
+            "no drafter 'oracle'; expected one of suffix",
+        ),
         (["replay", RECORDED, "--drafter", "corpus"], "has no corpus file"),
         (["replay", RECORDED, "--drafter", "ngram", "--corpus", "x"], "own text only"),
         (["replay", "missing.jsonl"], "missing.jsonl cannot be read: No such file"),

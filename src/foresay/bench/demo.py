@@ -1,7 +1,7 @@
 """The demonstration: the same prompts without and with speculation, compared token by token.
 
-What a step costs by its rows is shown beside it: a draft pays where verifying it costs less than the
-steps that it saves.
+What a step costs by its rows is shown beside it: a draft pays where verifying it costs less than
+the steps that it saves.
 """
 
 from __future__ import annotations

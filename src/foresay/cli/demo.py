@@ -29,7 +29,7 @@ def demo(
     """Answer built-in prompts without and with speculation, and compare.
 
     The prompts are what speculation is used for: edit code, extract fields, correct, summarise,
-    answer from a text; and a free chat and samples of a story, where there is little to copy.
+    answer from a text, sample code four times; and a free chat, where there is nothing to copy.
     What a step costs by its rows is shown first: it decides how many drafted tokens pay.
 
     The model is downloaded at its first use. Drafted tokens that were accepted are coloured by
@@ -65,7 +65,7 @@ def demo(
             fast = load(model, dtype, wait, with_sources=True)
             plain = fast.beside(None, "none")
             steps = step_times(fast)
-            if not as_json:
+            if steps and not as_json:
                 with interrupts.held(), wait.aside():
                     _print_steps(steps)
             for comparison in compare(plain, fast, prompts, wait):

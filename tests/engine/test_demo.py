@@ -285,7 +285,7 @@ def test_the_default_model_in_the_demonstration() -> None:
     fast = plain.beside("suffix", "fixed", with_sources=True)
     demo = Demo(list(compare(plain, fast, prompts)))
     assert demo.total.identical and demo.comparisons[0].tokens_per_step > 1.2
-    assert demo.sources["own"] > 0
+    assert demo.sources[Source.OWN] > 0
 
 
 @pytest.mark.slow

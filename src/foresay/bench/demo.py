@@ -63,8 +63,8 @@ class StepTime:
 
     @property
     def break_even(self) -> float | None:
-        """How many drafted tokens such a step must accept to be worth its time; None: it never is,
-        as even all of them are too few.
+        """How many drafted tokens such a step must accept to be worth its time; None where even all
+        of them are too few, or nothing is drafted.
         """
         least = self.relative - 1
         return least if least < self.rows - 1 else None

@@ -14,7 +14,7 @@ import pytest
 import foresay
 from foresay import doctor
 
-DEMO = Path(foresay.__file__).parent / "data" / "demo.jsonl.gz"
+RECORDED = Path(__file__).parent / "recorded.jsonl.gz"
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -52,7 +52,7 @@ FIELDS = [
 
 
 def test_replay_json() -> None:
-    out = json.loads(ok("replay", DEMO, "--drafter", "ngram", "--budget", 8, "--json"))
+    out = json.loads(ok("replay", RECORDED, "--drafter", "ngram", "--budget", 8, "--json"))
     assert list(out) == FIELDS
     assert out["tokens_per_step"] == out["tokens"] / out["steps"] > 1.5
     assert out["requests"] == 52
@@ -61,7 +61,7 @@ def test_replay_json() -> None:
 
 def test_replay_is_deterministic() -> None:
     options = ("--share", "all", "--lockstep", 8, "--order", "stagger", "--json")
-    first, second = (json.loads(ok("replay", DEMO, *options)) for _ in range(2))
+    first, second = (json.loads(ok("replay", RECORDED, *options)) for _ in range(2))
     timed = {"propose_us_per_request", "observe_us_per_token"}
     assert {k: v for k, v in first.items() if k not in timed} == {
         k: v for k, v in second.items() if k not in timed
@@ -70,30 +70,32 @@ def test_replay_is_deterministic() -> None:
 
 @pytest.mark.parametrize("drafter", ["suffix", "sam", "ngram", "merge"])
 def test_replay_every_drafter(drafter: str) -> None:
-    assert json.loads(ok("replay", DEMO, "--drafter", drafter, "--json"))["tokens_per_step"] > 1.3
+    assert (
+        json.loads(ok("replay", RECORDED, "--drafter", drafter, "--json"))["tokens_per_step"] > 1.3
+    )
 
 
 def test_replay_text_curve_and_plot(tmp_path: Path) -> None:
     csv, svg = tmp_path / "c.csv", tmp_path / "c.svg"
-    text = ok("replay", DEMO, "--drafter", "ngram", "--curve", csv, "--plot", svg)
+    text = ok("replay", RECORDED, "--drafter", "ngram", "--curve", csv, "--plot", svg)
     assert "acceptance rate" in text and "0-1000" in text
     assert csv.read_text().startswith("position_from,")
     assert svg.read_text().startswith("<svg")
 
 
 def test_chain_and_sharing_change_the_numbers() -> None:
-    base = ("replay", DEMO, "--budget", 8, "--json")
+    base = ("replay", RECORDED, "--budget", 8, "--json")
     alone = json.loads(ok(*base))["tokens_per_step"]
     assert json.loads(ok(*base, "--share", "all"))["tokens_per_step"] > alone
     assert json.loads(ok(*base, "--chain"))["drafted_per_step"] <= 8
 
 
 def test_corpus_commands(tmp_path: Path) -> None:
-    index = tmp_path / "demo.foresay"
-    ok("corpus", "build", DEMO, "-o", index)
+    index = tmp_path / "recorded.foresay"
+    ok("corpus", "build", RECORDED, "-o", index)
     assert json.loads(ok("corpus", "inspect", index, "--json"))
     assert json.loads(ok("corpus", "verify", index, "--json"))["ok"] is True
-    base = ("replay", DEMO, "--budget", 8, "--json")
+    base = ("replay", RECORDED, "--budget", 8, "--json")
     with_corpus = json.loads(ok(*base, "--corpus", index))["tokens_per_step"]
     assert with_corpus > json.loads(ok(*base))["tokens_per_step"]
     assert json.loads(ok(*base, "--drafter", "corpus", "--corpus", index))["tokens_per_step"] > 2
@@ -141,18 +143,24 @@ def test_version() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["replay", DEMO, "--budget", 0], "the budget is 0 (--budget); expected 1 to 4096"),
-        (["replay", DEMO, "--budget", -4], "the budget is -4"),
-        (["replay", DEMO, "--budget", 99999], "the budget is 99999 (--budget); expected 1 to 4096"),
-        (["replay", DEMO, "--lockstep", 0], "lockstep is 0; expected 1 or more"),
-        (["replay", DEMO, "--drafter", "oracle"], "no drafter 'oracle'; expected one of suffix"),
-        (["replay", DEMO, "--drafter", "corpus"], "has no corpus file"),
-        (["replay", DEMO, "--drafter", "ngram", "--corpus", "x"], "own text only"),
+        (["replay", RECORDED, "--budget", 0], "the budget is 0 (--budget); expected 1 to 4096"),
+        (["replay", RECORDED, "--budget", -4], "the budget is -4"),
+        (
+            ["replay", RECORDED, "--budget", 99999],
+            "the budget is 99999 (--budget); expected 1 to 4096",
+        ),
+        (["replay", RECORDED, "--lockstep", 0], "lockstep is 0; expected 1 or more"),
+        (
+            ["replay", RECORDED, "--drafter", "oracle"],
+            "no drafter 'oracle'; expected one of suffix",
+        ),
+        (["replay", RECORDED, "--drafter", "corpus"], "has no corpus file"),
+        (["replay", RECORDED, "--drafter", "ngram", "--corpus", "x"], "own text only"),
         (["replay", "missing.jsonl"], "missing.jsonl cannot be read: No such file"),
-        (["replay", DEMO, "--corpus", "missing.foresay"], "missing.foresay"),
-        (["replay", DEMO, "--drafter", "ngram", "--plot", "no/such/x.svg"], "is not a folder"),
+        (["replay", RECORDED, "--corpus", "missing.foresay"], "missing.foresay"),
+        (["replay", RECORDED, "--drafter", "ngram", "--plot", "no/such/x.svg"], "is not a folder"),
         (["corpus", "inspect", "missing.foresay"], "missing.foresay"),
-        (["corpus", "verify", DEMO], "demo.jsonl.gz"),
+        (["corpus", "verify", RECORDED], "recorded.jsonl.gz"),
     ],
 )
 def test_failures_are_one_sentence(arguments: list[object], sentence: str) -> None:
@@ -162,7 +170,7 @@ def test_failures_are_one_sentence(arguments: list[object], sentence: str) -> No
 
 
 @pytest.mark.parametrize(
-    "arguments", [["replay"], ["nonsense"], ["replay", DEMO, "--share", "most"]]
+    "arguments", [["replay"], ["nonsense"], ["replay", RECORDED, "--share", "most"]]
 )
 def test_wrong_usage_exits_2(arguments: list[object]) -> None:
     assert run(*arguments).returncode == 2

@@ -325,13 +325,13 @@ def test_an_interrupt_shows_the_answers_that_are_done(model: Path) -> None:
 def test_an_interrupt_of_the_demonstration_shows_what_there_is(model: Path) -> None:
     asked = ("demo", "--model", model, "--dtype", "float32", "--max-tokens", 200)
     with child(*asked) as done:
-        done.wait_for("summary:", out=True)  # the answer to a prompt, long before the end
+        done.wait_for("rename a variable:", out=True)  # the answer to a prompt, long before the end
         assert done.process.poll() is None
         done.process.send_signal(signal.SIGINT)
         assert done.end() == 130
     text = "".join(done.out)
-    assert "speed-up" in text and "\nall " in text and "\nsummary " in text
-    assert "\nquestion " not in text
+    assert "speed-up" in text and "\nall " in text and "\nrename a variable " in text
+    assert "\nfree chat " not in text
     assert "interrupted while answering" in done.said[-1]
     assert "warming up" in stages(done.said)
 

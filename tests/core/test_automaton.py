@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import foresay
 from core.brute import (
     Growing,
     Novelties,
@@ -243,8 +242,8 @@ def test_the_example_of_the_seed() -> None:
     assert automaton.contexts(int32s([2, 3]))[0] == (2, 1, 2, [(2, 1)])
 
 
-def demo() -> list[list[int]]:
-    path = Path(foresay.__file__).parent / "data" / "demo.jsonl.gz"
+def recorded() -> list[list[int]]:
+    path = Path(__file__).parents[1] / "recorded.jsonl.gz"
     with gzip.open(path, "rt") as lines:
         return [(r := json.loads(line))["prompt"] + r["output"] for line in lines]
 
@@ -259,8 +258,8 @@ TEXTS: dict[str, list[list[int]]] = {
     "period of 40": [list(range(40)) * 500],
     "(a^k b)^m": [([1] * 50 + [2]) * 400],
     "a^n b^n": [[1] * 10_000 + [2] * 10_000],
-    "real": demo(),
-    "real, every text twice": demo() * 2,
+    "real": recorded(),
+    "real, every text twice": recorded() * 2,
 }
 
 

@@ -1,4 +1,8 @@
-"""The demonstration: the same prompts without and with speculation, compared token by token."""
+"""The demonstration: the same prompts without and with speculation, compared token by token.
+
+What a step costs by its rows is shown beside it: a draft pays where verifying it costs less than
+the steps that it saves.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foresay.corpus import build
+from foresay.budget.adaptive import Adaptive
 from foresay.counts import tokens_per_step
 from foresay.drafter import Source
 from foresay.models.progress import Progress, silent
@@ -24,13 +27,18 @@ __all__ = [
     "Comparison",
     "Demo",
     "DemoPrompt",
+    "StepTime",
     "TimedResults",
     "built_in_prompts",
     "compare",
-    "write_corpus",
+    "step_times",
 ]
 
-_WARM_UP = ("Name three colours.", SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True))
+ROWS = (1, 4, 8, 16)
+CONTEXT = 256  # tokens of the text: about what the prompts and their answers have
+
+# Sampled: that needs all that greedy decoding needs, and the noise.
+_WARM_UP = ("Name three colours.", SamplingParams(max_tokens=12, seed=1, ignore_eos=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,35 @@ class DemoPrompt:
     name: str
     text: str
     params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """What a step of so many rows takes: one for the next token, the others verify a draft.
+
+    relative  compared with a step of one row
+    """
+
+    rows: int
+    seconds: float
+    relative: float
+
+    @property
+    def break_even(self) -> float | None:
+        """How many drafted tokens such a step must accept to be worth its time; None where even all
+        of them are too few, or nothing is drafted.
+        """
+        least = self.relative - 1
+        return least if least < self.rows - 1 else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "rows": self.rows,
+            "seconds": round(self.seconds, 6),
+            "relative": round(self.relative, 4),
+            "break_even": None if self.break_even is None else round(self.break_even, 4),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,29 +118,23 @@ class Comparison:
         return not self.differences
 
     @property
-    def plain_speed(self) -> float:
-        """Tokens per second."""
-        return self.plain.tokens / self.plain.seconds
-
-    @property
-    def fast_speed(self) -> float:
-        return self.fast.tokens / self.fast.seconds
-
-    @property
     def tokens_per_step(self) -> float:
         return tokens_per_step(self.fast.tokens, self.fast.steps)
 
     @property
     def speedup(self) -> float:
-        return self.fast_speed / self.plain_speed if self.plain.tokens else 1.0
+        """Seconds without speculation by seconds with it."""
+        return self.plain.seconds / self.fast.seconds
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values."""
         return {
             "answers": len(self.fast.results),
             "tokens": self.fast.tokens,
-            "plain_tokens_per_second": round(self.plain_speed, 3),
-            "speculative_tokens_per_second": round(self.fast_speed, 3),
+            "plain_seconds": round(self.plain.seconds, 4),
+            "speculative_seconds": round(self.fast.seconds, 4),
+            "plain_steps": self.plain.steps,
+            "speculative_steps": self.fast.steps,
             "tokens_per_step": round(self.tokens_per_step, 4),
             "speedup": round(self.speedup, 4),
             "identical": self.identical,
@@ -146,15 +177,15 @@ def built_in_prompts(max_tokens: int) -> list[DemoPrompt]:
     return prompts
 
 
-def write_corpus(path: Path) -> None:
-    """Write a corpus of the recorded answers that come with the package, which are answers of the
-    default model to other prompts, in tokens of its tokenizer.
-
-    Raises: OSError.
+def step_times(llm: LLM) -> list[StepTime]:
+    """What a decode step of one request takes, as it was measured when the model was loaded and
+    corrected since; nothing for a policy that does not measure it.
     """
-    recorded = resources.files("foresay") / "data" / "demo.jsonl.gz"
-    with resources.as_file(recorded) as trace:
-        build([trace], path, field="output")
+    policy = llm.engine.policy
+    if not isinstance(policy, Adaptive):
+        return []
+    times = policy.cost.grid(ROWS, (CONTEXT,))[:, 0].tolist()
+    return [StepTime(*step, step[1] / times[0]) for step in zip(ROWS, times, strict=True)]
 
 
 def compare(

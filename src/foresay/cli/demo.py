@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,19 +15,22 @@ from foresay.cli.show import print_heading, print_table, tolerate_encoding
 from foresay.cli.waiting import Waiting, waiting
 
 if TYPE_CHECKING:
-    from foresay.bench.demo import Comparison, Demo
+    from foresay.bench.demo import Comparison, Demo, StepTime
     from foresay.engine.llm import LLM
-    from foresay.models.progress import Progress
 
 
 @app.command()
 def demo(
     model: Model = DEFAULT_MODEL,
-    max_tokens: Annotated[int, typer.Option(help="Tokens per answer, at most.")] = 64,
+    max_tokens: Annotated[int, typer.Option(help="Tokens per answer, at most.")] = 128,
     dtype: Dtype = DtypeOption.auto,
     as_json: AsJson = False,
 ) -> None:
     """Answer built-in prompts without and with speculation, and compare.
+
+    The prompts are what speculation is used for: edit code, extract fields, correct, summarise,
+    answer from a text, sample code four times; and a free chat, where there is nothing to copy.
+    What a step costs by its rows is shown first: it decides how many drafted tokens pay.
 
     The model is downloaded at its first use. Drafted tokens that were accepted are coloured by
     their source, or stand in brackets where there are no colours. Fails if a single token differs.
@@ -41,10 +42,10 @@ def demo(
     \b
     Examples:
       foresay demo
-      foresay demo --max-tokens 128
+      foresay demo --max-tokens 32
       foresay demo --model ./my-model --json
     """
-    from foresay.bench.demo import Demo, built_in_prompts, compare, write_corpus
+    from foresay.bench.demo import Demo, built_in_prompts, compare, step_times
 
     tolerate_encoding()
     prompts = built_in_prompts(max_tokens)
@@ -57,25 +58,25 @@ def demo(
             flush=True,
         )
     done: list[Comparison] = []
+    steps: list[StepTime] = []
     interrupted = False
-    with TemporaryDirectory() as folder:
-        try:
-            with waiting(as_json) as wait, Interrupts() as interrupts:
-                plain = load(model, dtype, wait, drafter=None, policy="none")
-                corpus = None
-                if model == DEFAULT_MODEL:  # other models have other tokenizers
-                    corpus = Path(folder) / "recorded.foresay"
-                    write_corpus(corpus)
-                fast = _with_speculation(plain, corpus, wait)
-                for comparison in compare(plain, fast, prompts, wait):
-                    with interrupts.held(), wait.aside():
-                        done.append(comparison)
-                        _print_answers(comparison, plain, as_json, wait)
-        except KeyboardInterrupt:
-            interrupted = True
+    try:
+        with waiting(as_json) as wait, Interrupts() as interrupts:
+            fast = load(model, dtype, wait, with_sources=True)
+            plain = fast.beside(None, "none")
+            steps = step_times(fast)
+            if steps and not as_json:
+                with interrupts.held(), wait.aside():
+                    _print_steps(steps)
+            for comparison in compare(plain, fast, prompts, wait):
+                with interrupts.held(), wait.aside():
+                    done.append(comparison)
+                    _print_answers(comparison, plain, as_json, wait)
+    except KeyboardInterrupt:
+        interrupted = True
     result = Demo(done)
     if as_json:
-        _print_json(result, model, max_tokens, interrupted)
+        _print_json(result, steps, model, max_tokens, interrupted)
     elif done:
         _print_table(result)
     if interrupted:
@@ -84,27 +85,47 @@ def demo(
         raise typer.Exit(1)
 
 
-def _with_speculation(plain: LLM, corpus: Path | None, progress: Progress) -> LLM:
-    from foresay.drafters.suffix import SuffixDrafter
-
-    drafter = SuffixDrafter(corpus=corpus)
-    return plain.beside(drafter, "adaptive", with_sources=True, progress=progress)
-
-
 def _as_dict(comparison: Comparison) -> dict[str, Any]:
     name = None if comparison.prompt is None else comparison.prompt.name
     texts = [answer.text for answer in comparison.fast.results]
     return {"name": name, **comparison.as_dict(), "texts": texts}
 
 
-def _print_json(result: Demo, model: str, max_tokens: int, interrupted: bool) -> None:
+def _print_json(
+    result: Demo, steps: list[StepTime], model: str, max_tokens: int, interrupted: bool
+) -> None:
     values: dict[str, Any] = {"model": model, "max_tokens": max_tokens}
     if result.comparisons:
         values |= result.total.as_dict()
     sources = {name or "model": count for name, count in result.sources.items()}
     prompts = [_as_dict(comparison) for comparison in result.comparisons]
-    values |= {"sources": sources, "prompts": prompts}
+    step_cost = [step.as_dict() for step in steps]
+    values |= {"sources": sources, "step_cost": step_cost, "prompts": prompts}
     print(json.dumps(values | {"interrupted": True} if interrupted else values))
+
+
+def _print_steps(steps: list[StepTime]) -> None:
+    from foresay.bench.demo import CONTEXT
+
+    print(f"\nA step on this machine, in a text of {CONTEXT} tokens:\n")
+    head = ["rows", "time", "relative", "pays if it accepts"]
+    print_table(head, [_step_row(step) for step in steps])
+    print(
+        "\nThe first row computes the next token, the others verify drafted ones.\n"
+        "As many are drafted as can be expected to pay.",
+        flush=True,
+    )
+
+
+def _step_row(step: StepTime) -> list[str]:
+    drafted = step.rows - 1
+    least = "never" if step.break_even is None else f"more than {step.break_even:.2f} of {drafted}"
+    return [
+        str(step.rows),
+        f"{1e3 * step.seconds:.1f} ms",
+        f"{step.relative:.2f} x",
+        least if drafted else "",
+    ]
 
 
 def _print_answers(comparison: Comparison, llm: LLM, as_json: bool, wait: Waiting) -> None:
@@ -129,9 +150,10 @@ def _print_table(result: Demo) -> None:
     print()
     print_legend(result.sources)
     print()
-    head = ["prompt", "tokens", "plain", "speculative", "speed-up", "tokens per step", "identical"]
-    print_table(head, [_row(comparison) for comparison in [*result.comparisons, result.total]])
-    print("\nSpeeds are tokens per second of the whole answer, prefill included.")
+    head = ["prompt", "tokens", "steps", "tokens per step", "plain", "speculative", "speed-up"]
+    rows = [_row(comparison) for comparison in [*result.comparisons, result.total]]
+    print_table([*head, "identical"], rows)
+    print("\nTimes are of the whole answer, prefill included; steps are those with speculation.")
     print(_verdict(result))
 
 
@@ -145,10 +167,11 @@ def _row(comparison: Comparison) -> list[str]:
     return [
         "all" if comparison.prompt is None else comparison.prompt.name,
         str(comparison.fast.tokens),
-        f"{comparison.plain_speed:.1f} /s",
-        f"{comparison.fast_speed:.1f} /s",
-        f"{comparison.speedup:.2f} x",
+        str(comparison.fast.steps),
         f"{comparison.tokens_per_step:.2f}",
+        f"{comparison.plain.seconds:.2f} s",
+        f"{comparison.fast.seconds:.2f} s",
+        f"{comparison.speedup:.2f} x",
         "yes" if comparison.identical else "NO",
     ]
 

@@ -116,13 +116,13 @@ def print_marked(pieces: Sequence[Span]) -> None:
 
 
 def print_legend(tokens: Mapping[Source, int]) -> None:
-    """What the colours or brackets mean, and how many tokens were drafted from where."""
+    """What the colours or brackets mean that were seen, and how many tokens have each source."""
     console = Console(highlight=False)
     colours = in_colour(console)
     all_tokens = max(sum(tokens.values()), 1)
     for source, mark in MARKS.items():
         count = tokens.get(source, 0)
-        if source == Source.OTHER and not count:
+        if not count:
             continue
         sample = Text(f"{mark.left}text{mark.right}")
         if colours:

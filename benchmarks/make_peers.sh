@@ -48,9 +48,9 @@ PY
 processors() {
   if ! ls "$venv/wheels/llama_cpp_python-$llama"-*.whl > /dev/null 2>&1; then
     echo "building llama.cpp (10 minutes on 2 cores)"
-    # Without what makes pictures into tokens: it is not measured, and takes long to compile.
+    # No cache: pip would take what was built with other options, or for another machine.
     CMAKE_ARGS="-DGGML_NATIVE=ON -DGGML_OPENMP=ON -DGGML_CUDA=OFF -DLLAVA_BUILD=OFF" \
-      pip wheel -q --no-deps --no-binary llama-cpp-python -w "$venv/wheels" "llama-cpp-python==$llama"
+      pip wheel -q --no-cache-dir --no-deps --no-binary llama-cpp-python -w "$venv/wheels" "llama-cpp-python==$llama"
   fi
   pip install -q "$venv/wheels/llama_cpp_python-$llama"-*.whl
   python - <<'PY'

@@ -65,11 +65,11 @@ def test_a_task_is_the_geometric_mean_of_its_prompts(bars: Any) -> None:
 
 def test_growth_is_the_median_over_runs_of_the_ratio_of_medians(bars: Any) -> None:
     runs = [
-        {"ways": {"ours": {"1": [1.0, 2.0, 9.0], "8": [6.0, 3.0, 4.0]}}},  # 4 / 2
+        {"ways": {"ours": {"1": [1.0, 2.0, 9.0], "2": [1.0], "8": [6.0, 3.0, 4.0]}}},
         {"ways": {"ours": {"1": [1.0], "8": [0.5]}}},
         {"ways": {"ours": {"1": [1.0], "8": [50.0]}}},
     ]
-    assert bars.growth(runs, "ours") == {1: 1.0, 8: 2.0}
+    assert bars.growth(runs, "ours") == {1: 1.0, 2: 0.5, 8: 2.0}
 
 
 @pytest.mark.parametrize(

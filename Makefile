@@ -70,12 +70,18 @@ tsan: $(VENV)/.dev build/tsan/.stamp  ## test the core's threads under the threa
 	TSAN_OPTIONS=halt_on_error=1:history_size=4:ignore_noninstrumented_modules=1 \
 	$(SANITIZED) tests/core/test_threads.py
 
-# The peers live in a venv of their own, so that nothing of ours can depend on them.
+# The peers live in a venv of their own, so that nothing of ours can depend on them. Building them takes
+# about 15 minutes on 2 cores; only a change of their script builds them again.
 peers: .venv-peers/.foresay  ## build the venv in which foresay is measured against its peers (see benchmarks/)
 
-.venv-peers/.foresay: benchmarks/make_peers.sh pyproject.toml CMakeLists.txt $(CORE) $(SOURCES)
+.venv-peers/.peers: benchmarks/make_peers.sh
+	@echo "installing ArcticInference and llama.cpp into .venv-peers"
 	@PYTHON=$(PYTHON) sh benchmarks/make_peers.sh .venv-peers
-	@.venv-peers/bin/python -m pip install -qq scikit-build-core
+	@touch $@
+
+.venv-peers/.foresay: .venv-peers/.peers pyproject.toml CMakeLists.txt $(CORE) $(SOURCES)
+	@.venv-peers/bin/python -c "$$NEEDS" engine > .venv-peers/engine.txt
+	@.venv-peers/bin/python -m pip install -qq -c .venv-peers/constraints.txt -r .venv-peers/engine.txt
 	@PATH="$$PWD/.venv-peers/bin:$$PATH" .venv-peers/bin/python -m pip install -qq --no-build-isolation --no-deps .
 	@touch $@
 

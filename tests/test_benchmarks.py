@@ -121,6 +121,31 @@ def test_engine(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatc
     assert "texts compared" in out
 
 
+@pytest.mark.slow
+def test_processors(tmp_path: Path, tiny_model: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(
+        "".join(
+            json.dumps({"name": f"{task} {i}", "task": task, "text": f"w{i + 4} w7 w8 w9 " * 8})
+            + "\n"
+            for i, task in enumerate(("summarise", "edit", "chat", "chat"))
+        )
+    )
+    small = "--model", tiny_model, "--prompts", prompts, "--quick", "--tokens", "6"
+    alone = "--without", "llama,transformers", "--threads", "1", "--dtype", "float32"
+    out, record = run("processors.py", tmp_path, *small, *alone)
+    assert record["identical"] and record["texts"]["compared"] > 8
+    assert record["level"] and record["commit"] and record["machine"]["processor"]
+    names = [line["name"] for line in record["bars"]]
+    assert names[0] == "LLM to the first token" and "a step of 16 rows / of 1 row" in names
+    assert "copying tasks / no speculation" in names and "copying tasks" in out
+    assert {run["prompt"] for run in record["parts"]["tasks"]["runs"]} == {
+        "summarise 0",
+        "edit 1",
+        "chat 2",
+    }
+
+
 def test_gpu_sampling_in_the_interpreter(tmp_path: Path) -> None:
     _, record = run("gpu_sampling.py", tmp_path, "--cpu-smoke")
     assert record["gpu"] == "none" and record["different_uniforms"] == 0

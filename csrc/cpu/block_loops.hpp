@@ -61,12 +61,13 @@ FORESAY_INLINE Ints add_half(Ints sum, const Bytes* w, const Inputs& x) {
     return add<kFormat, 3>(sum, w[3], x);
 }
 
-/// The sums of kCount rows, a whole group, with one panel.
+/// The sums of kCount rows, a whole group, with one panel. Not inlined: one copy of it serves a layer and its `up`.
 template <Format kFormat, size_t kCount>
-FORESAY_INLINE void sum(const uint8_t* panel, Rows x, size_t blocks, Vec (&sums)[kCount]) {
+__attribute__((noinline)) void sum(const uint8_t* panel, Rows x, size_t blocks, Vec (&out)[kCount]) {
     constexpr Facts f = facts_of(kFormat);
     constexpr Places p = places_of(kFormat, kWidth);
     constexpr int32_t kOffset = f.low == 8 ? (kUnsignedBytes ? 128 : 0) : kUnsigned ? f.offset : 0;
+    Vec sums[kCount];
 #pragma GCC unroll 8
     for (size_t row = 0; row < kCount; ++row) sums[row] = Vec{};
     Vec scale_of_scales{}, scale_of_minimums{};
@@ -91,23 +92,35 @@ FORESAY_INLINE void sum(const uint8_t* panel, Rows x, size_t blocks, Vec (&sums)
             if constexpr (f.minimum) minimum = load_halves(panel + p.minimum);
         }
         panel += p.bytes;
+        const auto scaled = [&](size_t row, Vec found) __attribute__((always_inline)) {
+            sums[row] = multiply_add(found, scale * all(x.scales[row]), sums[row]);
+            if constexpr (f.minimum) sums[row] = multiply_add(minimum, all(x.sums[row]), sums[row]);
+        };
+        constexpr size_t kTogether = kFours && !f.fine ? kCount / 4 * 4 : 0;
+        if constexpr (kTogether)
+#pragma GCC unroll 2
+            for (size_t row = 0; row < kTogether; row += 4) {
+                Ints found[4] = {start(0), start(0), start(0), start(0)};
+                add_block(found, w, x.q + row * kBlock);
+#pragma GCC unroll 4
+                for (size_t i = 0; i < 4; ++i) scaled(row + i, as_floats(found[i]));
+            }
 #pragma GCC unroll 8
-        for (size_t row = 0; row < kCount; ++row) {
+        for (size_t row = kTogether; row < kCount; ++row) {
             const Inputs low(x.q + row * kBlock), high(x.q + row * kBlock + kBlock / 2);
-            Vec found;
             if constexpr (f.fine) {  // exact: a sum and a scale have 24 bits together
                 const Vec first = as_floats(add_half<kFormat>(start(-kOffset * x.halves[2 * row]), w, low));
                 const Vec second = as_floats(add_half<kFormat>(start(-kOffset * x.halves[2 * row + 1]), w + kVectors / 2, high));
-                found = multiply_add(first, fine[0], second * fine[1]);
+                scaled(row, multiply_add(first, fine[0], second * fine[1]));
             } else {
                 const int32_t from = kOffset ? -kOffset * (x.halves[2 * row] + x.halves[2 * row + 1]) : 0;
-                found = as_floats(add_half<kFormat>(add_half<kFormat>(start(from), w, low), w + kVectors / 2, high));
+                scaled(row, as_floats(add_half<kFormat>(add_half<kFormat>(start(from), w, low), w + kVectors / 2, high)));
             }
-            sums[row] = multiply_add(found, scale * all(x.scales[row]), sums[row]);
-            if constexpr (f.minimum) sums[row] = multiply_add(minimum, all(x.sums[row]), sums[row]);
         }
         x.q += kCount * kBlock, x.scales += kCount, x.sums += kCount, x.halves += 2 * kCount;
     }
+#pragma GCC unroll 8
+    for (size_t row = 0; row < kCount; ++row) out[row] = sums[row];
 }
 
 /// Numbers `at` of a panel's row of weights that are not quantised.
@@ -119,7 +132,7 @@ FORESAY_INLINE Vec numbers(const uint8_t* from) {
 }
 
 template <Format kFormat, size_t kCount>
-FORESAY_INLINE void sum(const uint8_t* panel, const float* x, size_t ins, Vec (&sums)[kCount]) {
+__attribute__((noinline)) void sum(const uint8_t* panel, const float* x, size_t ins, Vec (&sums)[kCount]) {
     constexpr size_t kChains = 4, kStep = kWidth * bytes_of_number(kFormat);
     Vec chains[kCount][kChains];
 #pragma GCC unroll 8
@@ -185,11 +198,12 @@ void multiply(const Job& job, size_t first, size_t end) noexcept {
 void quantise(const float* x, size_t ins, const Rows& group, size_t row, size_t count) noexcept {
     for (size_t i = 0; i < ins / kBlock; ++i, x += kBlock) {
         const size_t at = i * count + row;
-        float largest = 0;
+        uint32_t bits = 0;  // of the largest: without its sign a number is as large as its bits
         for (size_t j = 0; j < kBlock; ++j) {
-            const float size = __builtin_fabsf(x[j]);
-            largest = size > largest ? size : largest;
+            const uint32_t size = __builtin_bit_cast(uint32_t, x[j]) & 0x7fffffff;
+            bits = size > bits ? size : bits;
         }
+        const float largest = __builtin_bit_cast(float, bits);
         const float scale = largest * (1.0f / 127.0f), inverse = largest > 0x1p-100f ? 127.0f / largest : 0.0f;
         int8_t* const q = group.q + at * kBlock;
         int32_t halves[2] = {};

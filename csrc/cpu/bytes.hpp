@@ -14,6 +14,8 @@ typedef uint8_t Bytes __attribute__((vector_size(4 * kWidth)));
 constexpr bool kUnsigned = kWidth > 4;
 /// Whether those of 8 bits are, too.
 constexpr bool kUnsignedBytes = kUnsigned && FORESAY_DOTS;
+/// Whether four rows are multiplied side by side: add_block() is there.
+constexpr bool kFours = FORESAY_WIDTH == 4 && FORESAY_DOTS;
 
 #if FORESAY_WIDTH == 4 && FORESAY_FUSED
 
@@ -37,6 +39,25 @@ FORESAY_INLINE Ints add_products(Ints sum, Bytes weights, const Inputs& x) {
 }
 template <int kPlace>
 FORESAY_INLINE Ints add_byte_products(Ints sum, Bytes weights, const Inputs& x) { return add_products<kPlace>(sum, weights, x); }
+
+#if FORESAY_DOTS
+/// The same for four rows. In this order, which the compiler would not keep: each row's products wait for the one before.
+template <int kPlace>
+FORESAY_INLINE void add_products(Ints (&sums)[4], Bytes weights, const int8x16_t (&x)[4]) {
+    asm volatile(
+        "sdot %0.4s, %4.16b, %5.4b[%9]\n sdot %1.4s, %4.16b, %6.4b[%9]\n"
+        "sdot %2.4s, %4.16b, %7.4b[%9]\n sdot %3.4s, %4.16b, %8.4b[%9]"
+        : "+w"(sums[0]), "+w"(sums[1]), "+w"(sums[2]), "+w"(sums[3])
+        : "w"(weights), "w"(x[0]), "w"(x[1]), "w"(x[2]), "w"(x[3]), "i"(kPlace));
+}
+/// Eight vectors of weights and the 32 inputs of four rows, which begin at `x`.
+FORESAY_INLINE void add_block(Ints (&sums)[4], const Bytes* w, const int8_t* x) {
+    const int8x16_t low[4] = {vld1q_s8(x), vld1q_s8(x + 32), vld1q_s8(x + 64), vld1q_s8(x + 96)};
+    const int8x16_t high[4] = {vld1q_s8(x + 16), vld1q_s8(x + 48), vld1q_s8(x + 80), vld1q_s8(x + 112)};
+    add_products<0>(sums, w[0], low), add_products<1>(sums, w[1], low), add_products<2>(sums, w[2], low), add_products<3>(sums, w[3], low);
+    add_products<0>(sums, w[4], high), add_products<1>(sums, w[5], high), add_products<2>(sums, w[6], high), add_products<3>(sums, w[7], high);
+}
+#endif
 
 // Converting integers takes as long as four products. Counting from 1.5 * 2^23, a sum is the lower bits of a float, and one
 // subtraction makes it one: exactly, for sums below 2^22.
@@ -118,6 +139,10 @@ FORESAY_INLINE Ints add_byte_products(Ints sum, Bytes weights, const Inputs& x) 
 FORESAY_INLINE Ints start(int32_t from) { return from - Ints{}; }
 FORESAY_INLINE Vec as_floats(Ints sum) { return __builtin_convertvector(sum, Vec); }
 
+#endif
+
+#if FORESAY_WIDTH != 4 || !FORESAY_DOTS
+FORESAY_INLINE void add_block(Ints (&)[4], const Bytes*, const int8_t*) {}  // never called
 #endif
 
 /// kWidth numbers of half precision.

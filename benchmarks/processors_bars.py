@@ -154,9 +154,10 @@ def _load(part: Mapping[str, Any]) -> list[Line]:
     size = part["file_bytes"]
     memory = middle(DEFAULT, "model_bytes") / size
     found.append(line("memory of the model / its file", memory, 1.25, at_most=True))
-    for way in (LLAMA, TRANSFORMERS):
+    for way in (DEFAULT, LLAMA, TRANSFORMERS):
         if _has(part, way):
-            found.append(line(f"{way}: the same", middle(way, "model_bytes") / size, None))
+            grown = middle(way, "grown_bytes") / size
+            found.append(line(f"… of the process, more than before: {way}", grown, None))
     return found
 
 

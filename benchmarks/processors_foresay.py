@@ -36,16 +36,18 @@ class Foresay:
         return {
             "took": took,
             "memory": after,
-            "model_bytes": after["bytes"] - before["bytes"],
+            "grown_bytes": after["bytes"] - before["bytes"],
             "level": cpu_level(),
             "exact": self._llm.target.exact,
             "dtype": str(getattr(self._llm.target, "dtype", dtype)).removeprefix("torch."),
         }
 
-    def drop(self) -> dict[str, Any]:
-        """What the process keeps when the model is gone."""
+    def drop(self) -> dict[str, int]:
+        """The memory of this process without the model: what it needs for the tokenizer, and for
+        what was imported with the model, stays.
+        """
         del self._llm.target, self._llm.engine
-        return {"memory": memory()}
+        return memory()
 
     def forget(self) -> None:
         """Fresh engines, which remember no prompt and no answer: a round begins."""

@@ -102,7 +102,7 @@ class Llama:
         return {
             "took": took,
             "memory": after,
-            "model_bytes": after["bytes"] - before["bytes"],
+            "grown_bytes": after["bytes"] - before["bytes"],
             "system": lib.llama_print_system_info().decode().strip(),
         }
 

@@ -150,7 +150,9 @@ def load(bench: Bench) -> dict[str, Any]:
             with bench.engines.start(engine) as worker:
                 found = bench.engines.load(engine, worker)
                 if engine == "foresay":
-                    found["without_model"] = worker.ask("drop")["memory"]
+                    found["without_model"] = worker.ask("drop")
+                    left = found["without_model"]["bytes"]
+                    found["model_bytes"] = found["memory"]["bytes"] - left
                 return found
 
         ways = {

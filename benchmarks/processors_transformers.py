@@ -35,7 +35,7 @@ class Transformers:
         return {
             "took": took,
             "memory": after,
-            "model_bytes": after["bytes"] - before["bytes"],
+            "grown_bytes": after["bytes"] - before["bytes"],
             "dtype": dtype,
         }
 

@@ -124,13 +124,16 @@ def test_the_bars_of_time_and_memory(bars: Any) -> None:
     def loaded(seconds: float, size: int) -> dict[str, Any]:
         first = {"seconds": seconds, "cpu_seconds": 2 * seconds}
         took = {"first_token": first, "imports": {"seconds": 1.0, "cpu_seconds": 1.0}}
-        return {"ways": {bars.DEFAULT: {"took": took, "model_bytes": size}}}
+        return {
+            "ways": {bars.DEFAULT: {"took": took, "model_bytes": size, "grown_bytes": 2 * size}}
+        }
 
     lines = found(bars, "load", runs=[loaded(s, 130) for s in (3, 4.5, 60)], file_bytes=100)
     assert lines["LLM to the first token"]["value"] == 4.5
     assert lines["LLM to the first token"]["met"] and not lines["… of processor time"]["met"]
     memory = lines["memory of the model / its file"]
     assert memory["value"] == 1.3 and memory["bar"] == 1.25 and not memory["met"]
+    assert lines[f"… of the process, more than before: {bars.DEFAULT}"]["value"] == 2.6
 
 
 def test_the_bars_of_speed(bars: Any) -> None:

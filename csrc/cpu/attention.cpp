@@ -19,7 +19,7 @@ using attention::kMostLanes, attention::kSegment;
 
 constexpr uint32_t kMaxRows = 1u << 24, kMaxHeads = 1u << 16;
 constexpr size_t kStoredRows = 16, kManyRows = 128;  // rows that one thread stores at a time; rows and heads that are worth a team
-constexpr uint64_t kTeamWork = 400'000, kThreadWork = 20'000'000;  // multiplications below which one thread is as fast
+constexpr uint64_t kTeamWork = 400'000;  // multiplications below which one thread is as fast
 
 std::string shape_of(const Numbers& array) {
     std::string out = "[";
@@ -271,7 +271,7 @@ void AttentionStep::attend(const AttentionInput& input) {
     const size_t row_bytes = heads * layer.value_dim * (small ? 2 : 4);
     std::memset(static_cast<char*>(input.out.data) + rows * row_bytes, 0, (input.out.shape[1] - rows) * row_bytes);
     const uint64_t work = seen_ * layer.heads * (layer.key_dim + layer.value_dim);
-    const bool alone = work < (team_found() ? kTeamWork : kThreadWork);
+    const bool alone = work < kTeamWork;
     const uint32_t threads = alone ? 1 : input.threads;
     on_team(rows * layer.heads < kManyRows ? 1 : threads, [](void* data) { static_cast<Call*>(data)->store(); }, &call);
     for (size_t i = 0; i < kvs_.size(); ++i) kvs_[i]->mark(input.layer, static_cast<uint32_t>(offsets_[i + 1] - offsets_[i]));

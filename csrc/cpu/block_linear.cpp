@@ -16,8 +16,8 @@ using namespace blocks;
 
 constexpr size_t kMost = size_t{1} << 24;  // inputs, outputs
 constexpr size_t kMostProducts = 4;
-constexpr size_t kShares = 4;              // that a thread takes, if all are equally fast
-constexpr size_t kTeamWork = 48 << 10, kThreadWork = 4 << 20;  // products below which one thread is as fast
+constexpr size_t kShares = 8;              // that a thread takes, if all are equally fast
+constexpr size_t kTeamWork = 48 << 10;     // products below which one thread is as fast
 
 std::string shape_of(size_t outs, size_t ins) { return "[" + std::to_string(outs) + ", " + std::to_string(ins) + "]"; }
 std::string shape_of(const BlockLinear& layer) { return shape_of(layer.outs(), layer.ins()); }
@@ -214,7 +214,7 @@ void multiply(std::span<const BlockProduct> products, const float* x, size_t row
         call.parts[call.count++] = {kernel.multiply[static_cast<size_t>(p.layer.format_)],
                                     {p.layer.layer(), p.up ? p.up->layer() : Layer{}, p.activation, p.added, x, q, p.out, rows, ins, p.layer.outs_}, panels};
     }
-    if (work < (team_found() ? kTeamWork : kThreadWork)) threads = 1;
+    if (work < kTeamWork) threads = 1;
     call.share = threads == 1 ? panels : (panels + kShares * threads - 1) / (kShares * threads);
     on_team(threads, [](void* data) { static_cast<Call*>(data)->run(); }, &call);
 }

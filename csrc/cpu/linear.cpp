@@ -16,7 +16,7 @@ using linear::Job, linear::Stored, linear::kDepth, linear::kPanel, linear::kTile
 constexpr size_t kMost = size_t{1} << 24;  // inputs, outputs
 constexpr size_t kMostProducts = 4;
 constexpr size_t kShares = 4;              // that a thread takes, if all are equally fast
-constexpr size_t kTeamWork = 64 << 10, kThreadWork = 4 << 20;  // numbers of weights, as often as read, below which one thread is as fast
+constexpr size_t kTeamWork = 64 << 10;     // numbers of weights, as often as read, below which one thread is as fast
 
 struct Call {
     const linear::Kernel& kernel;
@@ -106,7 +106,7 @@ void multiply(std::span<const Product> products, const uint16_t* x, int64_t step
         call.ends[call.count++] = panels;
     }
     const size_t work = read * depth * 2 * kTile * ((rows + kernel.rows - 1) / kernel.rows);
-    if (work < (team_found() ? kTeamWork : kThreadWork)) threads = 1;
+    if (work < kTeamWork) threads = 1;
     call.share = threads == 1 ? panels : (panels + kShares * threads - 1) / (kShares * threads);
     on_team(threads, [](void* data) { static_cast<Call*>(data)->run(); }, &call);
 }

@@ -1,7 +1,8 @@
 // Runs one function on several threads, those of the process's OpenMP team if there is one.
 //
 // The workers of torch's team spin for a while after each piece of work. Threads of our own would have to share the cores
-// with them; as members of the same team they do our work instead, and it begins at once.
+// with them; as members of the same team they do our work instead, and it begins at once. Where torch's team cannot be found,
+// the threads are our own.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +11,6 @@
 #include <cstdint>
 
 namespace foresay {
-
-/// Whether there is a team to run on. Looks again until there is one: torch may be imported later.
-bool team_found() noexcept;
 
 /// Calls work(data) on up to `threads` threads, the caller's among them, and waits for all. `work` must not throw, and has
 /// to be right whatever the number of threads that call it; 1 at least does.

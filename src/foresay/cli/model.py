@@ -41,7 +41,7 @@ Model = Annotated[
     str, typer.Option(help="smollm2-135m, a folder, a .gguf file, or a hub model org/name.")
 ]
 Dtype = Annotated[
-    DtypeOption, typer.Option(help="Of the weights; auto: bfloat16 if the processor has it.")
+    DtypeOption, typer.Option(help="Of the weights; auto: as they are stored.")
 ]
 
 Drafter = Annotated[str, typer.Option(help="suffix, ngram, … (see `foresay doctor`), or none.")]
@@ -79,13 +79,13 @@ def check_names(drafter: str, policy: str) -> None:
 def load(model: str, dtype: DtypeOption, wait: Waiting, **options: Any) -> LLM:
     """Load the model, and report progress."""
     wait("find", 0, None)
-    from foresay.models import weights
+    from foresay.models.load import find_model
 
-    folder = weights.find(model, progress=wait)  # also before torch is imported
+    found = find_model(model, dtype=dtype.value, progress=wait)  # also before torch is imported
     wait("import", 0, None)
     from foresay.engine.llm import LLM
 
-    llm = LLM(folder, dtype=dtype.value, progress=wait, **options)
+    llm = LLM(found, dtype=dtype.value, progress=wait, **options)
     wait.tell("loaded", "the model is loaded")
     if llm.target.exact is False:
         print(

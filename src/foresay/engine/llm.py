@@ -20,11 +20,11 @@ from foresay.engine.request import FinishReason, Request, RequestStats
 from foresay.engine.samples import add_samples
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
-from foresay.models import weights
-from foresay.models.load import load
+from foresay.models.load import find_model, load
 from foresay.models.options import Dtype, check_dtype
 from foresay.models.progress import Progress, silent
 from foresay.models.tokenizer import ChatMessage, Tokenizer
+from foresay.models.weights import DEFAULT_MODEL, StoredModel
 from foresay.sampling.logprobs import TokenLogprob
 from foresay.sampling.noise import new_seed, seed_of_sample
 from foresay.sampling.params import SamplingParams
@@ -105,11 +105,12 @@ class _Answer:
 class LLM:
     """A language model with exact speculative decoding.
 
-    model          "smollm2-135m" (the default), a folder, a .gguf file, or a name on the hub
+    model          "smollm2-135m" (the default), a folder, a .gguf file, a name on the hub, or what
+                   `models.load.find_model` found
     drafter        "suffix", "ngram", "none", or any Drafter
     policy         how much is verified: "adaptive", "fixed", "threshold", "dynamic-k", "none", or
                    a Policy
-    dtype          "auto", "bfloat16" or "float32"
+    dtype          "auto" (weights as they are stored), "bfloat16" or "float32"
     deterministic  batch-invariant: the same answer whatever other requests run
     memory         bytes for the KV cache; None: a quarter of what is free
     max_running    requests in one step; the others wait
@@ -124,7 +125,7 @@ class LLM:
 
     def __init__(
         self,
-        model: str | os.PathLike[str] = weights.DEFAULT_MODEL,
+        model: str | os.PathLike[str] | StoredModel = DEFAULT_MODEL,
         drafter: str | Drafter[Any] | None = "suffix",
         policy: str | Policy = "adaptive",
         *,
@@ -151,10 +152,11 @@ class LLM:
         made = drafter_of(drafter)
         make_policy(policy)
         report = progress or silent
-        folder = weights.find(model, progress=report)
+        if not isinstance(model, StoredModel):
+            model = find_model(model, dtype=dtype, progress=report)
         report("read", 0, None)
-        self.tokenizer = Tokenizer(folder)
-        self.target = load(folder, dtype=dtype, deterministic=deterministic, progress=report)
+        self.tokenizer = Tokenizer(model.folder)
+        self.target = load(model, dtype=dtype, deterministic=deterministic, progress=report)
         self.engine = Engine(
             self.target,
             made,

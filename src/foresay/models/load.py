@@ -7,29 +7,55 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foresay.arrays import as_path
+from foresay.models import weights
 from foresay.models.options import Dtype, check_dtype, check_threads
 from foresay.models.progress import Progress, silent
-from foresay.models.weights.folder import check
+from foresay.models.weights.stored import StoredModel, in_folder
 
 if TYPE_CHECKING:
+    from foresay.models.cpu.stored_target import StoredTarget
     from foresay.models.cpu.target import CpuTarget
 
-__all__ = ["load"]
+__all__ = ["find_model", "load"]
+
+
+def find_model(
+    name: str | os.PathLike[str],
+    *,
+    dtype: Dtype = "auto",
+    cache: str | os.PathLike[str] | None = None,
+    progress: Progress = silent,
+) -> StoredModel:
+    """The model of that name in the form in which `load` runs it with this dtype: a GGUF file as it
+    is stored, or a folder of safetensors.
+
+    Mutates, raises: as `weights.find`.
+    """
+    check_dtype(dtype)
+    if dtype == "auto":
+        from foresay.models.cpu.stored_decoder import runs_as_stored
+
+        found = weights.find_stored(name, cache=cache, progress=progress)
+        if found.gguf is None or runs_as_stored(found):
+            return found
+    return in_folder(weights.find(name, cache=cache, progress=progress))
 
 
 def load(
-    folder: str | os.PathLike[str],
+    model: StoredModel | str | os.PathLike[str],
     *,
     dtype: Dtype = "auto",
     deterministic: bool = True,
     threads: int = 0,
     progress: Progress = silent,
-) -> CpuTarget:
-    """The model in a folder of config and safetensors (see `weights.find`), checked.
+) -> CpuTarget | StoredTarget:
+    """The target of a model, checked.
 
-    dtype          "auto": bfloat16 where that is faster on this machine, else float32
+    model          as `find_model` finds it, or a folder of config and safetensors
+    dtype          "auto": weights as they are stored; of safetensors bfloat16 where that is faster
+                   on this machine, else float32
     deterministic  make it batch-invariant: a row has the same bits whatever else is in its step
-    threads        of attention; 0: as many as torch uses
+    threads        of the core; 0: as many as torch uses
     progress       called when the model is loaded, and for each check of it
 
     Raises: ModelError for files that cannot be read, UnsupportedModel for a model that cannot be
@@ -38,9 +64,15 @@ def load(
     check_threads(threads)
     check_dtype(dtype)
     progress("read", 0, None)
-    found = check(Path(as_path(folder, "folder")))
+    if not isinstance(model, StoredModel):
+        model = in_folder(Path(as_path(model, "folder")))
+    if model.gguf is not None and dtype == "auto":
+        from foresay.models.cpu.stored_target import load_stored
+
+        return load_stored(model, deterministic=deterministic, threads=threads, progress=progress)
+    folder = model.folder if model.gguf is None else weights.find(model.gguf, progress=progress)
     from foresay.models.load_transformers import load_modules  # transformers, which takes seconds
 
     return load_modules(
-        found, dtype=dtype, deterministic=deterministic, threads=threads, progress=progress
+        folder, dtype=dtype, deterministic=deterministic, threads=threads, progress=progress
     )

@@ -11,10 +11,40 @@ from torch import Tensor
 from foresay._core import AttentionStep, Decoder, Kv
 from foresay.errors import InputError
 from foresay.models.cpu.kv import bytes_per_token, filled_kv
+from foresay.models.cpu.stored_decoder import decoder_of
+from foresay.models.invariance import is_batch_invariant
+from foresay.models.progress import Progress, silent
 from foresay.models.rows import StepRows
 from foresay.models.target import Outputs, Part
+from foresay.models.weights import StoredModel
 
-__all__ = ["StoredTarget"]
+__all__ = ["StoredTarget", "load_stored"]
+
+_TRIED = 48  # tokens of the prompt that batch invariance is tried with: it holds by arithmetic
+
+
+def load_stored(
+    model: StoredModel,
+    *,
+    deterministic: bool = True,
+    threads: int = 0,
+    progress: Progress = silent,
+) -> StoredTarget:
+    """The target of a GGUF file that `runs_as_stored`.
+
+    Raises: ModelError naming the tensor that is damaged.
+    """
+    assert model.plan is not None
+    target = StoredTarget(
+        decoder_of(model),
+        context=model.plan.config["max_position_embeddings"],
+        threads=threads or torch.get_num_threads(),
+        identity=f"{model.identity} as stored",
+    )
+    if deterministic:
+        progress("try", 0, 1)
+        target.exact = is_batch_invariant(target, prompt=_TRIED)
+    return target
 
 
 class StoredTarget:

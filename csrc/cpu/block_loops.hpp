@@ -14,6 +14,7 @@ namespace foresay::blocks {
 namespace {
 
 constexpr size_t kRows = kWidth == 8 ? 4 : 8;  // that share what is read of the weights
+constexpr size_t kAlone = kWidth > 4 ? 3 : 0;  // rows up to which each has two chains of products: those of x86 take 5 cycles each
 constexpr size_t kKept = size_t{512} << 10;    // bytes of rows that stay in the second cache while panels pass
 constexpr size_t kVectors = kBlock / 4;        // of a panel's block: four inputs each
 constexpr size_t kBytes = sizeof(Bytes);
@@ -54,11 +55,28 @@ FORESAY_INLINE Ints add(Ints sum, Bytes w, const Inputs& x) {
     else return add_products<kPlace>(sum, w, x);
 }
 template <Format kFormat>
-FORESAY_INLINE Ints add_half(Ints sum, const Bytes* w, const Inputs& x) {
+FORESAY_INLINE Ints add_half(Ints sum, const Bytes* w, const int8_t* from) {
+    const Inputs x(from);
     sum = add<kFormat, 0>(sum, w[0], x);
     sum = add<kFormat, 1>(sum, w[1], x);
     sum = add<kFormat, 2>(sum, w[2], x);
     return add<kFormat, 3>(sum, w[3], x);
+}
+/// Four vectors of weights and 16 inputs of each row, row beside row: a product waits for the one before it in its row.
+template <Format kFormat, size_t kCount>
+FORESAY_INLINE void add_side_by_side(Ints (&sums)[kCount], const Bytes* w, const int8_t* x) {
+    if constexpr (kCount == 1) {
+        sums[0] = add_half<kFormat>(sums[0], w, x);
+    } else {
+#pragma GCC unroll 8
+        for (size_t row = 0; row < kCount; ++row) sums[row] = add<kFormat, 0>(sums[row], w[0], Inputs(x + row * kBlock));
+#pragma GCC unroll 8
+        for (size_t row = 0; row < kCount; ++row) sums[row] = add<kFormat, 1>(sums[row], w[1], Inputs(x + row * kBlock));
+#pragma GCC unroll 8
+        for (size_t row = 0; row < kCount; ++row) sums[row] = add<kFormat, 2>(sums[row], w[2], Inputs(x + row * kBlock));
+#pragma GCC unroll 8
+        for (size_t row = 0; row < kCount; ++row) sums[row] = add<kFormat, 3>(sums[row], w[3], Inputs(x + row * kBlock));
+    }
 }
 
 /// The sums of kCount rows, a whole group, with one panel. Not inlined: one copy of it serves a layer and its `up`.
@@ -96,8 +114,8 @@ __attribute__((noinline)) void sum(const uint8_t* panel, Rows x, size_t blocks, 
             sums[row] = multiply_add(found, scale * all(x.scales[row]), sums[row]);
             if constexpr (f.minimum) sums[row] = multiply_add(minimum, all(x.sums[row]), sums[row]);
         };
-        constexpr size_t kTogether = kFours && !f.fine ? kCount / 4 * 4 : 0;
-        if constexpr (kTogether)
+        if constexpr (kFours && !f.fine && kCount >= 4) {
+            constexpr size_t kTogether = kCount / 4 * 4;
 #pragma GCC unroll 2
             for (size_t row = 0; row < kTogether; row += 4) {
                 Ints found[4] = {start(0), start(0), start(0), start(0)};
@@ -105,17 +123,35 @@ __attribute__((noinline)) void sum(const uint8_t* panel, Rows x, size_t blocks, 
 #pragma GCC unroll 4
                 for (size_t i = 0; i < 4; ++i) scaled(row + i, as_floats(found[i]));
             }
+#pragma GCC unroll 4
+            for (size_t row = kTogether; row < kCount; ++row) scaled(row, as_floats(add_half<kFormat>(add_half<kFormat>(start(0), w, x.q + row * kBlock), w + 4, x.q + row * kBlock + 16)));
+        } else if constexpr (f.fine) {  // exact: a sum and a scale have 24 bits together
+            Vec found[kCount];
+            Ints products[kCount];
 #pragma GCC unroll 8
-        for (size_t row = kTogether; row < kCount; ++row) {
-            const Inputs low(x.q + row * kBlock), high(x.q + row * kBlock + kBlock / 2);
-            if constexpr (f.fine) {  // exact: a sum and a scale have 24 bits together
-                const Vec first = as_floats(add_half<kFormat>(start(-kOffset * x.halves[2 * row]), w, low));
-                const Vec second = as_floats(add_half<kFormat>(start(-kOffset * x.halves[2 * row + 1]), w + kVectors / 2, high));
-                scaled(row, multiply_add(first, fine[0], second * fine[1]));
+            for (size_t row = 0; row < kCount; ++row) products[row] = start(-kOffset * x.halves[2 * row]);
+            add_side_by_side<kFormat>(products, w, x.q);
+#pragma GCC unroll 8
+            for (size_t row = 0; row < kCount; ++row) found[row] = as_floats(products[row]) * fine[0], products[row] = start(-kOffset * x.halves[2 * row + 1]);
+            add_side_by_side<kFormat>(products, w + kVectors / 2, x.q + kBlock / 2);
+#pragma GCC unroll 8
+            for (size_t row = 0; row < kCount; ++row) scaled(row, multiply_add(as_floats(products[row]), fine[1], found[row]));
+        } else {
+            Ints low[kCount], high[kCount];
+#pragma GCC unroll 8
+            for (size_t row = 0; row < kCount; ++row) low[row] = start(kOffset ? -kOffset * (x.halves[2 * row] + x.halves[2 * row + 1]) : 0);
+            add_side_by_side<kFormat>(low, w, x.q);
+            if constexpr (kCount <= kAlone) {  // too few rows to wait for each other: two chains each
+#pragma GCC unroll 8
+                for (size_t row = 0; row < kCount; ++row) high[row] = Ints{};
+                add_side_by_side<kFormat>(high, w + kVectors / 2, x.q + kBlock / 2);
+#pragma GCC unroll 8
+                for (size_t row = 0; row < kCount; ++row) low[row] += high[row];
             } else {
-                const int32_t from = kOffset ? -kOffset * (x.halves[2 * row] + x.halves[2 * row + 1]) : 0;
-                scaled(row, as_floats(add_half<kFormat>(add_half<kFormat>(start(from), w, low), w + kVectors / 2, high)));
+                add_side_by_side<kFormat>(low, w + kVectors / 2, x.q + kBlock / 2);
             }
+#pragma GCC unroll 8
+            for (size_t row = 0; row < kCount; ++row) scaled(row, as_floats(low[row]));
         }
         x.q += kCount * kBlock, x.scales += kCount, x.sums += kCount, x.halves += 2 * kCount;
     }

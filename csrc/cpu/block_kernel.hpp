@@ -17,6 +17,12 @@ struct Rows {
     int32_t* halves;  // [group][block][row][2]: of q, of its first 16 and its others
 };
 
+/// Beginning with a group's first row.
+FORESAY_INLINE Rows from_row(const Rows& rows, size_t first, size_t ins) {
+    const size_t at = first * (ins / kBlock);
+    return {rows.q + at * kBlock, rows.scales + at, rows.sums + at, rows.halves + 2 * at};
+}
+
 /// How rows are divided: all groups have as many, or one more.
 struct Groups {
     size_t count, rows, more;  // the first `more` groups have one row more

@@ -69,8 +69,8 @@ Rows quantised(const Kernel& kernel, const float* x, size_t rows, size_t ins, ui
     const Groups groups(rows, kernel.rows);
     by_rows(threads, groups.count, [&](size_t first, size_t end) {
         for (size_t group = first; group < end; ++group) {
-            const size_t row = groups.first(group), count = groups.size(group), at = row * (ins / kBlock);
-            const Rows part{all.q + at * kBlock, all.scales + at, all.sums + at, all.halves + 2 * at};
+            const size_t row = groups.first(group), count = groups.size(group);
+            const Rows part = from_row(all, row, ins);
             for (size_t i = 0; i < count; ++i) kernel.quantise(x + (row + i) * ins, ins, part, i, count);
         }
     });

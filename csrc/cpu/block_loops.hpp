@@ -1,210 +1,35 @@
-// Linear layers with weights in blocks, for one level; see csrc/cpu/level.hpp.
-//
-// One output of one row is one chain of sums: block after block, the integer sum of its products times both scales, then its
-// minimum times the sum of its inputs; at last the bias. A sum of integers is the same in any order, and a row is quantised by
-// itself. So the bits depend on that row alone, and are the same on all levels that multiply and add with one rounding.
-// Weights that are not quantised have four chains, by input modulo 4.
+// Linear layers with weights in blocks, for one level; see csrc/cpu/level.hpp. The bits of an output are those of its sum in
+// csrc/cpu/block_sums.hpp.
 #pragma once
 
 #include "cpu/block_kernel.hpp"
 #include "cpu/block_results.hpp"
-#include "cpu/bytes.hpp"
+#include "cpu/block_sums.hpp"
+#if FORESAY_TILES
+#include "cpu/block_tiles.hpp"
+#endif
 
 namespace foresay::blocks {
 namespace {
 
-constexpr size_t kRows = kWidth == 8 ? 4 : 8;  // that share what is read of the weights
-constexpr size_t kAlone = kWidth > 4 ? 3 : 0;  // rows up to which each has two chains of products: those of x86 take 5 cycles each
-constexpr size_t kKept = size_t{512} << 10;    // bytes of rows that stay in the second cache while panels pass
-constexpr size_t kVectors = kBlock / 4;        // of a panel's block: four inputs each
-constexpr size_t kBytes = sizeof(Bytes);
+// Rows that share what is read of the weights, as many as fit into registers or a tile. Of those that are not quantised fewer.
+constexpr size_t kRows = FORESAY_TILES ? 16 : kWidth == 8 ? 4 : 8, kFloatRows = 4;
+constexpr size_t kKept = size_t{512} << 10;  // bytes of rows that stay in the second cache while panels pass
 
-/// The integers of a panel's block, four inputs a vector.
+/// Bytes of a panel.
 template <Format kFormat>
-FORESAY_INLINE void unpack(const uint8_t* block, Bytes (&w)[kVectors]) {
-    constexpr Facts f = facts_of(kFormat);
+constexpr size_t panel_bytes(size_t ins) {
     constexpr Places p = places_of(kFormat, kWidth);
-    if constexpr (f.low == 8) {
-#pragma GCC unroll 8
-        for (size_t i = 0; i < kVectors; ++i) w[i] = load<Bytes>(block + i * kBytes);
-        return;
-    }
-#pragma GCC unroll 8
-    for (size_t i = 0; i < kVectors / 2; ++i) {
-        const Bytes both = load<Bytes>(block + i * kBytes);
-        w[i] = both & 15, w[i + kVectors / 2] = both >> 4;
-    }
-    if constexpr (f.high == 1) {
-        const Bytes bits = load<Bytes>(block + p.high);
-#pragma GCC unroll 8
-        for (size_t i = 0; i < kVectors; ++i) w[i] |= (bits >> i & 1) << 4;
-    }
-    if constexpr (f.high == 2) {
-#pragma GCC unroll 8
-        for (size_t i = 0; i < kVectors; ++i) w[i] |= (load<Bytes>(block + p.high + i / 4 * kBytes) >> 2 * (i % 4) & 3) << 4;
-    }
-    if constexpr (!kUnsigned && f.offset != 0) {
-#pragma GCC unroll 8
-        for (size_t i = 0; i < kVectors; ++i) w[i] -= static_cast<uint8_t>(f.offset);
-    }
+    return is_quantised(kFormat) ? ins / kBlock / p.supers * p.super_bytes : ins * kWidth * bytes_of_number(kFormat);
 }
 
-template <Format kFormat, int kPlace>
-FORESAY_INLINE Ints add(Ints sum, Bytes w, const Inputs& x) {
-    if constexpr (facts_of(kFormat).low == 8) return add_byte_products<kPlace>(sum, w, x);
-    else return add_products<kPlace>(sum, w, x);
-}
-template <Format kFormat>
-FORESAY_INLINE Ints add_half(Ints sum, const Bytes* w, const int8_t* from) {
-    const Inputs x(from);
-    sum = add<kFormat, 0>(sum, w[0], x);
-    sum = add<kFormat, 1>(sum, w[1], x);
-    sum = add<kFormat, 2>(sum, w[2], x);
-    return add<kFormat, 3>(sum, w[3], x);
-}
-/// Four vectors of weights and 16 inputs of each row, row beside row: a product waits for the one before it in its row.
+/// Rows `first` up to `first + kCount` of one panel: a whole group, if they are quantised.
 template <Format kFormat, size_t kCount>
-FORESAY_INLINE void add_side_by_side(Ints (&sums)[kCount], const Bytes* w, const int8_t* x) {
-    if constexpr (kCount == 1) {
-        sums[0] = add_half<kFormat>(sums[0], w, x);
-    } else {
-#pragma GCC unroll 8
-        for (size_t row = 0; row < kCount; ++row) sums[row] = add<kFormat, 0>(sums[row], w[0], Inputs(x + row * kBlock));
-#pragma GCC unroll 8
-        for (size_t row = 0; row < kCount; ++row) sums[row] = add<kFormat, 1>(sums[row], w[1], Inputs(x + row * kBlock));
-#pragma GCC unroll 8
-        for (size_t row = 0; row < kCount; ++row) sums[row] = add<kFormat, 2>(sums[row], w[2], Inputs(x + row * kBlock));
-#pragma GCC unroll 8
-        for (size_t row = 0; row < kCount; ++row) sums[row] = add<kFormat, 3>(sums[row], w[3], Inputs(x + row * kBlock));
-    }
-}
-
-/// The sums of kCount rows, a whole group, with one panel. Not inlined: one copy of it serves a layer and its `up`.
-template <Format kFormat, size_t kCount>
-__attribute__((noinline)) void sum(const uint8_t* panel, Rows x, size_t blocks, Vec (&out)[kCount]) {
-    constexpr Facts f = facts_of(kFormat);
-    constexpr Places p = places_of(kFormat, kWidth);
-    constexpr int32_t kOffset = f.low == 8 ? (kUnsignedBytes ? 128 : 0) : kUnsigned ? f.offset : 0;
-    Vec sums[kCount];
-#pragma GCC unroll 8
-    for (size_t row = 0; row < kCount; ++row) sums[row] = Vec{};
-    Vec scale_of_scales{}, scale_of_minimums{};
-    for (size_t i = 0; i < blocks; ++i) {
-        if constexpr (f.super)
-            if (i % kSuper == 0) {
-                scale_of_scales = load_halves(panel);
-                if constexpr (f.minimum) scale_of_minimums = load_halves(panel + 2 * kWidth);
-                panel += p.header;
-            }
-        Bytes w[kVectors];
-        unpack<kFormat>(panel, w);
-        Vec scale, minimum{}, fine[2]{};
-        if constexpr (f.fine) {
-            scale = scale_of_scales;
-            fine[0] = load_bytes<int8_t>(panel + p.scale), fine[1] = load_bytes<int8_t>(panel + p.minimum);
-        } else if constexpr (f.super) {
-            scale = scale_of_scales * load_bytes<uint8_t>(panel + p.scale);
-            minimum = -(scale_of_minimums * load_bytes<uint8_t>(panel + p.minimum));
-        } else {
-            scale = load_halves(panel + p.scale);
-            if constexpr (f.minimum) minimum = load_halves(panel + p.minimum);
-        }
-        panel += p.bytes;
-        const auto scaled = [&](size_t row, Vec found) __attribute__((always_inline)) {
-            sums[row] = multiply_add(found, scale * all(x.scales[row]), sums[row]);
-            if constexpr (f.minimum) sums[row] = multiply_add(minimum, all(x.sums[row]), sums[row]);
-        };
-        if constexpr (kFours && !f.fine && kCount >= 4) {
-            constexpr size_t kTogether = kCount / 4 * 4;
-#pragma GCC unroll 2
-            for (size_t row = 0; row < kTogether; row += 4) {
-                Ints found[4] = {start(0), start(0), start(0), start(0)};
-                add_block(found, w, x.q + row * kBlock);
-#pragma GCC unroll 4
-                for (size_t i = 0; i < 4; ++i) scaled(row + i, as_floats(found[i]));
-            }
-#pragma GCC unroll 4
-            for (size_t row = kTogether; row < kCount; ++row) scaled(row, as_floats(add_half<kFormat>(add_half<kFormat>(start(0), w, x.q + row * kBlock), w + 4, x.q + row * kBlock + 16)));
-        } else if constexpr (f.fine) {  // exact: a sum and a scale have 24 bits together
-            Vec found[kCount];
-            Ints products[kCount];
-#pragma GCC unroll 8
-            for (size_t row = 0; row < kCount; ++row) products[row] = start(-kOffset * x.halves[2 * row]);
-            add_side_by_side<kFormat>(products, w, x.q);
-#pragma GCC unroll 8
-            for (size_t row = 0; row < kCount; ++row) found[row] = as_floats(products[row]) * fine[0], products[row] = start(-kOffset * x.halves[2 * row + 1]);
-            add_side_by_side<kFormat>(products, w + kVectors / 2, x.q + kBlock / 2);
-#pragma GCC unroll 8
-            for (size_t row = 0; row < kCount; ++row) scaled(row, multiply_add(as_floats(products[row]), fine[1], found[row]));
-        } else {
-            Ints low[kCount], high[kCount];
-#pragma GCC unroll 8
-            for (size_t row = 0; row < kCount; ++row) low[row] = start(kOffset ? -kOffset * (x.halves[2 * row] + x.halves[2 * row + 1]) : 0);
-            add_side_by_side<kFormat>(low, w, x.q);
-            if constexpr (kCount <= kAlone) {  // too few rows to wait for each other: two chains each
-#pragma GCC unroll 8
-                for (size_t row = 0; row < kCount; ++row) high[row] = Ints{};
-                add_side_by_side<kFormat>(high, w + kVectors / 2, x.q + kBlock / 2);
-#pragma GCC unroll 8
-                for (size_t row = 0; row < kCount; ++row) low[row] += high[row];
-            } else {
-                add_side_by_side<kFormat>(low, w + kVectors / 2, x.q + kBlock / 2);
-            }
-#pragma GCC unroll 8
-            for (size_t row = 0; row < kCount; ++row) scaled(row, as_floats(low[row]));
-        }
-        x.q += kCount * kBlock, x.scales += kCount, x.sums += kCount, x.halves += 2 * kCount;
-    }
-#pragma GCC unroll 8
-    for (size_t row = 0; row < kCount; ++row) out[row] = sums[row];
-}
-
-/// Numbers `at` of a panel's row of weights that are not quantised.
-template <Format kFormat>
-FORESAY_INLINE Vec numbers(const uint8_t* from) {
-    if constexpr (kFormat == Format::f32) return load<Vec>(from);
-    else if constexpr (kFormat == Format::f16) return load_halves(from);
-    else return widened(load<Halves>(from));
-}
-
-template <Format kFormat, size_t kCount>
-__attribute__((noinline)) void sum(const uint8_t* panel, const float* x, size_t ins, Vec (&sums)[kCount]) {
-    constexpr size_t kChains = 4, kStep = kWidth * bytes_of_number(kFormat);
-    Vec chains[kCount][kChains];
-#pragma GCC unroll 8
-    for (size_t row = 0; row < kCount; ++row)
-#pragma GCC unroll 4
-        for (size_t chain = 0; chain < kChains; ++chain) chains[row][chain] = Vec{};
-    size_t i = 0;
-    for (; i + kChains <= ins; i += kChains)
-#pragma GCC unroll 4
-        for (size_t chain = 0; chain < kChains; ++chain) {
-            const Vec w = numbers<kFormat>(panel + (i + chain) * kStep);
-#pragma GCC unroll 8
-            for (size_t row = 0; row < kCount; ++row) chains[row][chain] = multiply_add(w, all(x[row * ins + i + chain]), chains[row][chain]);
-        }
-    for (; i < ins; ++i) {
-        const Vec w = numbers<kFormat>(panel + i * kStep);
-#pragma GCC unroll 8
-        for (size_t row = 0; row < kCount; ++row) chains[row][0] = multiply_add(w, all(x[row * ins + i]), chains[row][0]);
-    }
-#pragma GCC unroll 8
-    for (size_t row = 0; row < kCount; ++row) sums[row] = (chains[row][0] + chains[row][1]) + (chains[row][2] + chains[row][3]);
-}
-
-/// Rows `first` up to `first + kCount`, a whole group, of one panel.
-template <Format kFormat, size_t kCount>
-void multiply_group(const Job& job, size_t panel, size_t first) {
-    const size_t blocks = job.ins / kBlock, supers = blocks / places_of(kFormat, kWidth).supers;
-    const size_t bytes = is_quantised(kFormat) ? supers * places_of(kFormat, kWidth).super_bytes : job.ins * kWidth * bytes_of_number(kFormat);
+void multiply_rows(const Job& job, size_t panel, size_t first) {
     const auto found = [&](const Layer& layer, Vec (&sums)[kCount]) __attribute__((always_inline)) {
-        if constexpr (is_quantised(kFormat)) {
-            const size_t at = first * blocks;
-            const Rows& q = job.quantised;
-            sum<kFormat, kCount>(layer.panels + panel * bytes, {q.q + at * kBlock, q.scales + at, q.sums + at, q.halves + 2 * at}, blocks, sums);
-        } else {
-            sum<kFormat, kCount>(layer.panels + panel * bytes, job.x + first * job.ins, job.ins, sums);
-        }
+        const uint8_t* const weights = layer.panels + panel * panel_bytes<kFormat>(job.ins);
+        if constexpr (is_quantised(kFormat)) sum<kFormat, kCount>(weights, from_row(job.quantised, first, job.ins), job.ins / kBlock, sums);
+        else sum<kFormat, kCount>(weights, job.x + first * job.ins, job.ins, sums);
     };
     Vec sums[kCount], ups[kCount];
     found(job.layer, sums);
@@ -213,21 +38,62 @@ void multiply_group(const Job& job, size_t panel, size_t first) {
     for (size_t row = 0; row < kCount; ++row) write(job, panel, first + row, sums[row], job.up.panels ? &ups[row] : nullptr);
 }
 
+#if FORESAY_TILES
+template <Format kFormat>
+void multiply_tile(const Job& job, size_t panel, size_t first, size_t count) {
+    const auto found = [&](const Layer& layer, Vec* sums) {
+        sum_in_tiles<kFormat>(layer.panels + panel * panel_bytes<kFormat>(job.ins), from_row(job.quantised, first, job.ins), job.ins / kBlock, count, sums);
+    };
+    Vec sums[kTileRows], ups[kTileRows];
+    found(job.layer, sums);
+    if (job.up.panels) found(job.up, ups);
+    for (size_t row = 0; row < count; ++row) write(job, panel, first + row, sums[row], job.up.panels ? &ups[row] : nullptr);
+}
+#endif
+
+/// Rows `first` up to `first + count` of one panel, a whole group.
+template <Format kFormat>
+void multiply_group(const Job& job, size_t panel, size_t first, size_t count) {
+    constexpr bool kTiles = FORESAY_TILES && is_quantised(kFormat) && !facts_of(kFormat).fine;
+#if FORESAY_TILES
+    if constexpr (kTiles)
+        if (count >= kFewest) return multiply_tile<kFormat>(job, panel, first, count);
+#endif
+    if constexpr (!is_quantised(kFormat))
+        for (; count > kFloatRows; first += kFloatRows, count -= kFloatRows) multiply_rows<kFormat, kFloatRows>(job, panel, first);
+    constexpr size_t kMost = kTiles ? 3 : is_quantised(kFormat) ? kRows : kFloatRows;
+    switch (count) {
+#define FORESAY_CASE(n) \
+    case n: if constexpr (n <= kMost) multiply_rows<kFormat, n>(job, panel, first); break;
+        FORESAY_CASE(1) FORESAY_CASE(2) FORESAY_CASE(3) FORESAY_CASE(4) FORESAY_CASE(5) FORESAY_CASE(6) FORESAY_CASE(7) FORESAY_CASE(8)
+        FORESAY_CASE(9) FORESAY_CASE(10) FORESAY_CASE(11) FORESAY_CASE(12) FORESAY_CASE(13) FORESAY_CASE(14) FORESAY_CASE(15) FORESAY_CASE(16)
+#undef FORESAY_CASE
+    }
+}
+
 template <Format kFormat>
 void multiply(const Job& job, size_t first, size_t end) noexcept {
     const Groups groups(job.rows, kRows);
     const size_t fit = kKept / ((is_quantised(kFormat) ? 1 : 4) * job.ins) / kRows, step = fit ? fit : 1;
+#if FORESAY_TILES
+    size_t tiles = 0;  // rows that they are set for
+#endif
     for (size_t begin = 0; begin < groups.count; begin += step)
         for (size_t panel = first; panel < end; ++panel)
             for (size_t group = begin; group < groups.count && group < begin + step; ++group) {
-                const size_t row = groups.first(group);
-                switch (groups.size(group)) {
-#define FORESAY_CASE(n) \
-    case n: if constexpr (n <= kRows) multiply_group<kFormat, n>(job, panel, row); break;
-                    FORESAY_CASE(1) FORESAY_CASE(2) FORESAY_CASE(3) FORESAY_CASE(4) FORESAY_CASE(5) FORESAY_CASE(6) FORESAY_CASE(7) FORESAY_CASE(8)
-#undef FORESAY_CASE
+                const size_t count = groups.size(group);
+#if FORESAY_TILES
+                if (count >= kFewest && count != tiles) {
+                    const BlockTiling tiling(count);
+                    FORESAY_TILE_SET(tiling);
+                    tiles = count;
                 }
+#endif
+                multiply_group<kFormat>(job, panel, groups.first(group), count);
             }
+#if FORESAY_TILES
+    if (tiles) _tile_release();
+#endif
 }
 
 /// A block's largest number becomes 127; halves go to the even integer. What is no number, or too large, gives a block of none.

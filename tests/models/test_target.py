@@ -284,6 +284,7 @@ def test_load(tmp_path: Path) -> None:
     zoo.make("llama").save_pretrained(tmp_path)
     text = zoo.tokens(np.random.default_rng(0), 9)
     target = load(tmp_path, dtype="float32", threads=1)
+    assert isinstance(target, CpuTarget)
     assert_close(after(target, text), zoo.plain_logits(plain_of("llama"), text)[-1:])
     half = load(tmp_path, dtype="bfloat16")
     assert half.dtype == torch.bfloat16 and half.bytes_per_token < target.bytes_per_token

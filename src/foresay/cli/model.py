@@ -40,9 +40,7 @@ class DtypeOption(str, Enum):
 Model = Annotated[
     str, typer.Option(help="smollm2-135m, a folder, a .gguf file, or a hub model org/name.")
 ]
-Dtype = Annotated[
-    DtypeOption, typer.Option(help="Of the weights; auto: as they are stored.")
-]
+Dtype = Annotated[DtypeOption, typer.Option(help="Of the weights; auto: as they are stored.")]
 
 Drafter = Annotated[str, typer.Option(help="suffix, ngram, … (see `foresay doctor`), or none.")]
 Policy = Annotated[

@@ -15,9 +15,7 @@ from foresay.models.target import Part, Target
 __all__ = ["is_batch_invariant"]
 
 
-def is_batch_invariant(
-    target: Target, size: int = 44, last: int = 6, prompt: int = 300
-) -> bool:
+def is_batch_invariant(target: Target, size: int = 44, last: int = 6, prompt: int = 300) -> bool:
     """Whether the last tokens of a text have the same logits, to the bit, when they are computed
     one by one, as a drafted chain, in a draft tree with wrong nodes, and beside another prompt; and
     whether a prompt of `prompt` tokens gives the same ones with prefill in one piece and in three.
@@ -28,7 +26,9 @@ def is_batch_invariant(
     wanted = _one_by_one(target, text, last)
     ways = (_as_chain, _in_tree, _beside_another)
     same = all(torch.equal(way(target, text, wrong, last), wanted) for way in ways)
-    return same and _in_pieces(target, random.integers(0, target.vocabulary, prompt).astype(np.int32))
+    return same and _in_pieces(
+        target, random.integers(0, target.vocabulary, prompt).astype(np.int32)
+    )
 
 
 def _in_pieces(target: Target, text: Int32s) -> bool:

@@ -1,5 +1,5 @@
-"""A whole decoder of the core, made from a folder of safetensors: its matrices are quantised, row by
-row, as llama.cpp quantises them.
+"""A whole decoder of the core, made from a folder of safetensors: its matrices are quantised, row
+by row, as llama.cpp quantises them.
 """
 
 from __future__ import annotations

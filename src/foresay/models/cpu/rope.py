@@ -97,6 +97,6 @@ def _yarn_scale(factor: float, scaling: Mapping[str, Any]) -> float:
 
 def _number(scaling: Mapping[str, Any], key: str, default: float | None = None) -> float:
     value = default if scaling.get(key) is None else scaling[key]
-    if type(value) not in (int, float) or not 0 < value < 1e30:
+    if not isinstance(value, (int, float)) or not 0 < value < 1e30:
         raise ModelError(f"the {key} of RoPE is {value!r:.60}; expected a number above 0")
     return float(value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +20,7 @@ FORMATS = frozenset(
 )
 """The formats of weights that the core multiplies as they are."""
 
-_FLOATS = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
+_FLOATS: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
 
 
 def runs_as_stored(model: StoredModel) -> bool:
@@ -82,7 +84,8 @@ class _Tensors:
     def _numbers(self, name: str) -> NDArray[np.float32]:
         stored = self._model.tensors[name]
         kind = stored.tensor.kind.name
-        found = self._model.bytes_of(name).view(_FLOATS[kind]).astype(np.float32)
+        values = self._model.bytes_of(name).view(_FLOATS[kind])
+        found: NDArray[np.float32] = values.astype(np.float32)
         if not np.isfinite(found).all():
             raise ModelError(
                 f"'{self._model.gguf}': the tensor '{stored.tensor.name}' holds what is no number"

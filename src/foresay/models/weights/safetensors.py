@@ -65,8 +65,8 @@ class SafeTensor:
 
 
 def read_tensors(path: Path) -> dict[str, SafeTensor]:
-    """The tensors of a file, by name. Its header is compared with its size, so a partial download is
-    found here; the values are not read.
+    """The tensors of a file, by name. Its header is compared with its size, so a partial download
+    is found here; the values are not read.
 
     Raises: ModelError naming the file and what is wrong.
     """

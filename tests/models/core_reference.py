@@ -21,12 +21,14 @@ from models import zoo
 
 
 @contextmanager
-def rounding(model: Any, *, quantised: bool) -> Iterator[None]:
+def rounding(model: Any, *, quantised: bool, narrow: bool) -> Iterator[None]:
     """While the body runs, the model (of eager attention) rounds as the core does."""
     theirs = sys.modules[type(model).__module__]
     eager: Any = getattr(theirs, "eager_attention_forward")  # noqa: B009 (not known to mypy)
 
     def attention(module: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any, **more: Any) -> Any:
+        if not narrow:
+            return eager(module, q, k, v, *rest, **more)
         out, weights = eager(module, *(_narrow(x) for x in (q, k, v)), *rest, **more)
         return _narrow(out), weights
 
@@ -52,9 +54,9 @@ def _in_blocks(module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
     return ((whole * (largest * torch.tensor(1 / 127))).flatten(-2),)
 
 
-def wanted(model: Any, text: Int32s, *, quantised: bool = False) -> Tensor:
-    """The logits after each token of a text."""
-    with rounding(model, quantised=quantised):
+def wanted(model: Any, text: Int32s, *, quantised: bool = False, narrow: bool = True) -> Tensor:
+    """The logits after each token of a text; `narrow`: with attention in bfloat16."""
+    with rounding(model, quantised=quantised, narrow=narrow):
         return zoo.plain_logits(model, text)
 
 
@@ -74,13 +76,16 @@ def difference(given: Tensor, wanted: Tensor) -> float:
     return float((given - wanted).square().mean().sqrt() / spread)
 
 
-def least_difference(target: Target, model: Any, *, quantised: bool) -> float:
+def least_difference(target: Target, model: Any, *, quantised: bool, narrow: bool = True) -> float:
     """Of the better quarter of many short texts. One number in some thousands is rounded to the
     other side, because the sums before it had another order, and everything after it shows that; a
     mistake shows in every text.
     """
     texts = [text_of(target.vocabulary, 3, seed) for seed in range(24)]
-    pairs = [(found(target, text), wanted(model, text, quantised=quantised)) for text in texts]
+    pairs = [
+        (found(target, text), wanted(model, text, quantised=quantised, narrow=narrow))
+        for text in texts
+    ]
     return sorted(difference(*pair) for pair in pairs)[5]
 
 

@@ -21,12 +21,8 @@ from foresay._core import BlockLinear
 from foresay.errors import InputError, ModelError, UnsupportedModel
 from foresay.models.cpu import quantised_decoder as module
 from foresay.models.cpu.decoder_config import ARCHITECTURES
-from foresay.models.cpu.quantised_decoder import (
-    Quantise,
-    quantised,
-    quantised_config,
-    quantised_decoder,
-)
+from foresay.models.cpu.quantise import Quantise, quantised
+from foresay.models.cpu.quantised_decoder import quantised_config, quantised_decoder
 from foresay.models.cpu.stored_target import StoredTarget
 from foresay.models.invariance import is_batch_invariant
 from models import zoo

@@ -19,6 +19,7 @@ STAGES = {
     "download": "downloading the model",  # bytes
     "check": "checking the model's file",  # bytes, against its hash
     "convert": "converting the model",  # bytes of a GGUF file
+    "quantise": "quantising the model",  # bytes of safetensors
     "import": "loading torch and transformers",
     "read": "reading the model",
     "try": "trying the model out",  # trials of whether it is run exactly

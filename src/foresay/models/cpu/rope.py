@@ -9,11 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foresay.errors import UnsupportedModel
+from foresay.errors import ModelError, UnsupportedModel
 
-__all__ = ["Frequencies", "frequencies"]
+__all__ = ["Frequencies", "frequencies", "rope_type"]
 
 Frequencies = NDArray[np.float32]
+
+
+def rope_type(scaling: Mapping[str, Any] | None) -> str:
+    """Of settings in the old style or the new one; "default" for none."""
+    given = scaling or {}
+    return str(given.get("rope_type", given.get("type", "default")))
 
 
 def frequencies(
@@ -23,32 +29,35 @@ def frequencies(
     their sines and cosines.
 
     base     "rope_theta" of the configuration
-    scaling  its "rope_scaling": None, or of type default, linear, llama3 or yarn
+    scaling  its "rope_scaling" or "rope_parameters": None, or of type default, linear, llama3 or
+             yarn
 
-    Raises: UnsupportedModel for another type.
+    Raises: UnsupportedModel for another type, ModelError for a setting that is missing or wrong.
     """
     plain = 1.0 / base ** (np.arange(0, dims, 2, dtype=np.float64) / dims)
-    kind = "default" if scaling is None else str(scaling.get("rope_type", scaling.get("type")))
+    kind = rope_type(scaling)
     if scaling is None or kind == "default":
         return plain.astype(np.float32), 1.0
-    factor = float(scaling["factor"])
+    if kind not in ("linear", "llama3", "yarn"):
+        raise UnsupportedModel(
+            f"the model uses RoPE of type '{kind}'; expected default, linear, llama3 or yarn"
+        )
+    factor = _number(scaling, "factor")
     if kind == "linear":
         return (plain / factor).astype(np.float32), 1.0
     if kind == "llama3":
         return _llama3(plain, factor, scaling).astype(np.float32), 1.0
-    if kind == "yarn":
-        return _yarn(plain, base, factor, scaling).astype(np.float32), _mscale(factor)
-    raise UnsupportedModel(
-        f"the model uses RoPE of type '{kind}'; expected default, linear, llama3 or yarn"
-    )
+    return _yarn(plain, base, factor, scaling).astype(np.float32), _yarn_scale(factor, scaling)
 
 
 def _llama3(
     plain: NDArray[np.float64], factor: float, scaling: Mapping[str, Any]
 ) -> NDArray[np.float64]:
     """Long waves are stretched, short ones are not, those between by degrees."""
-    low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
-    original = float(scaling["original_max_position_embeddings"])
+    low, high = _number(scaling, "low_freq_factor"), _number(scaling, "high_freq_factor")
+    if low >= high:
+        raise ModelError(f"the low_freq_factor of RoPE is {low}; expected less than {high}")
+    original = _number(scaling, "original_max_position_embeddings")
     waves = 2 * np.pi / plain
     smooth = (original / waves - low) / (high - low)
     between = (1 - smooth) * plain / factor + smooth * plain
@@ -61,16 +70,33 @@ def _yarn(
     plain: NDArray[np.float64], base: float, factor: float, scaling: Mapping[str, Any]
 ) -> NDArray[np.float64]:
     """Numbers that turn often keep their frequency, those that turn seldom are stretched."""
-    dims, original = 2 * len(plain), float(scaling["original_max_position_embeddings"])
+    dims, original = 2 * len(plain), _number(scaling, "original_max_position_embeddings")
 
     def dim_of(turns: float) -> float:
         return dims * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
 
-    low = max(math.floor(dim_of(float(scaling.get("beta_fast", 32)))), 0)
-    high = min(math.ceil(dim_of(float(scaling.get("beta_slow", 1)))), dims - 1)
-    ramp = np.clip((np.arange(len(plain)) - low) / max(high - low, 0.001), 0, 1)
+    low, high = dim_of(_number(scaling, "beta_fast", 32)), dim_of(_number(scaling, "beta_slow", 1))
+    if scaling.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dims - 1)
+    ramp = np.clip((np.arange(len(plain)) - low) / ((high - low) or 0.001), 0, 1)
     return plain / factor * ramp + plain * (1 - ramp)
 
 
-def _mscale(factor: float) -> float:
-    return 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+def _yarn_scale(factor: float, scaling: Mapping[str, Any]) -> float:
+    if scaling.get("attention_factor") is not None:
+        return _number(scaling, "attention_factor")
+
+    def scale(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    if scaling.get("mscale") and scaling.get("mscale_all_dim"):
+        return scale(_number(scaling, "mscale")) / scale(_number(scaling, "mscale_all_dim"))
+    return scale(1.0)
+
+
+def _number(scaling: Mapping[str, Any], key: str, default: float | None = None) -> float:
+    value = default if scaling.get(key) is None else scaling[key]
+    if type(value) not in (int, float) or not 0 < value < 1e30:
+        raise ModelError(f"the {key} of RoPE is {value!r:.60}; expected a number above 0")
+    return float(value)

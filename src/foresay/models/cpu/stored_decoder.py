@@ -1,20 +1,14 @@
-"""A whole decoder of the core, made from the tensors of a GGUF file as they are stored.
-
-By architecture, since models that scale, cap or place norms differently have the same tensors. What
-is not among them runs through transformers.
-"""
+"""A whole decoder of the core, made from the tensors of a GGUF file as they are stored."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foresay._core import BlockLayer, BlockLinear, Decoder
-from foresay.errors import InputError, ModelError
-from foresay.models.cpu.rope import frequencies
+from foresay._core import BlockLinear, Decoder
+from foresay.errors import InputError, ModelError, UnsupportedModel
+from foresay.models.cpu.decoder import make_decoder
+from foresay.models.cpu.decoder_config import DecoderConfig, read_config
 from foresay.models.weights import StoredModel
 
 __all__ = ["FORMATS", "decoder_of", "runs_as_stored"]
@@ -27,35 +21,17 @@ FORMATS = frozenset(
 _FLOATS = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """How an architecture differs from Llama's.
-
-    gelu          its activation, instead of silu
-    scaled        the embedding is multiplied by the square root of its width
-    after_norms   results are normed before they are added
-    """
-
-    gelu: bool = False
-    scaled: bool = False
-    after_norms: bool = False
-
-
-_KINDS = {
-    "llama": _Kind(),
-    "qwen2": _Kind(),
-    "qwen3": _Kind(),
-    "gemma": _Kind(gelu=True, scaled=True),
-    "gemma2": _Kind(gelu=True, scaled=True, after_norms=True),
-    "gemma3_text": _Kind(gelu=True, scaled=True, after_norms=True),
-}
-
-
 def runs_as_stored(model: StoredModel) -> bool:
     """Whether `decoder_of` takes it: a GGUF file of an architecture and of formats that the core
     knows.
+
+    Raises: ModelError for a setting that has an invalid value.
     """
-    if model.plan is None or model.plan.config["model_type"] not in _KINDS:
+    if model.plan is None:
+        return False
+    try:
+        _config_of(model)
+    except UnsupportedModel:
         return False
     return all(
         stored.tensor.kind.name in (FORMATS if len(stored.tensor.shape) == 2 else _FLOATS)
@@ -66,66 +42,26 @@ def runs_as_stored(model: StoredModel) -> bool:
 def decoder_of(model: StoredModel) -> Decoder:
     """The decoder. It holds its own copy of the weights.
 
-    Raises: ModelError naming the tensor that is damaged.
+    Raises: ModelError naming the tensor that is damaged; UnsupportedModel.
     """
+    return make_decoder(_config_of(model), _Tensors(model))
+
+
+def _config_of(model: StoredModel) -> DecoderConfig:
     assert model.plan is not None
-    config, read = model.plan.config, _Reader(model)
-    kind = _KINDS[config["model_type"]]
-    layers = [_layer(read, config, kind, index) for index in range(config["num_hidden_layers"])]
-    embedding = read.linear("model.embed_tokens")
-    head = read.linear("lm_head") if "lm_head.weight" in model.tensors else None
-    dims = config["head_dim"]
-    turned, scale = frequencies(config["rope_theta"], dims, config["rope_scaling"])
-    lists = [turned.tolist()]
-    if "rope_local_base_freq" in config:
-        lists.append(frequencies(config["rope_local_base_freq"], dims, None)[0].tolist())
-    return Decoder(
-        embedding,
-        layers,
-        read.numbers("model.norm.weight"),
-        head,
-        head_dim=dims,
-        eps=config["rms_norm_eps"],
-        scaling=config.get("query_pre_attn_scalar", dims) ** -0.5,
-        frequencies=lists,
-        activation="gelu" if kind.gelu else "silu",
-        embedding_scale=config["hidden_size"] ** 0.5 if kind.scaled else 1.0,
-        rope_scale=scale,
-        score_cap=config.get("attn_logit_softcapping") or 0.0,
-        logit_cap=config.get("final_logit_softcapping") or 0.0,
-    )
+    tied = {"tie_word_embeddings": "lm_head.weight" not in model.tensors}
+    return read_config({**model.plan.config, **tied}, f"'{model.gguf}'")
 
 
-def _layer(read: _Reader, config: dict[str, Any], kind: _Kind, index: int) -> BlockLayer:
-    here = f"model.layers.{index}"
-    own, mlp = f"{here}.self_attn", f"{here}.mlp"
-    types = config.get("layer_types")
-    sliding = types is not None and types[index] == "sliding_attention"
-    before_mlp = "pre_feedforward_layernorm" if kind.after_norms else "post_attention_layernorm"
-    after = ("post_attention_layernorm", "post_feedforward_layernorm")
-    return BlockLayer(
-        *(read.linear(f"{own}.{name}_proj") for name in "qkvo"),
-        *(read.linear(f"{mlp}.{name}_proj") for name in ("gate", "up", "down")),
-        read.numbers(f"{here}.input_layernorm.weight"),
-        read.numbers(f"{here}.{before_mlp}.weight"),
-        read.optional(f"{own}.q_norm.weight"),
-        read.optional(f"{own}.k_norm.weight"),
-        *(read.numbers(f"{here}.{name}.weight") if kind.after_norms else None for name in after),
-        window=config["sliding_window"] if sliding else 0,
-        rope=1 if sliding and "rope_local_base_freq" in config else 0,
-    )
-
-
-class _Reader:
-    """The tensors of a file, in the form that the core wants."""
+class _Tensors:
+    """`Weights` of a file. The plan has checked which tensors there are, and their shapes."""
 
     def __init__(self, model: StoredModel) -> None:
         self._model = model
 
-    def linear(self, path: str) -> BlockLinear:
+    def linear(self, path: str, outs: int, ins: int, *, bias: bool = False) -> BlockLinear:
         name = f"{path}.weight"
         stored = self._model.tensors[name]
-        outs, ins = stored.tensor.shape
         try:
             return BlockLinear(
                 stored.tensor.kind.name,
@@ -133,15 +69,17 @@ class _Reader:
                 outs,
                 ins,
                 _order(outs, stored.heads) if stored.heads else None,
-                self.optional(f"{path}.bias"),
+                self._numbers(f"{path}.bias") if bias else None,
             )
         except InputError as error:
             raise ModelError(
                 f"'{self._model.gguf}': the tensor '{stored.tensor.name}' cannot be used: {error}"
             ) from error
 
-    def numbers(self, name: str) -> NDArray[np.float32]:
-        """A norm's weight as the layer multiplies by it, or a bias."""
+    def norm(self, path: str, width: int) -> NDArray[np.float32]:
+        return self._numbers(f"{path}.weight")  # whose stored numbers are what is multiplied by
+
+    def _numbers(self, name: str) -> NDArray[np.float32]:
         stored = self._model.tensors[name]
         kind = stored.tensor.kind.name
         found = self._model.bytes_of(name).view(_FLOATS[kind]).astype(np.float32)
@@ -150,9 +88,6 @@ class _Reader:
                 f"'{self._model.gguf}': the tensor '{stored.tensor.name}' holds what is no number"
             )
         return found
-
-    def optional(self, name: str) -> NDArray[np.float32] | None:
-        return self.numbers(name) if name in self._model.tensors else None
 
 
 def _order(rows: int, heads: int) -> NDArray[np.int32]:

@@ -1,0 +1,79 @@
+"""A whole decoder of the core, from a configuration and a source of weights."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foresay._core import BlockLayer, BlockLinear, Decoder
+from foresay.models.cpu.decoder_config import DecoderConfig
+
+__all__ = ["Weights", "make_decoder"]
+
+
+class Weights(Protocol):
+    """The weights of a model, by the names of transformers.
+
+    Mutates: nothing that is seen. Valid until: as long as the object; what is given is the
+    caller's. Raises: ModelError naming the tensor that is missing, damaged or of another shape.
+    GIL: held, but while the core copies.
+    """
+
+    def linear(self, path: str, outs: int, ins: int, *, bias: bool = False) -> BlockLinear:
+        """The linear layer of that path."""
+        ...
+
+    def norm(self, path: str, width: int) -> NDArray[np.float32]:
+        """What the norm of that path multiplies by."""
+        ...
+
+
+def make_decoder(config: DecoderConfig, weights: Weights) -> Decoder:
+    """The decoder.
+
+    Raises: what the weights raise.
+    """
+    layers = [_layer(weights, config, index) for index in range(config.layers)]
+    shape = (config.vocabulary, config.width)
+    return Decoder(
+        weights.linear("model.embed_tokens", *shape),
+        layers,
+        weights.norm("model.norm", config.width),
+        None if config.tied else weights.linear("lm_head", *shape),
+        head_dim=config.head_dim,
+        eps=config.eps,
+        scaling=config.scaling,
+        frequencies=[list(each) for each in config.frequencies],
+        activation="gelu" if config.kind.gelu else "silu",
+        embedding_scale=config.width**0.5 if config.kind.scaled else 1.0,
+        rope_scale=config.rope_scale,
+        score_cap=config.score_cap,
+        logit_cap=config.logit_cap,
+    )
+
+
+def _layer(weights: Weights, config: DecoderConfig, index: int) -> BlockLayer:
+    kind, width, inner = config.kind, config.width, config.inner
+    queries, keys = config.heads * config.head_dim, config.key_heads * config.head_dim
+    here = f"model.layers.{index}"
+    own, mlp = f"{here}.self_attn", f"{here}.mlp"
+    before_mlp = "pre_feedforward_layernorm" if kind.after_norms else "post_attention_layernorm"
+    after = ("post_attention_layernorm", "post_feedforward_layernorm")
+    return BlockLayer(
+        weights.linear(f"{own}.q_proj", queries, width, bias=config.query_bias),
+        weights.linear(f"{own}.k_proj", keys, width, bias=config.query_bias),
+        weights.linear(f"{own}.v_proj", keys, width, bias=config.query_bias),
+        weights.linear(f"{own}.o_proj", width, queries, bias=config.out_bias),
+        weights.linear(f"{mlp}.gate_proj", inner, width, bias=config.mlp_bias),
+        weights.linear(f"{mlp}.up_proj", inner, width, bias=config.mlp_bias),
+        weights.linear(f"{mlp}.down_proj", width, inner, bias=config.mlp_bias),
+        weights.norm(f"{here}.input_layernorm", width),
+        weights.norm(f"{here}.{before_mlp}", width),
+        weights.norm(f"{own}.q_norm", config.head_dim) if kind.head_norms else None,
+        weights.norm(f"{own}.k_norm", config.head_dim) if kind.head_norms else None,
+        *(weights.norm(f"{here}.{name}", width) if kind.after_norms else None for name in after),
+        window=config.windows[index],
+        rope=config.ropes[index],
+    )

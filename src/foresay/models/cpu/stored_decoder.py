@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +20,7 @@ FORMATS = frozenset(
 )
 """The formats of weights that the core multiplies as they are."""
 
-_FLOATS = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
+_FLOATS: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
 
 
 def runs_as_stored(model: StoredModel) -> bool:
@@ -95,7 +97,8 @@ class _Tensors:
             raise ModelError(
                 f"'{self._model.gguf}': the tensor '{stored.tensor.name}' holds what is no number"
             )
-        return found.astype(np.float32)
+        numbers: NDArray[np.float32] = found.astype(np.float32)
+        return numbers
 
 
 def _order(rows: int, heads: int) -> NDArray[np.int32]:

@@ -60,6 +60,15 @@ def test_frequencies_that_are_no_numbers(factor: float, tmp_path: Path) -> None:
         logits(tmp_path / "a.gguf", tmp_path / "c")
 
 
+def test_heads_that_are_too_wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the tensors are as wide."""
+    monkeypatch.setattr(hostile_files, "HEAD", 4128)
+    fields = hostile_files.sound("llama")
+    (tmp_path / "a.gguf").write_bytes(b"".join(field.raw for field in fields))
+    with pytest.raises(ForesayError, match=r"a.gguf' has keys that cannot be used: key_dim of lay"):
+        logits(tmp_path / "a.gguf", tmp_path / "c")
+
+
 @pytest.mark.parametrize("name", ["ffn_gate", "ffn_up"])
 def test_gate_and_up_of_two_formats(name: str, tmp_path: Path) -> None:
     """Which are multiplied together: transformers runs such a model."""

@@ -23,6 +23,12 @@ std::string shape_of(size_t outs, size_t ins) { return "[" + std::to_string(outs
 std::string shape_of(const BlockLinear& layer) { return shape_of(layer.outs(), layer.ins()); }
 
 bool is_finite(uint16_t half) { return (half & 0x7c00) != 0x7c00; }
+/// A stored number that is not quantised. The first 16 bits hold the exponent.
+bool is_finite(Format format, const uint8_t* number) {
+    uint16_t first;
+    std::memcpy(&first, number + facts_of(format).bytes - sizeof first, sizeof first);
+    return format == Format::f16 ? is_finite(first) : (first & 0x7f80) != 0x7f80;
+}
 
 struct Call {
     struct Part {
@@ -122,7 +128,11 @@ void BlockLinear::pack(const uint8_t* row, size_t out) {
     const size_t wide = level_->blocks.outs, lane = out % wide;
     uint8_t* panel = panels_.get() + out / wide * panel_bytes_;
     if (!is_quantised(format_)) {
-        for (size_t i = 0; i < ins_; ++i) std::memcpy(panel + (i * wide + lane) * facts.bytes, row + i * facts.bytes, facts.bytes);
+        for (size_t i = 0; i < ins_; ++i) {
+            if (!is_finite(format_, row + i * facts.bytes))
+                throw InputError("number " + std::to_string(i) + " of output " + std::to_string(out) + " is none; the file is damaged");
+            std::memcpy(panel + (i * wide + lane) * facts.bytes, row + i * facts.bytes, facts.bytes);
+        }
         return;
     }
     const Places places = places_of(format_, wide);

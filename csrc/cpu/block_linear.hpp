@@ -24,7 +24,7 @@ struct BlockProduct;
 class BlockLinear {
 public:
     /// `weight` has `outs` rows of `ins` numbers, as GGUF stores them; output i is row order[i] if an order is given. Copies all.
-    /// Throws InputError for a size that does not fit, an order that is none and scales that are no numbers; std::bad_alloc.
+    /// Throws InputError for a size that does not fit, an order that is none, scales and weights that are no numbers; std::bad_alloc.
     BlockLinear(blocks::Format format, std::span<const uint8_t> weight, size_t outs, size_t ins, std::span<const int32_t> order,
                 std::span<const float> bias, const Kernels& level);
 

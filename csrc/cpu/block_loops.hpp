@@ -5,15 +5,13 @@
 #include "cpu/block_kernel.hpp"
 #include "cpu/block_results.hpp"
 #include "cpu/block_sums.hpp"
-#if FORESAY_TILES
-#include "cpu/block_tiles.hpp"
-#endif
 
 namespace foresay::blocks {
 namespace {
 
-// Rows that share what is read of the weights, as many as fit into registers or a tile. Of those that are not quantised fewer.
-constexpr size_t kRows = FORESAY_TILES ? 16 : kWidth == 8 ? 4 : 8, kFloatRows = 4;
+// Rows that share what is read of the weights, as many as fit into registers; fewer of those that are not quantised. Matrix tiles
+// do not pay: a block of 32 inputs is half of one, its sums have to be stored to be scaled, and that took 37 ns a block.
+constexpr size_t kRows = kWidth == 8 ? 4 : 8, kFloatRows = 4;
 constexpr size_t kKept = size_t{512} << 10;  // bytes of rows that stay in the second cache while panels pass
 
 /// Bytes of a panel.
@@ -38,35 +36,16 @@ void multiply_rows(const Job& job, size_t panel, size_t first) {
     for (size_t row = 0; row < kCount; ++row) write(job, panel, first + row, sums[row], job.up.panels ? &ups[row] : nullptr);
 }
 
-#if FORESAY_TILES
-template <Format kFormat>
-void multiply_tile(const Job& job, size_t panel, size_t first, size_t count) {
-    const auto found = [&](const Layer& layer, Vec* sums) {
-        sum_in_tiles<kFormat>(layer.panels + panel * panel_bytes<kFormat>(job.ins), from_row(job.quantised, first, job.ins), job.ins / kBlock, count, sums);
-    };
-    Vec sums[kTileRows], ups[kTileRows];
-    found(job.layer, sums);
-    if (job.up.panels) found(job.up, ups);
-    for (size_t row = 0; row < count; ++row) write(job, panel, first + row, sums[row], job.up.panels ? &ups[row] : nullptr);
-}
-#endif
-
 /// Rows `first` up to `first + count` of one panel, a whole group.
 template <Format kFormat>
 void multiply_group(const Job& job, size_t panel, size_t first, size_t count) {
-    constexpr bool kTiles = FORESAY_TILES && is_quantised(kFormat) && !facts_of(kFormat).fine;
-#if FORESAY_TILES
-    if constexpr (kTiles)
-        if (count >= kFewest) return multiply_tile<kFormat>(job, panel, first, count);
-#endif
     if constexpr (!is_quantised(kFormat))
         for (; count > kFloatRows; first += kFloatRows, count -= kFloatRows) multiply_rows<kFormat, kFloatRows>(job, panel, first);
-    constexpr size_t kMost = kTiles ? 3 : is_quantised(kFormat) ? kRows : kFloatRows;
+    constexpr size_t kMost = is_quantised(kFormat) ? kRows : kFloatRows;
     switch (count) {
 #define FORESAY_CASE(n) \
     case n: if constexpr (n <= kMost) multiply_rows<kFormat, n>(job, panel, first); break;
         FORESAY_CASE(1) FORESAY_CASE(2) FORESAY_CASE(3) FORESAY_CASE(4) FORESAY_CASE(5) FORESAY_CASE(6) FORESAY_CASE(7) FORESAY_CASE(8)
-        FORESAY_CASE(9) FORESAY_CASE(10) FORESAY_CASE(11) FORESAY_CASE(12) FORESAY_CASE(13) FORESAY_CASE(14) FORESAY_CASE(15) FORESAY_CASE(16)
 #undef FORESAY_CASE
     }
 }
@@ -75,25 +54,10 @@ template <Format kFormat>
 void multiply(const Job& job, size_t first, size_t end) noexcept {
     const Groups groups(job.rows, kRows);
     const size_t fit = kKept / ((is_quantised(kFormat) ? 1 : 4) * job.ins) / kRows, step = fit ? fit : 1;
-#if FORESAY_TILES
-    size_t tiles = 0;  // rows that they are set for
-#endif
     for (size_t begin = 0; begin < groups.count; begin += step)
         for (size_t panel = first; panel < end; ++panel)
-            for (size_t group = begin; group < groups.count && group < begin + step; ++group) {
-                const size_t count = groups.size(group);
-#if FORESAY_TILES
-                if (count >= kFewest && count != tiles) {
-                    const BlockTiling tiling(count);
-                    FORESAY_TILE_SET(tiling);
-                    tiles = count;
-                }
-#endif
-                multiply_group<kFormat>(job, panel, groups.first(group), count);
-            }
-#if FORESAY_TILES
-    if (tiles) _tile_release();
-#endif
+            for (size_t group = begin; group < groups.count && group < begin + step; ++group)
+                multiply_group<kFormat>(job, panel, groups.first(group), groups.size(group));
 }
 
 /// A block's largest number becomes 127; halves go to the even integer. What is no number, or too large, gives a block of none.

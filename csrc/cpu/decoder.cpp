@@ -38,6 +38,7 @@ Decoder::Decoder(Weights embedding, std::vector<Layer> layers, Norm norm, Weight
         if (list.size() > wide / 2 || list.size() != settings_.frequencies[0].size())
             throw InputError("there are " + std::to_string(list.size()) + " frequencies; expected at most " + std::to_string(wide / 2) + ", and as many in every list");
     check_size("the last norm", norm_.size(), width()), check_size("the head", head_->ins(), width());
+    if (&head_->level() != &embedding_->level()) throw InputError("the head is of another level; all are of one");
     for (size_t i = 0; i < layers_.size(); ++i) {
         const Layer& l = layers_[i];
         const std::string at = " of layer " + std::to_string(i);
@@ -45,6 +46,9 @@ Decoder::Decoder(Weights embedding, std::vector<Layer> layers, Norm norm, Weight
             if (!part) throw InputError("a linear layer" + at + " is None; expected all seven");
             if (&part->level() != &embedding_->level()) throw InputError("a linear layer" + at + " is of another level; all are of one");
         }
+        if (l.up->format() != l.gate->format())  // which are multiplied together
+            throw InputError("the gate" + at + " is of " + blocks::facts_of(l.gate->format()).name + ", the up of " + blocks::facts_of(l.up->format()).name +
+                             "; expected one format");
         if (l.query->outs() % wide != 0 || l.key->outs() % wide != 0 || l.query->outs() % l.key->outs() != 0)
             throw InputError("the queries and keys" + at + " have the widths " + std::to_string(l.query->outs()) + " and " + std::to_string(l.key->outs()) +
                              "; expected multiples of " + std::to_string(wide) + ", the width of a head");
@@ -142,13 +146,14 @@ void Decoder::transform(const Layer& l, const Pass& p) const {
 void Decoder::forward(AttentionStep& step, std::span<const int32_t> tokens, std::span<const int64_t> needed, float* logits, float* hidden, uint32_t threads) const {
     const std::span<const int64_t> positions = step.positions();
     const size_t rows = tokens.size(), half = settings_.frequencies[0].size();
+    if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; expected 1 to 256");
     if (step.dtype() != Dtype::bfloat16) throw InputError("the step is of float32; expected bfloat16");
     if (positions.size() != rows) throw InputError("there are " + std::to_string(rows) + " tokens; the step has " + std::to_string(positions.size()) + " rows");
     for (const int32_t token : tokens)
         if (token < 0 || static_cast<size_t>(token) >= embedding_->outs())
             throw InputError("token " + std::to_string(token) + " is not in the vocabulary; expected 0 to " + std::to_string(embedding_->outs() - 1));
     for (const int64_t row : needed)
-        if (row < 0 || static_cast<size_t>(row) >= rows) throw InputError("row " + std::to_string(row) + " is needed; expected 0 to " + std::to_string(rows - 1));
+        if (row < 0 || static_cast<size_t>(row) >= rows) throw InputError("row " + std::to_string(row) + " is needed; there are " + std::to_string(rows));
 
     size_t queries = 0, keys = 0, inner = 0;
     for (const Layer& l : layers_) queries = std::max(queries, l.query->outs()), keys = std::max(keys, l.key->outs()), inner = std::max(inner, l.gate->outs());

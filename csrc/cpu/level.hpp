@@ -2,7 +2,7 @@
 //   FORESAY_LEVEL, FORESAY_LEVEL_NAME  the table, and its name in FORESAY_CPU
 //   FORESAY_WIDTH, FORESAY_FUSED       as csrc/cpu/vectors.hpp says
 //   FORESAY_DOTS                       as csrc/cpu/bytes.hpp says
-//   FORESAY_TILES                      whether there are matrix tiles of bfloat16 and of bytes
+//   FORESAY_TILES                      whether there are matrix tiles of bfloat16
 //
 // Everything is in unnamed namespaces and nothing of the standard library is used: the linker would be free to take this
 // file's copy of an inline function for the rest of the program, which must run on lesser machines.

@@ -41,7 +41,7 @@ const char* missing_vnni() { return __builtin_cpu_supports("avx512vnni") ? missi
 const char* missing_amx() {
     constexpr long kAskFor = 0x1023, kTileData = 18;
     unsigned a, b, c, d;
-    const bool there = !missing_vnni() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1) && (d >> 25 & 1);
+    const bool there = !missing_vnni() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1);
     if (!there) return kNotThere;
     return syscall(SYS_arch_prctl, kAskFor, kTileData) == 0 ? nullptr : "the system does not allow its tiles";
 }

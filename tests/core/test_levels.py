@@ -18,7 +18,7 @@ from foresay import _core
 from foresay.errors import InputError
 
 LEVELS = _core.cpu_levels()
-KNOWN = ("amx", "avx512", "avx2", "neon", "plain")  # the best first
+KNOWN = ("amx", "vnni", "avx512", "avx2", "dotprod", "neon", "plain")  # the best first
 
 
 def ints(*values: int) -> Any:
@@ -36,6 +36,11 @@ def results(level: str = "") -> dict[str, str]:
     left = np.empty((8, 8), np.uint16)
     layer.multiply(np.concatenate([bits[::-1], bits[::-1] ^ 0x8000], axis=1), left)
     found["linear"] = (left,)
+    stored = np.arange(8 * 6 * 34, dtype=np.uint8).reshape(48, 34)
+    stored[:, :2] = np.linspace(1, 2, 48).astype(np.float16)[:, None].view(np.uint8)
+    blocks = _core.BlockLinear("Q8_0", stored.reshape(-1), 8, 192, level=level)
+    blocks.multiply(np.ascontiguousarray(floats[:, :192]), product := np.empty((8, 8), np.float32))
+    found["blocks"] = (product,)
     residual = np.empty(floats.shape)
     found["residual"] = (
         residual,
@@ -120,6 +125,7 @@ def test_levels_are_told_apart() -> None:
         found = results(level)
         assert found["attention"] != plain["attention"]
         assert found["residual"] != plain["residual"]
+        assert found["blocks"] != plain["blocks"]
         assert (found["linear"] != plain["linear"]) == (level == "amx")
 
 
@@ -145,7 +151,7 @@ def test_a_level_that_is_not_there_is_said_where_it_is_used(value: str) -> None:
     *said, kinds = done.stdout.splitlines()
     valid = ", ".join(LEVELS)
     sentence = f'the environment variable FORESAY_CPU is "{value}", a level that cannot be run here'
-    assert len(said) == 3 and kinds == "5"
+    assert len(said) == 3 and kinds == "6"
     assert all(line.startswith(f"{sentence}; expected {valid},") for line in said)
 
 

@@ -281,5 +281,8 @@ def _rope(
         raise UnsupportedModel(
             f"{values.where} uses RoPE of type '{rope_type(settings):.60}'; expected default"
         )
-    found, scale = frequencies(base, dims, settings)
+    try:
+        found, scale = frequencies(base, dims, settings)
+    except ModelError as error:
+        raise type(error)(f"{values.where}: {error}") from error
     return tuple(found.tolist()), scale

@@ -35,19 +35,22 @@ def frequencies(
     Raises: UnsupportedModel for another type, ModelError for a setting that is missing or wrong.
     """
     plain = 1.0 / base ** (np.arange(0, dims, 2, dtype=np.float64) / dims)
-    kind = rope_type(scaling)
-    if scaling is None or kind == "default":
-        return plain.astype(np.float32), 1.0
-    if kind not in ("linear", "llama3", "yarn"):
+    kind, scale = rope_type(scaling), 1.0
+    if kind not in ("default", "linear", "llama3", "yarn"):
         raise UnsupportedModel(
             f"the model uses RoPE of type '{kind}'; expected default, linear, llama3 or yarn"
         )
-    factor = _number(scaling, "factor")
-    if kind == "linear":
-        return (plain / factor).astype(np.float32), 1.0
-    if kind == "llama3":
-        return _llama3(plain, factor, scaling).astype(np.float32), 1.0
-    return _yarn(plain, base, factor, scaling).astype(np.float32), _yarn_scale(factor, scaling)
+    if scaling is not None and kind != "default":
+        factor = _number(scaling, "factor")
+        if kind == "linear":
+            plain = plain / factor
+        elif kind == "llama3":
+            plain = _llama3(plain, factor, scaling)
+        else:
+            plain, scale = _yarn(plain, base, factor, scaling), _yarn_scale(factor, scaling)
+    if not np.all(np.abs(plain) < 1e30):
+        raise ModelError(f"RoPE of base {base} is scaled to frequencies that are no numbers")
+    return plain.astype(np.float32), scale
 
 
 def _llama3(

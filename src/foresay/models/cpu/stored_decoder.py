@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foresay._core import BlockLinear, Decoder
+from foresay._core import BlockLinear, Decoder, Kv
 from foresay.errors import InputError, ModelError, UnsupportedModel
 from foresay.models.cpu.decoder import make_decoder
 from foresay.models.cpu.decoder_config import DecoderConfig, read_config
@@ -25,7 +25,7 @@ _FLOATS: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f
 
 def runs_as_stored(model: StoredModel) -> bool:
     """Whether `decoder_of` takes it: a GGUF file of an architecture and of formats that the core
-    knows.
+    knows. A layer's gate and up are multiplied together, so they have one format.
 
     Raises: ModelError for a setting that has an invalid value.
     """
@@ -35,18 +35,26 @@ def runs_as_stored(model: StoredModel) -> bool:
         _config_of(model)
     except UnsupportedModel:
         return False
+    kinds = {name: stored.tensor.kind.name for name, stored in model.tensors.items()}
     return all(
-        stored.tensor.kind.name in (FORMATS if len(stored.tensor.shape) == 2 else _FLOATS)
-        for stored in model.tensors.values()
+        kind in (FORMATS if len(model.tensors[name].tensor.shape) == 2 else _FLOATS)
+        and kind == kinds[name.replace(".gate_proj.", ".up_proj.")]
+        for name, kind in kinds.items()
     )
 
 
 def decoder_of(model: StoredModel) -> Decoder:
     """The decoder. It holds its own copy of the weights.
 
-    Raises: ModelError naming the tensor that is damaged; UnsupportedModel.
+    Raises: ModelError naming the tensor that is damaged, or saying which sizes cannot be used;
+    UnsupportedModel.
     """
-    return make_decoder(_config_of(model), _Tensors(model))
+    try:
+        decoder = make_decoder(_config_of(model), _Tensors(model))
+        Kv(decoder.shapes, "bfloat16")  # which has limits of its own
+    except InputError as error:
+        raise ModelError(f"'{model.gguf}' has keys that cannot be used: {error}") from error
+    return decoder
 
 
 def _config_of(model: StoredModel) -> DecoderConfig:
@@ -84,13 +92,13 @@ class _Tensors:
     def _numbers(self, name: str) -> NDArray[np.float32]:
         stored = self._model.tensors[name]
         kind = stored.tensor.kind.name
-        values = self._model.bytes_of(name).view(_FLOATS[kind])
-        found: NDArray[np.float32] = values.astype(np.float32)
+        found = self._model.bytes_of(name).view(_FLOATS[kind])
         if not np.isfinite(found).all():
             raise ModelError(
                 f"'{self._model.gguf}': the tensor '{stored.tensor.name}' holds what is no number"
             )
-        return found
+        numbers: NDArray[np.float32] = found.astype(np.float32)
+        return numbers
 
 
 def _order(rows: int, heads: int) -> NDArray[np.int32]:

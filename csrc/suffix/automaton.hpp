@@ -74,7 +74,8 @@ public:
     /// for all memory ahead would need a second walk, which makes an extend 5 % slower.)
     void extend(Sequence& sequence, Token token);
 
-    /// The longest suffix of the sequence that occurs elsewhere too.
+    /// The state of the longest suffix of the sequence that occurs elsewhere too, and the suffix.
+    State link(const Sequence& sequence) const noexcept { return sequence.last == kNoPosition ? kRoot : positions_[sequence.last].link; }
     Cursor cursor(const Sequence& sequence) const noexcept;
 
     /// Makes a cursor from before the last extends good again.
@@ -129,6 +130,10 @@ public:
     uint32_t next(uint32_t position) const noexcept;
     Token token_at(uint32_t position) const noexcept { return positions_[position].token; }
 
+    /// The state of the longest contexts that are shorter than all of this state's; not to be asked of the root.
+    State link(State state) const noexcept {
+        return state & kInner ? node(state).link : positions_[state].link;
+    }
     /// Tokens of a state's shortest context.
     uint32_t shortest(State state) const noexcept { return state == kRoot ? 0 : node(link(state)).length + 1; }
 
@@ -151,32 +156,33 @@ public:
     uint64_t link_steps() const noexcept { return link_steps_; }
     size_t bytes() const noexcept;
 
-    /// Asks for the automaton's own memory.
+    /// Asks for the automaton's own memory: what an extend reads of it, as a rule.
     void prefetch_head() const noexcept {
-        constexpr size_t kHot = 640;  // what an extend reads of it, as a rule
-        for (size_t line = 0; line < kHot; line += 64) __builtin_prefetch(reinterpret_cast<const char*>(this) + line);
+        constexpr size_t kHot = 640;
+        for (size_t line = 0; line < kHot; line += 64) foresay::prefetch(reinterpret_cast<const char*>(this) + line);
     }
-    /// Asks for the memory of a state, and, once that is there, for what a walk from it reads next; false if that is
-    /// there already.
+    /// Once that is there, for the memory of a state; and once that is there, for what a walk from it reads next.
     void prefetch(State state) const noexcept {
         if (state & kInner) nodes_.prefetch(state & ~kInner);
         else positions_.prefetch(state);
     }
-    bool prefetch_next(State state) const noexcept {
+    bool prefetch_next(State state) const noexcept {  // false: it is there already
         if (!(state & kInner)) return false;
-        nodes_.prefetch(node(state).link & ~kInner);
+        if (state != kRoot) nodes_.prefetch(node(state).link & ~kInner);
         return edges_.prefetch(node(state).edges);
     }
     /// Likewise for an advance by `token`.
     bool prefetch_next(State state, Token token) const noexcept {
-        return state & kInner && edges_.prefetch(node(state).edges, token);
+        if (!(state & kInner)) return false;
+        if (state != kRoot) nodes_.prefetch(node(state).link & ~kInner);
+        return edges_.prefetch(node(state).edges, token);
     }
-    /// Asks for what the sequence's next extend reads, once the state of its cursor is there; and then for more.
+    /// For what the sequence's next extend reads, which begins at `state`.
     void prefetch_extend(const Sequence& sequence, State state) const noexcept {
         if (sequence.last != kNoPosition) positions_.prefetch(sequence.last);
-        prefetch_next(state);
+        prefetch(state);
+        prefetch(kRoot);
     }
-    void prefetch_link(State state) const noexcept { prefetch_next(link(state)); }
 
     /// How often each inner state's contexts occur, ends of sequences included: one pass over the link tree, O(size).
     std::vector<uint32_t> occurrences() const;
@@ -219,9 +225,6 @@ private:
 
     Node& node(State state) noexcept { return nodes_[state & ~kInner]; }
     const Node& node(State state) const noexcept { return nodes_[state & ~kInner]; }
-    State link(State state) const noexcept {
-        return state & kInner ? node(state).link : positions_[state].link;
-    }
     State& link(State state) noexcept { return state & kInner ? node(state).link : positions_[state].link; }
     bool is_counted(State state) const noexcept { return shortest(state) <= kCounted; }
     Context context_of(const Node& node, uint32_t length) const noexcept {

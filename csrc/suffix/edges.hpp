@@ -18,6 +18,7 @@
 
 #include "errors.hpp"
 #include "inline.hpp"
+#include "prefetch.hpp"
 #include "slab.hpp"
 
 namespace foresay {
@@ -121,14 +122,14 @@ public:
         if (list.size <= EdgeList::kInline) return false;
         const uint32_t* const words = address(list.block);
         const uint32_t capacity = capacity_of(list.size);
-        __builtin_prefetch(words);
-        __builtin_prefetch(words + capacity);
-        __builtin_prefetch(words + 2 * capacity);
+        foresay::prefetch(words);
+        foresay::prefetch(words + capacity);
+        foresay::prefetch(words + 2 * capacity);
         return true;
     }
     bool prefetch(const EdgeList& list, Token token) const noexcept {
         if (list.size < kIndexed) return prefetch(list);
-        __builtin_prefetch(index_of(list) + (hash(token) & (2 * capacity_of(list.size) - 1)));
+        foresay::prefetch(index_of(list) + (hash(token) & (2 * capacity_of(list.size) - 1)));
         return true;
     }
 
@@ -166,7 +167,8 @@ private:
     static uint32_t words_of(uint32_t capacity) noexcept { return (capacity >= kIndexed ? 5u : 3u) * capacity; }
 
     uint32_t* address(uint32_t block) const noexcept {
-        return pages_[block >> kPageBits].get() + (block & (kPageWords - 1));
+        const uint32_t page = block >> kPageBits;
+        return (page < kNear ? near_[page] : pages_[page].get()) + (block & (kPageWords - 1));
     }
 
     uint32_t* index_of(const EdgeList& list) const noexcept {
@@ -268,6 +270,7 @@ private:
             throw CapacityError("an automaton holds at most 65536 pages of edges; start a new one");
         const uint32_t wanted = std::max(words, std::min(kPageWords, uint32_t{256} << std::min<size_t>(pages_.size(), 8)));
         pages_.push_back(slab::make<uint32_t>(wanted));
+        if (pages_.size() <= kNear) near_[pages_.size() - 1] = pages_.back().get();
         page_size_ = wanted;
         page_used_ = 0;
         reserved_words_ += page_size_;
@@ -275,6 +278,9 @@ private:
 
     static unsigned class_of(uint32_t words) noexcept { return static_cast<unsigned>(std::bit_width(words)); }
 
+    // Where the first pages are, all that a text of 32,000 tokens has: asking the vector would be one more miss for each block.
+    static constexpr uint32_t kNear = 12;
+    std::array<uint32_t*, kNear> near_;
     std::vector<slab::Array<uint32_t>> pages_;
     uint32_t page_used_ = 0;
     uint32_t page_size_ = 0;

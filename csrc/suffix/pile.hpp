@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "prefetch.hpp"
 #include "slab.hpp"
 
 namespace foresay {
@@ -59,7 +60,7 @@ public:
         const size_t last = size_t{1} << (kFirstBits + chunk_count_ - 1), before = capacity_ - last;
         return before * sizeof(T) + slab::resident(last * sizeof(T), (size_ - before) * sizeof(T));
     }
-    void prefetch(uint32_t index) const noexcept { __builtin_prefetch(address(index)); }
+    void prefetch(uint32_t index) const noexcept { foresay::prefetch(address(index)); }
 
 private:
     T* address(uint32_t index) const noexcept {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "errors.hpp"
+#include "prefetch.hpp"
 
 namespace foresay {
 namespace {
@@ -45,7 +46,7 @@ Rows read_rows(std::span<const uint32_t> counts, std::span<const int32_t> length
     for (size_t row = 0; row < counts.size(); ++row) {
         if (row + kAhead < counts.size() && lengths[row + kAhead] > 0 && static_cast<size_t>(lengths[row + kAhead]) <= texts.width) {
             const int32_t* const end = texts.tokens + (row + kAhead) * texts.stride + lengths[row + kAhead];
-            for (const uint32_t back : {1u, 21u, 60u, 200u}) __builtin_prefetch(end - back);
+            for (const uint32_t back : {1u, 21u, 60u, 200u}) foresay::prefetch(end - back);
         }
         const uint32_t count = counts[row];
         if (count == 0) continue;

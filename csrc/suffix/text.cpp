@@ -46,7 +46,7 @@ void TextDrafter::check_all(std::span<Request* const> requests) {
     ++call_;
     for (size_t i = 0; i < requests.size(); ++i) {
         if (i + kAhead < requests.size())
-            for (size_t line = 0; line < 192; line += 64) __builtin_prefetch(reinterpret_cast<const char*>(requests[i + kAhead]) + line);
+            for (size_t line = 0; line < 192; line += 64) foresay::prefetch(reinterpret_cast<const char*>(requests[i + kAhead]) + line);
         check(*requests[i]);
         if (requests[i]->call_ == call_)
             throw InputError("state " + std::to_string(i) + " is in the batch twice; expected each state once");
@@ -69,7 +69,7 @@ std::unique_ptr<Request> TextDrafter::begin(std::span<const Token> prompt, const
     request->prompt_length_ = prompt.size();
     if (options_.own) {  // the long part, which needs nothing that is shared
         // SAM-Decoding's rules speak of occurrences.
-        request->own_ = std::make_unique<Automaton>(options_.sam ? Counting::occurrences : Counting::novelties);
+        request->own_.emplace(options_.sam ? Counting::occurrences : Counting::novelties);
         request->sequence_ = request->own_->begin();
         for (const Token token : prompt) request->own_->extend(request->sequence_, token);
         request->match_ = request->own_->cursor(request->sequence_);
@@ -184,23 +184,6 @@ void TextDrafter::draft_by_sam(std::span<Request* const> requests, std::span<con
         const int32_t nodes = out.offsets.end()[-1] - out.offsets.end()[-2];
         for (int32_t n = 0; n <= nodes; ++n) considered.nodes.push_back({0, 0, 0, 0, 0, static_cast<uint8_t>(1u << kind)});
     }
-}
-
-/// Grows the trees of a few requests in turns.
-void TextDrafter::grow(std::span<Request* const> requests, std::span<const int32_t> budgets, float least,
-                       std::span<TreeGrower> growers, PackedTrees& out) {
-    for (size_t i = 0; i < requests.size(); ++i) {
-        Request& request = *requests[i];
-        find_sources(request, growers[i]);
-        growers[i].start(options_.growth, growers[i].sources.empty() ? 0 : static_cast<uint32_t>(budgets[i]), least,
-                         request.tenant_->calibration, options_.history ? &request.tenant_->lean : nullptr,
-                         request.considered_);
-    }
-    for (bool growing = true; growing;) {
-        growing = false;
-        for (size_t i = 0; i < requests.size(); ++i) growing |= growers[i].step();
-    }
-    for (size_t i = 0; i < requests.size(); ++i) growers[i].append_to(out);
 }
 
 /// Follows the committed tokens through what the last propose considered, and learns from each step's candidates.

@@ -70,7 +70,6 @@ private:
     std::shared_ptr<struct Group> group_;
     std::vector<Token> text_;  // prompt and observed tokens
     Considered considered_;    // of the last propose
-    std::unique_ptr<Automaton> own_;
     Automaton::Sequence sequence_;
     Automaton::Cursor match_;  // of the own text, after the last token
     std::vector<Bookmark> history_;  // in the order of the segments,
@@ -78,6 +77,7 @@ private:
     Automaton::Sequence group_sequence_;
     size_t prompt_length_ = 0;
     std::vector<FrozenIndex::Cursor> corpora_;
+    std::optional<Automaton> own_;  // here, so that its memory can be asked for before anything of the request was read
 };
 
 struct Group {
@@ -174,6 +174,8 @@ private:
     void start(Request& request, uint32_t budget, float least, ChainGrower& grower) const;
     void draft(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, PackedTrees& out);
     void draft_by_sam(std::span<Request* const> requests, std::span<const int32_t> budgets, PackedTrees& out);
+    template <class Grower>
+    static void take_turns(std::span<Grower> growers);
     template <class Work>
     void for_lanes(size_t requests, PackedTrees* out, Work&& work);
     void grow_chains(std::span<Request* const> requests, std::span<const int32_t> budgets, float least,

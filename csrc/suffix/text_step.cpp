@@ -11,6 +11,25 @@ constexpr uint64_t kYoung = 20000, kLessonEvery = 4;
 
 }  // namespace
 
+/// Lets growers work in turns until all are done.
+template <class Grower>
+void TextDrafter::take_turns(std::span<Grower> growers) {
+    std::array<uint8_t, kLanes> growing;
+    size_t left = growers.size();
+    for (size_t i = 0; i < left; ++i) growing[i] = static_cast<uint8_t>(i);
+    while (left > 0) {
+        size_t still = 0;
+        for (size_t i = 0; i < left; ++i) {
+            const uint8_t lane = growing[i];
+            growing[still] = lane;
+            still += growers[lane].step();
+        }
+        left = still;
+        if constexpr (requires(Grower& grower) { grower.fetch(); })
+            for (size_t i = 0; i < left; ++i) growers[growing[i]].fetch();
+    }
+}
+
 /// Calls work(first, count, lane, out) for a few requests at a time, on as many threads as they are worth. What is appended
 /// to the outs is put together in the order of the requests.
 template <class Work>
@@ -37,6 +56,27 @@ void TextDrafter::draft(std::span<Request* const> requests, std::span<const int3
     });
 }
 
+/// Grows the trees of a few requests in turns.
+void TextDrafter::grow(std::span<Request* const> requests, std::span<const int32_t> budgets, float least,
+                       std::span<TreeGrower> growers, PackedTrees& out) {
+    for (const Request* request : requests) {
+        if (request->own_) request->own_->prefetch_head();
+        foresay::prefetch(request->considered_.nodes.begin());
+        foresay::prefetch(request->considered_.candidates.begin());
+    }
+    for (size_t i = 0; i < requests.size(); ++i) {
+        Request& request = *requests[i];
+        find_sources(request, growers[i]);
+        growers[i].start(options_.growth, growers[i].sources.empty() ? 0 : static_cast<uint32_t>(budgets[i]), least,
+                         request.tenant_->calibration, options_.history ? &request.tenant_->lean : nullptr,
+                         request.considered_);
+    }
+    for (uint32_t context = 0; context < options_.growth.root.contexts; ++context)
+        for (TreeGrower& grower : growers) grower.fetch();
+    take_turns(growers);
+    for (size_t i = 0; i < requests.size(); ++i) growers[i].append_to(out);
+}
+
 /// Begins a chain, from all texts that the request may draft from.
 void TextDrafter::start(Request& request, uint32_t budget, float least, ChainGrower& grower) const {
     const Tenant& tenant = *request.tenant_;
@@ -52,21 +92,8 @@ void TextDrafter::start(Request& request, uint32_t budget, float least, ChainGro
 /// Grows the chains of a few requests in turns.
 void TextDrafter::grow_chains(std::span<Request* const> requests, std::span<const int32_t> budgets, float least,
                               std::span<ChainGrower> growers, PackedTrees& out) const {
-    std::array<uint8_t, kLanes> growing;
-    size_t left = requests.size();
-    for (size_t i = 0; i < requests.size(); ++i) {
-        start(*requests[i], static_cast<uint32_t>(budgets[i]), least, growers[i]);
-        growing[i] = static_cast<uint8_t>(i);
-    }
-    while (left > 0) {
-        size_t still = 0;
-        for (size_t i = 0; i < left; ++i) {
-            const uint8_t lane = growing[i];
-            growing[still] = lane;
-            still += growers[lane].step();
-        }
-        left = still;
-    }
+    for (size_t i = 0; i < requests.size(); ++i) start(*requests[i], static_cast<uint32_t>(budgets[i]), least, growers[i]);
+    take_turns(growers);
     for (size_t i = 0; i < requests.size(); ++i) growers[i].append_to(out);
 }
 
@@ -77,8 +104,8 @@ void TextDrafter::learn_all(std::span<Request* const> requests, const Committed&
         Request& request = *requests[i];
         if (i + kAhead < requests.size()) {
             const Considered& next = requests[i + kAhead]->considered_;
-            __builtin_prefetch(next.nodes.begin());
-            __builtin_prefetch(next.candidates.begin());
+            foresay::prefetch(next.nodes.begin());
+            foresay::prefetch(next.candidates.begin());
         }
         if (++request.tenant_->lessons <= kYoung || (steps_ + i) % kLessonEvery == 0) learn(request, committed[i]);
         request.considered_.clear();
@@ -89,25 +116,33 @@ void TextDrafter::learn_all(std::span<Request* const> requests, const Committed&
 
 /// What concerns each request alone, for a few of them in turns: what one reads next is fetched while the others work.
 void TextDrafter::commit_lanes(std::span<Request* const> requests, const Committed& committed, size_t first) const {
-    for (Request* request : requests) {
-        __builtin_prefetch(request->text_.data() + request->text_.size());
-        __builtin_prefetch(request->history_.data());
-        if (request->own_) request->own_->prefetch_head();
+    size_t most = 0;
+    for (size_t i = 0; i < requests.size(); ++i) {
+        const Request& request = *requests[i];
+        foresay::prefetch(request.text_.data() + request.text_.size());
+        if (request.own_) request.own_->prefetch_head();
+        most = std::max(most, committed[first + i].size());
     }
-    for (Request* request : requests)
-        if (request->own_) request->own_->prefetch(request->match_.state);
-    for (Request* request : requests)
-        if (request->own_) request->own_->prefetch_extend(request->sequence_, request->match_.state);
-    for (Request* request : requests)
-        if (request->own_) request->own_->prefetch_link(request->match_.state);
     for (size_t i = 0; i < requests.size(); ++i) {
         Request& request = *requests[i];
         const std::span<const Token> tokens = committed[first + i];
         request.text_.insert(request.text_.end(), tokens.begin(), tokens.end());
-        if (!request.own_) continue;
-        for (const Token token : tokens) request.own_->extend(request.sequence_, token);
-        request.match_ = request.own_->cursor(request.sequence_);
+        if (request.own_) request.own_->prefetch_extend(request.sequence_, request.match_.state);
     }
+    for (size_t t = 0; t < most; ++t) {
+        const auto each = [&](const auto& work) {
+            for (size_t i = 0; i < requests.size(); ++i)
+                if (requests[i]->own_ && t < committed[first + i].size()) work(*requests[i], *requests[i]->own_, committed[first + i][t]);
+        };
+        each([](const Request& request, const Automaton& own, Token token) { own.prefetch_next(request.match_.state, token); });
+        each([](Request& request, Automaton& own, Token token) {
+            own.extend(request.sequence_, token);
+            request.match_.state = own.link(request.sequence_);
+            own.prefetch(request.match_.state);
+        });
+    }
+    for (Request* request : requests)
+        if (request->own_) request->match_ = request->own_->cursor(request->sequence_);
 }
 
 void TextDrafter::observe(std::span<Request* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets) {

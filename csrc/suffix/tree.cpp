@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <limits>
 #include <span>
 
@@ -25,9 +26,11 @@ void TreeGrower::start(const Growth& growth, uint32_t budget, float floor, const
     considered_ = budget > 0 ? &considered : nullptr;  // asking for nothing leaves the last draft to be learned from
     room_ = budget;
     floor_ = floor;
+    ahead_ = Automaton::kRoot;
+    ask_usual_ = false;
     if (budget == 0) return;
     node_ = 0;
-    fetched_ = false;
+    pending_.resize(budget);
     first_pending_ = end_pending_ = 0;
     set_least(1.f);
     num_kinds_ = 0;
@@ -35,21 +38,28 @@ void TreeGrower::start(const Growth& growth, uint32_t budget, float floor, const
         if (num_kinds_ == 0 || kinds_used_[num_kinds_ - 1] != source.kind) kinds_used_[num_kinds_++] = source.kind;
     considered.clear();
     considered.nodes.push_back({-1, -1, 1.f, 0, 0, 0});
-    cursors.resize(size_t{budget + 1} * sources.size());  // [budget + 1, sources]
-    if (!sources.empty() && sources[0].automaton) sources[0].automaton->prefetch(cursors[0].online.state);
+    places_.resize((budget + 1) * static_cast<uint32_t>(sources.size()));
+    std::copy(cursors.begin(), cursors.end(), places_.begin());
+    if (sources.empty() || !sources[0].automaton) return;
+    ahead_ = places_[0].online.state;
+    ask_usual_ = growth.root.usual > 0;
+    sources[0].automaton->prefetch(ahead_);
+    if (ask_usual_) sources[0].automaton->prefetch(Automaton::kRoot);
+}
+
+void TreeGrower::fetch() {
+    if (ask_usual_) sources[0].automaton->prefetch_next(Automaton::kRoot);
+    ask_usual_ = false;
+    if (ahead_ == Automaton::kRoot) return;
+    sources[0].automaton->prefetch_next(ahead_);
+    ahead_ = sources[0].automaton->link(ahead_);
 }
 
 bool TreeGrower::step() {
     if (room_ == 0) return false;
-    if (!fetched_) {
-        fetched_ = true;
-        const Source& first = sources[0];
-        if (first.automaton) first.automaton->prefetch_next(cursors[node_ * sources.size()].online.state);
-        return true;
-    }
     expand();
     do {
-        if (first_pending_ == end_pending_ || pending_[end_pending_ - 1].score < floor_) return false;
+        if (first_pending_ == end_pending_ || score_of(pending_[first_pending_]) < floor_) return false;
         take_best();
         if (room_ == 0) return false;
     } while (!expandable_);
@@ -61,7 +71,7 @@ bool TreeGrower::step() {
 void TreeGrower::set_least(float score) {
     least_ = -std::numeric_limits<float>::infinity();
     float needed = 0;
-    if (room_ > 0 && end_pending_ - first_pending_ >= room_) needed = pending_[end_pending_ - room_].score;
+    if (room_ > 0 && end_pending_ - first_pending_ >= room_) needed = score_of(pending_[end_pending_ - 1]);
     by_floor_ = node_ > 0 && needed < floor_;
     if (by_floor_) needed = floor_;
     if (needed == 0) return;
@@ -86,36 +96,43 @@ float TreeGrower::promise(const Candidate& candidate) const {
 
 /// Moves the best pending node into the tree; it will be expanded next.
 void TreeGrower::take_best() {
-    const Pending best = pending_[--end_pending_];
+    const Pending best = pending_[first_pending_++];
     if (growth_->chain) end_pending_ = first_pending_;
-    const Candidate& taken = considered_->candidates[best.candidate];
+    const uint32_t candidate = candidate_of(best);
+    const Candidate& taken = considered_->candidates[candidate];
+    const Origin& origin = origins_[candidate];
     node_ = considered_->nodes.size();
-    considered_->nodes.push_back({taken.token, static_cast<int32_t>(best.parent), best.score, 0, 0, taken.kinds});
+    considered_->nodes.push_back({taken.token, static_cast<int32_t>(origin.parent), score_of(best), 0, 0, taken.kinds});
     if (--room_ == 0) return;
-    set_least(best.score);
+    set_least(score_of(best));
     // Others stand in line for a place in the tree; what is above the floor has none to take.
     expandable_ = promise(taken) + (by_floor_ ? kSlackOfMany : 0) >= least_;
     if (!expandable_) return;
     for (size_t s = 0; s < sources.size(); ++s) {
-        SourceCursor& cursor = cursors[node_ * sources.size() + s];
-        cursor = cursors[best.parent * sources.size() + s];
+        SourceCursor& cursor = place(node_, s);
+        cursor = place(origin.parent, s);
         if (sources[s].automaton) {
-            if (s == 0 && children_[best.candidate].length > 0) cursor.online = children_[best.candidate];
+            if (s == 0 && origin.child.length > 0) cursor.online = origin.child;
             else sources[s].automaton->advance(cursor.online, taken.token, kMostSuffixes);
             sources[s].automaton->prefetch(cursor.online.state);
         } else {
             sources[s].index->advance(cursor.frozen, taken.token);
         }
     }
-    fetched_ = false;
+    if (sources[0].automaton) ahead_ = place(node_, 0).online.state;
 }
 
 void TreeGrower::append_to(PackedTrees& out) const {
-    for (uint32_t n = 1; considered_ && n < considered_->nodes.size(); ++n) {
-        const Considered::Node& node = considered_->nodes[n];
-        out.tokens.push_back(node.token);
-        out.parents.push_back(node.parent - 1);
-        out.scores.push_back(node.score);
+    const uint32_t count = considered_ ? considered_->nodes.size() - 1 : 0;
+    const size_t first = out.tokens.size();
+    out.tokens.resize(first + count);
+    out.parents.resize(first + count);
+    out.scores.resize(first + count);
+    for (uint32_t n = 0; n < count; ++n) {
+        const Considered::Node& node = considered_->nodes[n + 1];
+        out.tokens[first + n] = node.token;
+        out.parents[first + n] = node.parent - 1;
+        out.scores[first + n] = node.score;
     }
     out.offsets.push_back(static_cast<int32_t>(out.tokens.size()));
 }
@@ -126,9 +143,10 @@ void TreeGrower::expand() {
     const float score = considered_->nodes[node_].score;
     begin_ = considered_->candidates.size();
     considered_->candidates.resize(begin_ + kMostCandidates);
-    children_.resize(begin_ + kMostCandidates);
+    origins_.resize(begin_ + kMostCandidates);
     found_ = considered_->candidates.begin() + begin_;
     num_found_ = 0;
+    marks_ = 0;
     unseen_.fill(Candidate::kNothing);
     for (size_t s = 0; s < sources.size(); ++s) gather(s, reach);
     if (reach.usual > 0) gather_usual(std::min(room_, reach.usual));
@@ -137,15 +155,16 @@ void TreeGrower::expand() {
     considered_->nodes[node_].begin = begin_;
     considered_->nodes[node_].end = begin_ + num_found_;
 
-    pending_.resize(end_pending_ + num_found_);
     const std::span<const Kind> kinds(kinds_used_.data(), num_kinds_);
     for (uint32_t c = 0; c < num_found_; ++c) {
         Candidate& candidate = found_[c];
-        for (const Kind kind : kinds)
-            if (!(candidate.kinds >> kind & 1)) candidate.entries[kind] = unseen_[kind];
+        if (num_kinds_ > 1)  // else the one kind has seen it
+            for (const Kind kind : kinds)
+                if (!(candidate.kinds >> kind & 1)) candidate.entries[kind] = unseen_[kind];
         candidate.chance = calibration_->chance(candidate, kinds, lean_);
-        wait({score * candidate.chance, begin_ + c, node_});
     }
+    // By itself, since a guess which is the better is often wrong: then the next chance would wait for the last.
+    for (uint32_t c = 0; c < num_found_; ++c) wait(pending(score * found_[c].chance, begin_ + c));
 }
 
 /// Notes the longest context that a kind of source matches.
@@ -160,7 +179,7 @@ inline void TreeGrower::enter(Kind kind, uint32_t rank, uint32_t length, uint32_
 /// count, so after the first that is too weak only the latest may be worth a look.
 void TreeGrower::gather(size_t index, const Reach& reach) {
     const Source& source = sources[index];
-    const SourceCursor& cursor = cursors[node_ * sources.size() + index];
+    const SourceCursor& cursor = place(node_, index);
     const Kind kind = source.kind;
     const Calibration::Entry* const table = calibration_->table(kind);
     uint32_t rank = 0;
@@ -168,20 +187,20 @@ void TreeGrower::gather(size_t index, const Reach& reach) {
         Automaton::Walk walk = source.automaton->walk(cursor.online);
         for (Automaton::Context context; rank < reach.contexts && walk.next(context); ++rank) {
             enter(kind, rank, context.length, context.counts[0], context.total);
-            const uint32_t shape = Calibration::context(context.length, rank);
+            const Shape seen = shape(kind, context.length, rank);
             const uint32_t size = std::min(context.size, reach.width);
             bool latest_noted = false;
             for (uint32_t e = 0; e < size; ++e) {
                 const bool latest = context.tokens[e] == context.latest;
-                const uint32_t entry = shape + Calibration::token(context.counts[e], context.total, latest);
+                const uint32_t entry = seen.entry + Calibration::token(context.counts[e], context.total, latest);
                 latest_noted |= latest;
                 if (table[entry].log_odds < least_) break;
                 const Automaton::Cursor child{context.targets[e], index == 0 ? context.length + 1 : 0};
-                note(kind, context.tokens[e], entry, context.length, context.counts[e], child);
+                note(seen, context.tokens[e], entry, context.counts[e], child);
             }
             if (!latest_noted) {
-                const uint32_t entry = shape + Calibration::token(1, context.total, true);
-                if (table[entry].log_odds >= least_) note(kind, context.latest, entry, context.length, 1, {});
+                const uint32_t entry = seen.entry + Calibration::token(1, context.total, true);
+                if (table[entry].log_odds >= least_) note(seen, context.latest, entry, 1, {});
             }
             if (reach.until_sure && num_found_ > 0 && found_[0].kinds >> kind & 1 &&
                 table[found_[0].entries[kind]].log_odds > kSure)
@@ -191,11 +210,11 @@ void TreeGrower::gather(size_t index, const Reach& reach) {
         source.index->matches(cursor.frozen, reach.width, [&](const FrozenIndex::Context& context) {
             if (context.total == 0) return true;
             enter(kind, rank, context.length, context.top[0].count, context.total);
-            const uint32_t shape = Calibration::context(context.length, rank);
+            const Shape seen = shape(kind, context.length, rank);
             for (const Continuation& next : context.top) {
-                const uint32_t entry = shape + Calibration::token(next.count, context.total, next.token == context.latest_token);
+                const uint32_t entry = seen.entry + Calibration::token(next.count, context.total, next.token == context.latest_token);
                 if (table[entry].log_odds < least_) break;
-                note(kind, next.token, entry, context.length, next.count, {});
+                note(seen, next.token, entry, next.count, {});
             }
             return ++rank < reach.contexts;
         });
@@ -209,46 +228,65 @@ void TreeGrower::gather_usual(uint32_t most) {
         if (source.automaton && (!largest || source.automaton->size() > largest->automaton->size())) largest = &source;
     if (!largest) return;
     const Automaton::Context usual = largest->automaton->usual();
+    const Shape seen = shape(largest->kind, 0, 0);
     for (uint32_t e = 0; e < std::min(usual.size, most) && num_found_ < most; ++e) {
-        const uint32_t entry = Calibration::context(0, 0) + Calibration::token(usual.counts[e], usual.total, false);
+        const uint32_t entry = seen.entry + Calibration::token(usual.counts[e], usual.total, false);
         if (calibration_->table(largest->kind)[entry].log_odds < least_) return;
-        note(largest->kind, usual.tokens[e], entry, 0, usual.counts[e], {});
+        note(seen, usual.tokens[e], entry, usual.counts[e], {});
     }
 }
 
-/// Notes a piece of evidence, unless the same kind has told more of the token already. `child` is where the token leads in
-/// sources[0], with length 0 if that is not known.
-inline void TreeGrower::note(Kind kind, Token token, uint32_t entry, uint32_t length, uint32_t count, Automaton::Cursor child) {
+inline TreeGrower::Shape TreeGrower::shape(Kind kind, uint32_t length, uint32_t rank) noexcept {
+    return {kind, Calibration::context(length, rank), length, static_cast<uint8_t>(std::min(length, 255u)), Calibration::length_class(length)};
+}
+
+/// Notes a piece of evidence, unless the same kind has told more of the token already.
+inline void TreeGrower::note(const Shape& shape, Token token, uint32_t entry, uint32_t count, Automaton::Cursor child) {
+    const Kind kind = shape.kind;
     const uint8_t bit = static_cast<uint8_t>(1u << kind);
-    const uint8_t short_length = static_cast<uint8_t>(std::min(length, 255u));
+    const uint64_t mark = uint64_t{1} << (static_cast<uint32_t>(token) % 64);
     uint32_t c = 0;
-    while (c < num_found_ && tokens_[c] != token) ++c;
+    if (marks_ & mark)
+        while (c < num_found_ && tokens_[c] != token) ++c;
+    else c = num_found_;
     Candidate& candidate = found_[c];
     if (c < num_found_) {
-        if (candidate.kinds & bit && candidate.lengths[kind] >= short_length) return;
+        if (candidate.kinds & bit && candidate.lengths[kind] >= shape.short_length) return;
     } else {
         if (c == kMostCandidates) return;
         ++num_found_;
+        marks_ |= mark;
         tokens_[c] = token;
         constexpr uint16_t none = Candidate::kNothing;
         candidate = {token, 0, {none, none, none, none}, {}, {}, 0, 0};
-        children_[begin_ + c] = child;
+        origins_[begin_ + c] = {child, node_};
     }
     candidate.kinds |= bit;
     candidate.entries[kind] = static_cast<uint16_t>(entry);
-    candidate.lengths[kind] = short_length;
+    candidate.lengths[kind] = shape.short_length;
     candidate.counts[kind] = static_cast<uint8_t>(std::min(count, 255u));
-    candidate.longest = std::max(candidate.longest, Calibration::length_class(length));
+    candidate.longest = std::max(candidate.longest, shape.length_class);
 }
 
 /// Queues a node, if it may still be among the best that there is room for.
-inline void TreeGrower::wait(const Pending& pending) {
-    const bool full = end_pending_ - first_pending_ >= room_;
-    if (full && pending.score <= pending_[end_pending_ - room_].score) return;
-    uint32_t at = end_pending_++;
-    for (; at > first_pending_ && pending_[at - 1].score >= pending.score; --at) pending_[at] = pending_[at - 1];
-    pending_[at] = pending;
-    first_pending_ += full;
+inline void TreeGrower::wait(Pending pending) {
+    Pending* const first = pending_.begin() + first_pending_;
+    Pending* const end = pending_.begin() + end_pending_;
+    const bool full = end_pending_ - first_pending_ == room_;
+    if (full && pending < end[-1]) return;
+    end_pending_ += !full;
+    if (room_ > kFew) {
+        Pending* const at = std::upper_bound(first, end, pending, std::greater<>());
+        std::move_backward(at, end - full, end + !full);
+        *at = pending;
+        return;
+    }
+    for (Pending* at = first; at < end; ++at) {  // without a branch on what cannot be foreseen
+        const Pending better = std::max(*at, pending);
+        pending = std::min(*at, pending);
+        *at = better;
+    }
+    if (!full) *end = pending;
 }
 
 }  // namespace foresay

@@ -5,6 +5,7 @@
 // prefix is a tree. What cannot get into the tree is not looked at, so a tree of another size may differ in its weak nodes.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <vector>
 
@@ -102,6 +103,8 @@ public:
     /// false.
     void start(const Growth& growth, uint32_t budget, float floor, const Calibration& calibration, const TokenLean* lean,
                Considered& considered);
+    /// Asks for what the next step() reads: each call for one context more, once what the call before asked for is there.
+    void fetch();
     /// Does a part of the work; false when the tree is complete.
     bool step();
     /// Appends the complete tree.
@@ -109,22 +112,40 @@ public:
 
 private:
     static constexpr uint32_t kMostCandidates = 64;  // per node
+    static constexpr uint32_t kFew = 16;             // pending nodes that are compared one by one
 
-    /// A node that may be taken into the tree.
-    struct Pending {
-        float score;
-        uint32_t candidate;
+    /// A node that may be taken into the tree: its score's bits, which rise with the score, before its candidate's number, so
+    /// that of equal scores the earlier is the better.
+    using Pending = uint64_t;
+    static Pending pending(float score, uint32_t candidate) noexcept {
+        return uint64_t{std::bit_cast<uint32_t>(score)} << 32 | (UINT32_MAX - candidate);
+    }
+    static float score_of(Pending pending) noexcept { return std::bit_cast<float>(static_cast<uint32_t>(pending >> 32)); }
+    static uint32_t candidate_of(Pending pending) noexcept { return UINT32_MAX - static_cast<uint32_t>(pending); }
+
+    /// What is known of a candidate beside its evidence.
+    struct Origin {
+        Automaton::Cursor child;  // where it leads in sources[0], with length 0 if that is not known
         uint32_t parent;
     };
+    /// A context as table entries: what all of its continuations have in common.
+    struct Shape {
+        Kind kind;
+        uint32_t entry;
+        uint32_t length;
+        uint8_t short_length, length_class;
+    };
 
+    SourceCursor& place(uint32_t node, size_t source) { return places_[node * static_cast<uint32_t>(sources.size()) + static_cast<uint32_t>(source)]; }
     void take_best();
     void set_least(float score);
     float promise(const Candidate& candidate) const;
     void expand();
     void gather(size_t source, const Reach& reach);
     void gather_usual(uint32_t most);
-    void note(Kind kind, Token token, uint32_t entry, uint32_t length, uint32_t count, Automaton::Cursor child);
-    void wait(const Pending& pending);
+    static Shape shape(Kind kind, uint32_t length, uint32_t rank) noexcept;
+    void note(const Shape& shape, Token token, uint32_t entry, uint32_t count, Automaton::Cursor child);
+    void wait(Pending pending);
     void enter(Kind kind, uint32_t rank, uint32_t length, uint32_t best, uint32_t total);
 
     const Calibration* calibration_ = nullptr;
@@ -136,9 +157,11 @@ private:
     float floor_ = 0;                    // the least score of a node
     uint32_t node_ = 0;                  // to be expanded next
     bool expandable_ = true;             // whether that may change the tree
-    bool fetched_ = false;               // whether its state is in the cache by now
-    Buffer<Pending> pending_;            // [first_pending_, end_pending_) by rising score
-    Buffer<Automaton::Cursor> children_; // [candidates] where each leads in sources[0], if that is an automaton
+    State ahead_ = Automaton::kRoot;     // the context in sources[0] that fetch() goes on with; the root: there is none
+    bool ask_usual_ = false;             // whether it asks for what is usual there
+    Buffer<SourceCursor> places_;        // [budget + 1, sources] of each node
+    Buffer<Pending> pending_;            // [first_pending_, end_pending_) by falling score, never more than there is room for
+    Buffer<Origin> origins_;             // [candidates]
     uint32_t first_pending_ = 0, end_pending_ = 0;
     uint32_t num_kinds_ = 0;
     std::array<Kind, kKinds> kinds_used_{};  // of the sources
@@ -149,6 +172,7 @@ private:
     uint32_t begin_ = 0;
     Candidate* found_ = nullptr;
     uint32_t num_found_ = 0;
+    uint64_t marks_ = 0;     // bit token % 64 of each of them
     std::array<Token, kMostCandidates> tokens_;    // of the candidates found
     std::array<uint32_t, kKinds> longest_{};       // context of each kind,
     std::array<uint16_t, kKinds> unseen_{};        // and the entry that stands for a token not seen after it

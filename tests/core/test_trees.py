@@ -161,6 +161,36 @@ def test_asking_for_less_loses_nothing() -> None:
     assert 0.9 * large_sum <= small_sum <= 1.1 * large_sum
 
 
+def test_the_likeliest_continuations_are_kept() -> None:
+    """With room for 16 nodes or more everything that may follow the text is looked at, so a tree
+    has what a larger one has, as far as it is likelier than the tree's own last node; in the same
+    order, also where scores are equal. Few nodes and many are queued in different ways.
+    """
+    rng = random.Random(5)
+    left_out = equal = 0
+    for _ in range(60):
+        drafter = SuffixDrafter(history=False)
+        state = drafter.begin(int32s(prose(rng, 300, 60)))
+
+        def following(budget: int) -> tuple[list[tuple[int, float]], float]:
+            """What the tree says may come next, and the score of its last node."""
+            draft = drafter.propose([state], [budget])[0]  # noqa: B023
+            assert draft.scores is not None
+            rows = zip(draft.tokens.tolist(), draft.scores.tolist(), draft.parents, strict=True)
+            return [(token, score) for token, score, parent in rows if parent == -1], draft.scores[
+                -1
+            ]
+
+        many, _ = following(200)
+        for budget in (16, 17, 20, 40):
+            few, last = following(budget)
+            likelier = [(token, score) for token, score in many if score > last]
+            assert few[: len(likelier)] == likelier
+            left_out += len(few) < len(many)
+            equal += len({score for _, score in likelier}) < len(likelier)
+    assert left_out > 100 and equal > 100
+
+
 def test_sources_are_named(tmp_path: Path) -> None:
     """One context, and a continuation that only one kind of text has; then one that all have."""
     path = corpus_of(tmp_path / "one.foresay", [7, 8, 9, 104], [7, 8, 9, 105])

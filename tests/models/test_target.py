@@ -21,6 +21,7 @@ from foresay.errors import InputError, ModelError, UnsupportedModel
 from foresay.models import checks, passes
 from foresay.models.cpu import target as target_module
 from foresay.models.cpu.linears import ANY_ROWS, PackedLinear
+from foresay.models.cpu.target import CpuTarget
 from foresay.models.load import load
 from foresay.models.load_transformers import plain_target_of, target_of
 from foresay.models.target import Part

@@ -19,6 +19,7 @@ from foresay.cli.model import (
     DtypeOption,
     Model,
     Policy,
+    Quantize,
     check_names,
     load,
     require_engine,
@@ -74,6 +75,7 @@ def generate(
         bool, typer.Option("--raw", help="Continue the prompt as it is, without chat template.")
     ] = False,
     dtype: Dtype = DtypeOption.auto,
+    quantize: Quantize = None,
     sources: Annotated[
         bool, typer.Option("--sources", help="Show where each token was drafted from.")
     ] = False,
@@ -126,7 +128,15 @@ def generate(
         chosen = make_drafter(drafter, share="all", corpus=corpus, verify=True)
     streamed = len(texts) == n == 1 and sys.stdout.isatty() and not (sources or as_json)
     with waiting(as_json) as wait:
-        llm = load(model, dtype, wait, drafter=chosen, policy=policy, with_sources=sources)
+        llm = load(
+            model,
+            dtype,
+            wait,
+            quantize=quantize,
+            drafter=chosen,
+            policy=policy,
+            with_sources=sources,
+        )
         chat = llm.tokenizer.chats and not raw
         if not streamed:
             good = _print_all(llm, texts, params, chat, sources, as_json, wait)

@@ -22,6 +22,7 @@ __all__ = [
     "DtypeOption",
     "Model",
     "Policy",
+    "Quantize",
     "check_names",
     "load",
     "require_engine",
@@ -40,7 +41,18 @@ class DtypeOption(str, Enum):
 Model = Annotated[
     str, typer.Option(help="smollm2-135m, a folder, a .gguf file, or a hub model org/name.")
 ]
+
+
+class QuantizeOption(str, Enum):
+    q8_0 = "q8_0"
+    q4_0 = "q4_0"
+
+
 Dtype = Annotated[DtypeOption, typer.Option(help="Of the weights; auto: as they are stored.")]
+Quantize = Annotated[
+    QuantizeOption | None,
+    typer.Option(help="Quantise the weights of safetensors when they are read."),
+]
 
 Drafter = Annotated[str, typer.Option(help="suffix, ngram, … (see `foresay doctor`), or none.")]
 Policy = Annotated[
@@ -74,16 +86,24 @@ def check_names(drafter: str, policy: str) -> None:
     make_policy(policy)
 
 
-def load(model: str, dtype: DtypeOption, wait: Waiting, **options: Any) -> LLM:
+def load(
+    model: str,
+    dtype: DtypeOption,
+    wait: Waiting,
+    *,
+    quantize: QuantizeOption | None = None,
+    **options: Any,
+) -> LLM:
     """Load the model, and report progress."""
+    how: dict[str, Any] = {"dtype": dtype.value, "quantize": quantize and quantize.value}
     wait("find", 0, None)
     from foresay.models.load import find_model
 
-    found = find_model(model, dtype=dtype.value, progress=wait)  # also before torch is imported
+    found = find_model(model, progress=wait, **how)  # also before torch is imported
     wait("import", 0, None)
     from foresay.engine.llm import LLM
 
-    llm = LLM(found, dtype=dtype.value, progress=wait, **options)
+    llm = LLM(found, progress=wait, **how, **options)
     wait.tell("loaded", "the model is loaded")
     if llm.target.exact is False:
         print(

@@ -22,6 +22,7 @@ from foresay.cli.model import (
     Dtype,
     DtypeOption,
     Policy,
+    Quantize,
     check_names,
     load,
     require_engine,
@@ -87,6 +88,7 @@ def serve(
     policy: Policy = "adaptive",
     corpus: Corpus = None,
     dtype: Dtype = DtypeOption.auto,
+    quantize: Quantize = None,
     max_running: Annotated[int, typer.Option(help="Requests in one step, at most.", min=1)] = 256,
     memory_mb: Annotated[
         int | None,
@@ -192,6 +194,7 @@ def serve(
             model,
             dtype,
             wait,
+            quantize=quantize,
             drafter=made_drafter,
             policy=policy,
             memory=None if memory_mb is None else memory_mb << 20,

@@ -20,6 +20,7 @@ from foresay.engine.request import FinishReason, Request, RequestStats
 from foresay.engine.samples import add_samples
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
+from foresay.models.cpu.quantise import Quantise
 from foresay.models.load import find_model, load
 from foresay.models.options import Dtype, check_dtype
 from foresay.models.progress import Progress, silent
@@ -111,6 +112,7 @@ class LLM:
     policy         how much is verified: "adaptive", "fixed", "threshold", "dynamic-k", "none", or
                    a Policy
     dtype          "auto" (weights as they are stored), "bfloat16" or "float32"
+    quantize       "q8_0" or "q4_0": quantise the matrices of safetensors when they are read
     deterministic  batch-invariant: the same answer whatever other requests run
     memory         bytes for the KV cache; None: a quarter of what is free
     max_running    requests in one step; the others wait
@@ -130,6 +132,7 @@ class LLM:
         policy: str | Policy = "adaptive",
         *,
         dtype: Dtype = "auto",
+        quantize: Quantise | None = None,
         deterministic: bool = True,
         memory: int | None = None,
         max_running: int = 256,
@@ -153,10 +156,12 @@ class LLM:
         make_policy(policy)
         report = progress or silent
         if not isinstance(model, StoredModel):
-            model = find_model(model, dtype=dtype, progress=report)
+            model = find_model(model, dtype=dtype, quantize=quantize, progress=report)
         report("read", 0, None)
         self.tokenizer = Tokenizer(model.folder)
-        self.target = load(model, dtype=dtype, deterministic=deterministic, progress=report)
+        self.target = load(
+            model, dtype=dtype, quantize=quantize, deterministic=deterministic, progress=report
+        )
         self.engine = Engine(
             self.target,
             made,

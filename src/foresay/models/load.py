@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foresay.arrays import as_path
+from foresay.errors import InputError, UnsupportedModel
 from foresay.models import weights
+from foresay.models.cpu.quantise import Quantise, check_quantise
 from foresay.models.options import Dtype, check_dtype, check_threads
 from foresay.models.progress import Progress, silent
 from foresay.models.weights.stored import StoredModel, in_folder
@@ -23,16 +25,17 @@ def find_model(
     name: str | os.PathLike[str],
     *,
     dtype: Dtype = "auto",
+    quantize: Quantise | None = None,
     cache: str | os.PathLike[str] | None = None,
     progress: Progress = silent,
 ) -> StoredModel:
-    """The model of that name in the form in which `load` runs it with this dtype: a GGUF file as it
-    is stored, or a folder of safetensors.
+    """The model of that name in the form in which `load` runs it with these options: a GGUF file as
+    it is stored, or a folder of safetensors.
 
-    Mutates, raises: as `weights.find`.
+    Mutates, raises: as `weights.find`; InputError for options as `load`.
     """
-    check_dtype(dtype)
-    if dtype == "auto":
+    _check_options(dtype, quantize)
+    if dtype == "auto" and quantize is None:
         from foresay.models.cpu.stored_decoder import runs_as_stored
 
         found = weights.find_stored(name, cache=cache, progress=progress)
@@ -45,6 +48,7 @@ def load(
     model: StoredModel | str | os.PathLike[str],
     *,
     dtype: Dtype = "auto",
+    quantize: Quantise | None = None,
     deterministic: bool = True,
     threads: int = 0,
     progress: Progress = silent,
@@ -54,6 +58,7 @@ def load(
     model          as `find_model` finds it, or a folder of config and safetensors
     dtype          "auto": weights as they are stored; of safetensors bfloat16 where that is faster
                    on this machine, else float32
+    quantize       "q8_0" or "q4_0": the matrices of safetensors are quantised when they are read
     deterministic  make it batch-invariant: a row has the same bits whatever else is in its step
     threads        of the core; 0: as many as torch uses
     progress       called when the model is loaded, and for each check of it
@@ -62,17 +67,49 @@ def load(
     run exactly, InputError for another dtype or a FORESAY_CPU that this machine lacks.
     """
     check_threads(threads)
-    check_dtype(dtype)
+    _check_options(dtype, quantize)
     progress("read", 0, None)
     if not isinstance(model, StoredModel):
         model = in_folder(Path(as_path(model, "folder")))
-    if model.gguf is not None and dtype == "auto":
+    if model.gguf is not None and dtype == "auto" and quantize is None:
         from foresay.models.cpu.stored_target import load_stored
 
         return load_stored(model, deterministic=deterministic, threads=threads, progress=progress)
-    folder = model.folder if model.gguf is None else weights.find(model.gguf, progress=progress)
+    if model.gguf is not None:
+        model = in_folder(weights.find(model.gguf, progress=progress))
+    if quantize is not None and _has_decoder(model):
+        from foresay.models.cpu.stored_target import load_quantised
+
+        return load_quantised(
+            model, quantize, deterministic=deterministic, threads=threads, progress=progress
+        )
     from foresay.models.load_transformers import load_modules  # transformers, which takes seconds
 
     return load_modules(
-        folder, dtype=dtype, deterministic=deterministic, threads=threads, progress=progress
+        model.folder,
+        dtype=dtype,
+        quantize=quantize,
+        deterministic=deterministic,
+        threads=threads,
+        progress=progress,
     )
+
+
+def _check_options(dtype: object, quantize: object) -> None:
+    check_dtype(dtype)
+    if quantize is None:
+        return
+    check_quantise(quantize)
+    if dtype != "auto":
+        raise InputError(f"quantize is {quantize!r} and dtype is {dtype!r}; expected one of them")
+
+
+def _has_decoder(model: StoredModel) -> bool:
+    """Whether the core's decoder knows the architecture of a folder."""
+    from foresay.models.cpu.quantised_decoder import quantised_config
+
+    try:
+        quantised_config(model.folder)
+    except UnsupportedModel:
+        return False
+    return True

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from foresay._core import AttentionStep, Decoder, Kv
 from foresay.models.cpu.kv import bytes_per_token, filled_kv
+from foresay.models.cpu.quantise import Quantise
+from foresay.models.cpu.quantised_decoder import quantised_config, quantised_decoder
 from foresay.models.cpu.stored_decoder import decoder_of
 from foresay.models.invariance import is_batch_invariant
 from foresay.models.progress import Progress, silent
@@ -18,7 +20,7 @@ from foresay.models.rows import StepRows
 from foresay.models.target import Outputs, Part
 from foresay.models.weights import StoredModel
 
-__all__ = ["StoredTarget", "load_stored"]
+__all__ = ["StoredTarget", "load_quantised", "load_stored"]
 
 _TRIED = 48  # tokens of the prompt that batch invariance is tried with: it holds by arithmetic
 
@@ -41,9 +43,34 @@ def load_stored(
         threads=threads or torch.get_num_threads(),
         identity=f"{model.identity} as stored",
     )
-    if deterministic:
-        progress("try", 0, 1)
-        target.exact = is_batch_invariant(target, prompt=_TRIED)
+    return _tried(target, progress) if deterministic else target
+
+
+def load_quantised(
+    model: StoredModel,
+    quantize: Quantise,
+    *,
+    deterministic: bool = True,
+    threads: int = 0,
+    progress: Progress = silent,
+) -> StoredTarget:
+    """The target of a folder of safetensors whose matrices are quantised when they are read.
+
+    Raises: as `quantised_decoder`.
+    """
+    config = quantised_config(model.folder)
+    target = StoredTarget(
+        quantised_decoder(model.folder, quantize, progress),
+        context=config.context,
+        threads=threads or torch.get_num_threads(),
+        identity=f"{model.identity} {quantize}",
+    )
+    return _tried(target, progress) if deterministic else target
+
+
+def _tried(target: StoredTarget, progress: Progress) -> StoredTarget:
+    progress("try", 0, 1)
+    target.exact = is_batch_invariant(target, prompt=_TRIED)
     return target
 
 

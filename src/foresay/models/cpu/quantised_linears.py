@@ -30,7 +30,9 @@ class QuantisedLinear(nn.Module):
         self.out_features, self.in_features = weight.shape
         stored = quantised(_numbers(weight), format).reshape(-1)
         bias = None if layer.bias is None else _numbers(layer.bias)
-        self.core = BlockLinear(format.upper(), stored, *weight.shape, None, bias)
+        self.core = BlockLinear(
+            format.upper(), stored, self.out_features, self.in_features, None, bias
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, self.in_features).contiguous()

@@ -52,6 +52,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "gemma3": {**_SMALL, **_WINDOWED, "num_hidden_layers": 7, "rope_local_base_freq": 10000.0},
 }
+# Where a block of a K format has the scales of its scales and minimums, and a usual size of each.
+_K_SCALES = {
+    Kind.Q4_K: {0: 1e-3, 2: 7.5e-3},
+    Kind.Q5_K: {0: 5e-4, 2: 7.5e-3},
+    Kind.Q6_K: {208: 2e-4},
+}
 _NAMES = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
@@ -87,10 +93,30 @@ def tiny(architecture: str, seed: int = 0, **changes: Any) -> Any:
     return model.eval()
 
 
-def through(values: NDArray[np.float32], kind: Kind) -> NDArray[np.float32]:
-    """What is left of values that were stored as `kind` and converted to bfloat16."""
-    left = gguf.dequantize(gguf.quantize(values, kind), kind).reshape(values.shape)
-    found: NDArray[np.float32] = torch.from_numpy(left.copy()).to(torch.bfloat16).float().numpy()
+def packed(values: NDArray[np.float32], kind: Kind) -> NDArray[np.uint8]:
+    """Rows stored as `kind`. Of a K format, which gguf cannot write, random blocks with values of
+    about the same size.
+    """
+    if kind not in _K_SCALES:
+        found: NDArray[np.uint8] = gguf.quantize(values, kind)
+        return found
+    numbers, size = gguf.GGML_QUANT_SIZES[kind]
+    blocks = np.random.default_rng(values.size).integers(
+        0, 256, (values.size // numbers, size), np.uint8
+    )
+    for place, scale in _K_SCALES[kind].items():
+        scales = (scale * np.linspace(0.5, 1.5, len(blocks))).astype("<f2")
+        blocks[:, place : place + 2] = scales.view(np.uint8).reshape(-1, 2)
+    return blocks.reshape(len(values), -1)
+
+
+def unpacked(rows: NDArray[np.uint8], kind: Kind) -> NDArray[np.float32]:
+    """The values of stored rows, as llama.cpp reads them."""
+    return np.array(gguf.dequantize(rows, kind).reshape(len(rows), -1))
+
+
+def as_bfloat16(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    found: NDArray[np.float32] = torch.from_numpy(values).to(torch.bfloat16).float().numpy()
     return found
 
 
@@ -104,8 +130,11 @@ def export(
     tensors: dict[str, NDArray[Any]] | None = None,
     without: tuple[str, ...] = (),
     words: bool = True,
+    narrow: bool = True,
 ) -> None:
-    """Write the model, and leave in it what `kind` left of its matrices."""
+    """Write the model, and leave in it what `kind` left of its matrices; if `narrow`, what is left
+    of that when it is converted to bfloat16.
+    """
     config = model.config
     writer = gguf.GGUFWriter(path, architecture)
     keys: dict[str, Any] = {
@@ -132,7 +161,7 @@ def export(
         add_words(writer)
     for name, array in (tensors or {}).items():
         writer.add_tensor(name, array)
-    _add_tensors(writer, model, architecture, kind, without)
+    _add_tensors(writer, model, architecture, kind, without, narrow)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -159,6 +188,7 @@ def _add_tensors(
     architecture: str,
     kind: Kind,
     without: tuple[str, ...],
+    narrow: bool,
 ) -> None:
     state = model.state_dict()
     tied = model.config.tie_word_embeddings
@@ -171,16 +201,16 @@ def _add_tensors(
             norm = architecture.startswith("gemma") and name.endswith("norm.weight")
             writer.add_tensor(stored, array + np.float32(1) if norm else array)
             continue
-        left = torch.from_numpy(through(array, kind))
-        values.copy_(left)
+        rows = packed(array, kind)
+        left = unpacked(rows, kind)
+        values.copy_(torch.from_numpy(as_bfloat16(left) if narrow else left))
         heads = {
             "q_proj": model.config.num_attention_heads,
             "k_proj": model.config.num_key_value_heads,
         }.get(name.split(".")[-2])
         if architecture == "llama" and heads:  # as `permute` of the converter
-            array = array.reshape(heads, 2, -1, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
-        packed = gguf.quantize(np.ascontiguousarray(array), kind)
-        writer.add_tensor(stored, packed, raw_dtype=kind)
+            rows = rows.reshape(heads, 2, -1, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
+        writer.add_tensor(stored, np.ascontiguousarray(rows), raw_dtype=kind)
 
 
 def _name(name: str, architecture: str) -> str:

@@ -19,6 +19,8 @@ from foresay.models.cpu import linears
 from foresay.models.cpu.decoder_layers import fuse_layers, fusible, restore
 from foresay.models.cpu.invariance import make_batch_invariant
 from foresay.models.cpu.norms import fuse_norms
+from foresay.models.cpu.quantise import Quantise, check_quantise
+from foresay.models.cpu.quantised_linears import quantise_linears
 from foresay.models.cpu.target import CpuTarget
 from foresay.models.invariance import is_batch_invariant
 from foresay.models.options import Dtype, check_threads
@@ -39,17 +41,28 @@ def load_modules(
     folder: Path,
     *,
     dtype: Dtype = "auto",
+    quantize: Quantise | None = None,
     deterministic: bool = True,
     threads: int = 0,
     progress: Progress = silent,
 ) -> CpuTarget:
     """The model in a folder of config and safetensors, run by transformers' modules; see
-    `load.load`.
+    `load.load`. With `quantize` its linear layers are quantised, and the rest is of float32.
 
     Raises: as `load.load`.
     """
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    if quantize is not None:
+        check_quantise(quantize)
+        model = _read(folder, torch.float32)
+        return target_of(
+            model,
+            quantize=quantize,
+            deterministic=deterministic,
+            threads=threads,
+            progress=progress,
+        )
     model = _read(folder, _torch_dtype(dtype))
     slow = not _torch_multiplies_bfloat16()
     if dtype == "auto" and slow and linears.multiplied_by_torch(model, packed=False):
@@ -60,11 +73,13 @@ def load_modules(
 def target_of(
     model: PreTrainedModel,
     *,
+    quantize: Quantise | None = None,
     deterministic: bool = True,
     threads: int = 0,
     progress: Progress = silent,
 ) -> CpuTarget:
-    """A target on this processor for a model, which belongs to it from now on.
+    """A target on this processor for a model, which belongs to it from now on. A model that is to
+    be quantised is of float32.
 
     Mutates: the model: its attention function, layers and norms. Raises: UnsupportedModel,
     InputError for a FORESAY_CPU that this machine lacks, and what `progress` raises.
@@ -75,8 +90,9 @@ def target_of(
     if deterministic:
         make_batch_invariant(model)
     progress("try", 0, _TRIALS)
-    linears.pack(model, deterministic=deterministic)
-    linears.warn_if_slow(model)
+    if quantize is None:
+        linears.pack(model, deterministic=deterministic)
+        linears.warn_if_slow(model)
     progress("try", 1, _TRIALS)
     layers = visible_by_layer(model, context)
     shapes = checks.layer_shapes(model)
@@ -85,13 +101,15 @@ def target_of(
         model,
         layers,
         shapes,
-        names,
+        names if quantize is None else {},  # of weights that can be replaced
         context=context,
         deterministic=deterministic,
         threads=threads or torch.get_num_threads(),
     )
     progress("try", 2, _TRIALS)
     checks.check_logits(target)
+    if quantize is not None:  # after the comparison, whose single roundings integers would enlarge
+        quantise_linears(model, quantize)
     progress("try", 3, _TRIALS)
     if fusible(model):
         before, replaced = checks.trial(target), fuse_layers(model)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from foresay.errors import InputError
 
-__all__ = ["Kinds", "kinds_of", "names_of", "tensors_of", "to_replace"]
+__all__ = ["Kinds", "cannot_replace", "kinds_of", "names_of", "tensors_of", "to_replace"]
 
 Kinds = Mapping[str, tuple[torch.Size, torch.dtype]]
 """Shape and dtype of tensors, by name."""
@@ -36,6 +36,14 @@ def names_of(model: nn.Module) -> dict[str, Sequence[str]]:
     return {name: names for names in by_tensor.values() for name in names}
 
 
+def cannot_replace(name: object) -> InputError:
+    """The error to raise for a weight of a model whose weights are in blocks."""
+    return InputError(
+        f"the weight {name!r} cannot be replaced: the model's weights are used in blocks, as they "
+        "are stored or quantised; expected a model loaded with dtype 'bfloat16' or 'float32'"
+    )
+
+
 def to_replace(
     weights: object, names: Mapping[str, Sequence[str]], kinds: Kinds
 ) -> dict[str, Tensor]:
@@ -50,6 +58,8 @@ def to_replace(
         raise InputError(f"weights are of type {kind}; expected tensors by name")
     found: dict[str, Tensor] = {}
     for name, tensor in weights.items():
+        if not names:
+            raise cannot_replace(name)
         if name not in names:
             some = ", ".join(list(names)[:3])
             raise InputError(f"the model has no weight {name!r}; expected names such as {some}")

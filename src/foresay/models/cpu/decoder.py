@@ -16,9 +16,7 @@ __all__ = ["Weights", "make_decoder"]
 class Weights(Protocol):
     """The weights of a model, by the names of transformers.
 
-    Mutates: nothing that is seen. Valid until: as long as the object; what is given is the
-    caller's. Raises: ModelError naming the tensor that is missing, damaged or of another shape.
-    GIL: held, but while the core copies.
+    Raises: ModelError naming the tensor that is missing, damaged or of another shape.
     """
 
     def linear(self, path: str, outs: int, ins: int, *, bias: bool = False) -> BlockLinear:
@@ -60,7 +58,10 @@ def _layer(weights: Weights, config: DecoderConfig, index: int) -> BlockLayer:
     here = f"model.layers.{index}"
     own, mlp = f"{here}.self_attn", f"{here}.mlp"
     before_mlp = "pre_feedforward_layernorm" if kind.after_norms else "post_attention_layernorm"
-    after = ("post_attention_layernorm", "post_feedforward_layernorm")
+
+    def norm(name: str, width: int, needed: bool) -> NDArray[np.float32] | None:
+        return weights.norm(f"{here}.{name}", width) if needed else None
+
     return BlockLayer(
         weights.linear(f"{own}.q_proj", queries, width, bias=config.query_bias),
         weights.linear(f"{own}.k_proj", keys, width, bias=config.query_bias),
@@ -71,9 +72,10 @@ def _layer(weights: Weights, config: DecoderConfig, index: int) -> BlockLayer:
         weights.linear(f"{mlp}.down_proj", width, inner, bias=config.mlp_bias),
         weights.norm(f"{here}.input_layernorm", width),
         weights.norm(f"{here}.{before_mlp}", width),
-        weights.norm(f"{own}.q_norm", config.head_dim) if kind.head_norms else None,
-        weights.norm(f"{own}.k_norm", config.head_dim) if kind.head_norms else None,
-        *(weights.norm(f"{here}.{name}", width) if kind.after_norms else None for name in after),
+        norm("self_attn.q_norm", config.head_dim, kind.head_norms),
+        norm("self_attn.k_norm", config.head_dim, kind.head_norms),
+        norm("post_attention_layernorm", width, kind.after_norms),
+        norm("post_feedforward_layernorm", width, kind.after_norms),
         window=config.windows[index],
         rope=config.ropes[index],
     )

@@ -29,6 +29,7 @@ __all__ = [
     "ANY_ROWS",
     "PackedLinear",
     "RowRange",
+    "linear_layers",
     "multiplied_by_torch",
     "pack",
     "prefilling",
@@ -159,7 +160,7 @@ def pack(model: nn.Module, *, deterministic: bool) -> None:
     """Replace the model's linear layers by packed ones, where the machine can do that and gives
     the same results; if `deterministic`, find the row counts that each must be given.
     """
-    for parent, name, layer, path in list(_linears(model)):
+    for parent, name, layer, path in list(linear_layers(model)):
         packed = _packed(layer)
         if packed is None:
             continue
@@ -302,12 +303,12 @@ def _in_float32(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return found if bias is None else found + bias.float()
 
 
-def _linears(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear | Conv1D, str]]:
-    """The linear layers: where each is, by which name, and its whole path."""
+def linear_layers(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear | Conv1D, str]]:
+    """The linear layers on the processor: where each is, by which name, and its whole path."""
     for path, parent in model.named_modules():
         children: Iterable[tuple[str, nn.Module]] = parent.named_children()
         for name, child in children:
             if not isinstance(child, (nn.Linear, Conv1D)) or type(child) not in _PACKED:
                 continue  # also a subclass, which does more than a Linear
             if child.weight.device.type == "cpu":
-                yield parent, name, child, f"{path}.{name}"
+                yield parent, name, child, f"{path}.{name}".lstrip(".")

@@ -1,12 +1,11 @@
-"""A whole decoder of the core, made from a folder of safetensors: its matrices are quantised, row by
-row, as llama.cpp quantises them.
+"""A whole decoder of the core, made from a folder of safetensors: its matrices are quantised, row
+by row, as llama.cpp quantises them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,28 +14,15 @@ from foresay._core import BlockLinear, Decoder
 from foresay.errors import InputError, ModelError, UnsupportedModel
 from foresay.models.cpu.decoder import make_decoder
 from foresay.models.cpu.decoder_config import DecoderConfig, read_config
+from foresay.models.cpu.quantise import BLOCK, Quantise, check_quantise, quantised
 from foresay.models.progress import Progress, silent
 from foresay.models.weights.folder import config_of, tensors_of
 from foresay.models.weights.safetensors import SafeTensor
-from foresay.models.weights.stored import not_installed
 
-__all__ = ["Quantise", "check_quantise", "quantised", "quantised_config", "quantised_decoder"]
+__all__ = ["quantised_config", "quantised_decoder"]
 
-Quantise = Literal["q8_0", "q4_0"]
-"""Weights of 8 bits or of 4, with a scale for each 32 of them."""
-
-_BLOCK = 32
 _VALUES_AT_A_TIME = 1 << 22
 _IGNORED = (".rotary_emb.inv_freq",)  # that old models have, and transformers makes itself
-
-
-def check_quantise(name: object) -> None:
-    """Refuse a format that does not exist.
-
-    Raises: InputError.
-    """
-    if not isinstance(name, str) or name not in get_args(Quantise):
-        raise InputError(f"quantize is {name!r}; expected {', '.join(get_args(Quantise))}")
 
 
 def quantised_config(folder: Path) -> DecoderConfig:
@@ -52,10 +38,10 @@ def quantised_config(folder: Path) -> DecoderConfig:
         "width of all heads": config.heads * config.head_dim,
     }
     for name, width in widths.items():
-        if width % _BLOCK:
+        if width % BLOCK:
             raise UnsupportedModel(
                 f"'{folder}' cannot be quantised: its {name} is {width}; expected a multiple of "
-                f"{_BLOCK}"
+                f"{BLOCK}"
             )
     return config
 
@@ -73,20 +59,6 @@ def quantised_decoder(folder: Path, format: Quantise, progress: Progress = silen
     decoder = make_decoder(config, tensors)
     tensors.refuse_others()
     return decoder
-
-
-def quantised(values: NDArray[np.float32], format: Quantise) -> NDArray[np.uint8]:
-    """Rows of a multiple of 32 numbers as bytes: uint8[rows, bytes], those of llama.cpp.
-
-    Raises: ModelError if the package gguf is not installed.
-    """
-    try:
-        from gguf import GGMLQuantizationType, quants
-    except ImportError as error:
-        raise not_installed(error) from error
-    with np.errstate(all="ignore"):  # a scale that is no number is refused by the core
-        found: NDArray[np.uint8] = quants.quantize(values, GGMLQuantizationType[format.upper()])
-    return found
 
 
 class _Tensors:

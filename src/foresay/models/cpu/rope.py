@@ -82,7 +82,8 @@ def _yarn(
     if scaling.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dims - 1)
-    ramp = np.clip((np.arange(len(plain)) - low) / ((high - low) or 0.001), 0, 1)
+    places = np.arange(len(plain), dtype=np.float64)
+    ramp: NDArray[np.float64] = np.clip((places - low) / ((high - low) or 0.001), 0, 1)
     return plain / factor * ramp + plain * (1 - ramp)
 
 
@@ -100,6 +101,6 @@ def _yarn_scale(factor: float, scaling: Mapping[str, Any]) -> float:
 
 def _number(scaling: Mapping[str, Any], key: str, default: float | None = None) -> float:
     value = default if scaling.get(key) is None else scaling[key]
-    if type(value) not in (int, float) or not 0 < value < 1e30:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e30:
         raise ModelError(f"the {key} of RoPE is {value!r:.60}; expected a number above 0")
     return float(value)

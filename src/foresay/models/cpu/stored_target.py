@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from foresay._core import AttentionStep, Decoder, Kv
-from foresay.errors import InputError
 from foresay.models.cpu.kv import bytes_per_token, filled_kv
+from foresay.models.replacing import cannot_replace
 from foresay.models.rows import StepRows
 from foresay.models.target import Outputs, Part
 
@@ -67,8 +67,4 @@ class StoredTarget:
 
     def replace_weights(self, weights: Mapping[str, Tensor], *, copy: bool = True) -> None:
         """Raises: InputError; nothing changes."""
-        name = next(iter(weights), "(none)")
-        raise InputError(
-            f"the weight '{name}' cannot be replaced: the model's weights are used as they are "
-            "stored; expected a model loaded with dtype 'bfloat16' or 'float32'"
-        )
+        raise cannot_replace(next(iter(weights), "(none)"))

@@ -6,6 +6,7 @@ import json
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,11 @@ _BITS = {
     **dict.fromkeys(("I32", "U32", "F32"), 32),
     **dict.fromkeys(("I64", "U64", "F64"), 64),
 }
-_TYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+_TYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
 
 
 @dataclass(frozen=True)
@@ -58,15 +63,15 @@ class SafeTensor:
             raise ModelError(f"'{self.file}' became shorter: it ends inside '{self.name}'")
         if self.kind == "BF16":
             found = (found.astype(np.uint32) << 16).view(np.float32)
-        values = found.astype(np.float32).reshape(count, *rest)
+        values: NDArray[np.float32] = found.astype(np.float32).reshape(count, *rest)
         if not np.isfinite(values).all():
             raise ModelError(f"'{self.file}': the tensor '{self.name}' holds what is no number")
         return values
 
 
 def read_tensors(path: Path) -> dict[str, SafeTensor]:
-    """The tensors of a file, by name. Its header is compared with its size, so a partial download is
-    found here; the values are not read.
+    """The tensors of a file, by name. Its header is compared with its size, so a partial download
+    is found here; the values are not read.
 
     Raises: ModelError naming the file and what is wrong.
     """

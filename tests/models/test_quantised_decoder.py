@@ -1,0 +1,217 @@
+"""Folders of safetensors, quantised when they are loaded, and what cannot be."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from foresay._core import BlockLinear
+from foresay.errors import InputError, ModelError, UnsupportedModel
+from foresay.models.cpu import quantised_decoder as module
+from foresay.models.cpu.decoder_config import ARCHITECTURES
+from foresay.models.cpu.quantise import Quantise, quantised
+from foresay.models.cpu.quantised_decoder import quantised_config, quantised_decoder
+from foresay.models.cpu.stored_target import StoredTarget
+from foresay.models.invariance import is_batch_invariant
+from models import zoo
+from models.core_reference import difference, found, least_difference, text_of
+
+CLOSE, QUANTISED = 2e-4, 0.1
+TEXT = text_of(zoo.VOCABULARY, 60)
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in ARCHITECTURES},
+    "llama with biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama tied": ("llama", {"tie_word_embeddings": True}),
+    "phi3 with a window": ("phi3", {"sliding_window": zoo.WINDOW}),
+    "phi3 turned in part": ("phi3", {"partial_rotary_factor": 0.5}),
+    "qwen2 with windows": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": zoo.WINDOW, "max_window_layers": 1},
+    ),
+}
+
+
+def make(name: str, **changes: Any) -> Any:
+    model: Any = zoo.make(name, hidden_size=64, intermediate_size=96, **changes)
+    model.set_attn_implementation("eager")
+    return model
+
+
+def saved(model: Any, folder: Path, **how: Any) -> Path:
+    model.save_pretrained(folder, **how)
+    return folder
+
+
+def target_of(folder: Path, format: Quantise = "q8_0") -> StoredTarget:
+    decoder = quantised_decoder(folder, format)
+    return StoredTarget(decoder, context=quantised_config(folder).context, threads=1)
+
+
+@torch.no_grad()
+def left(model: Any, format: str) -> Any:
+    """The model with what the format leaves of its matrices."""
+    kind = Kind[format.upper()]
+    for weight in model.parameters():
+        if weight.ndim == 2:
+            values = gguf.dequantize(gguf.quantize(weight.float().numpy(), kind), kind)
+            weight.copy_(torch.from_numpy(np.array(values)))
+    return model
+
+
+@pytest.mark.parametrize("format", ["q8_0", "q4_0"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_logits_are_those_of_transformers(name: str, format: Quantise, tmp_path: Path) -> None:
+    model_type, changes = VARIANTS[name]
+    model = make(model_type, **changes)
+    target = target_of(saved(model, tmp_path), format)
+    model = left(model, format)
+    assert least_difference(target, model, quantised=True) < CLOSE
+    # Beyond windows, with integers against none.
+    assert difference(found(target, TEXT), zoo.plain_logits(model, TEXT)) < QUANTISED
+    assert is_batch_invariant(target)
+
+
+@pytest.mark.parametrize("name", ["mistral", "phi3 with a window", "qwen2 with windows"])
+def test_windows_are_seen(name: str, tmp_path: Path) -> None:
+    """Without them the logits are others, so that the test above would fail."""
+    model_type, changes = VARIANTS[name]
+    target = target_of(saved(make(model_type, **changes), tmp_path))
+    without = {**changes, "sliding_window": None, "use_sliding_window": False}
+    whole = left(make(model_type, **without), "q8_0")
+    assert difference(found(target, TEXT), zoo.plain_logits(whole, TEXT)) > 2 * QUANTISED
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_types_and_files(
+    dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several files, and large tensors in parts."""
+    make("llama").to(dtype).save_pretrained(tmp_path, max_shard_size="30KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    monkeypatch.setattr(module, "_VALUES_AT_A_TIME", 500)
+    seen: list[tuple[str, int, int | None]] = []
+    decoder = quantised_decoder(tmp_path, "q8_0", lambda *step: seen.append(step))
+    assert seen[0][:2] == ("quantise", 0) and 0.9 < seen[-1][1] / (seen[-1][2] or 1) <= 1
+    target = StoredTarget(decoder, context=zoo.CONTEXT, threads=1)
+    read: Any = AutoModelForCausalLM.from_pretrained(
+        tmp_path, dtype=torch.float32, attn_implementation="eager"
+    )
+    assert least_difference(target, left(read, "q8_0"), quantised=True) < CLOSE
+
+
+@pytest.mark.parametrize("format", ["q8_0", "q4_0"])
+def test_the_core_reads_what_was_quantised(format: Quantise) -> None:
+    values = np.random.default_rng(0).standard_normal((5, 64)).astype(np.float32)
+    rows = quantised(values, format)
+    layer = BlockLinear(format.upper(), rows.reshape(-1), 5, 64)
+    read = np.stack([layer.row(row) for row in range(5)])
+    assert np.array_equal(read, gguf.dequantize(rows, Kind[format.upper()]))
+    assert np.abs(read - values).max() < (0.02 if format == "q8_0" else 0.3)
+
+
+def test_memory_and_a_tied_head(tmp_path: Path) -> None:
+    """The blocks of the embedding are shared; a head that the file has beside it is not read."""
+    tied = quantised_decoder(saved(make("llama", tie_word_embeddings=True), tmp_path / "a"), "q4_0")
+    own = quantised_decoder(saved(make("llama"), tmp_path / "b"), "q4_0")
+    assert own.bytes - tied.bytes == zoo.VOCABULARY * (64 // 32 * 18 + 4)  # and a bias, of zero
+
+
+def test_neither_torch_nor_transformers_is_imported(tmp_path: Path) -> None:
+    folder = saved(make("llama"), tmp_path)
+    code = f"""
+    import sys
+    from pathlib import Path
+    from foresay.models.cpu.quantised_decoder import quantised_decoder
+    quantised_decoder(Path({str(folder)!r}), "q8_0")
+    print([name for name in ("torch", "transformers") if name in sys.modules])
+    """
+    run = [sys.executable, "-c", textwrap.dedent(code)]
+    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def change(folder: Path, **settings: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **settings}))
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "architecture": ({"model_type": "mamba"}, "architecture 'mamba'; expected llama, mistral"),
+    "activation": ({"hidden_act": "relu"}, "activation 'relu'; expected silu"),
+    "quantised": ({"quantization_config": {"bits": 4}}, "quantised already"),
+    "width": ({"hidden_size": 72}, "hidden_size is 72; expected a multiple of 32"),
+    "inner": ({"intermediate_size": 48}, "intermediate_size is 48; expected a multiple of 32"),
+    "heads": ({"head_dim": 10}, "width of all heads is 40; expected a multiple of 32"),
+    "rope": ({"rope_parameters": {"rope_type": "longrope"}}, "RoPE of type 'longrope'; expected"),
+    "turned": ({"partial_rotary_factor": 0.5}, "turns 8 of the 16 numbers of a head; expected all"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_unsupported_models(name: str, tmp_path: Path) -> None:
+    settings, message = REFUSED[name]
+    folder = saved(make("llama"), tmp_path)
+    change(folder, **settings)
+    with pytest.raises(UnsupportedModel, match=message):
+        quantised_decoder(folder, "q8_0")
+
+
+DAMAGED: dict[str, tuple[dict[str, Any], str]] = {
+    "no setting": ({"rms_norm_eps": None}, "no setting 'rms_norm_eps'"),
+    "a word": ({"hidden_size": "64"}, "'hidden_size' is '64'; expected a whole number"),
+    "negative": ({"rms_norm_eps": -1.0}, "'rms_norm_eps' is -1.0; expected a number above 0"),
+    "other heads": ({"num_key_value_heads": 4}, r"k_proj.weight' is \[32, 64\]; expected \[64, 64"),
+    "many layers": ({"num_hidden_layers": 3}, "lacks the tensor 'model.layers.2"),
+    "no factor": ({"rope_parameters": {"rope_type": "linear"}}, "factor of RoPE is None; expected"),
+    "no object": ({"rope_scaling": 7}, "'rope_scaling' is 7; expected an object"),
+    "base": ({"rope_parameters": {"rope_theta": 1}}, "expected a number above 1"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_configurations_that_do_not_fit(name: str, tmp_path: Path) -> None:
+    settings, message = DAMAGED[name]
+    folder = saved(make("llama"), tmp_path)
+    change(folder, **settings)
+    with pytest.raises(ModelError, match=message):
+        quantised_decoder(folder, "q8_0")
+
+
+def test_tensors_that_do_not_fit(tmp_path: Path) -> None:
+    folder = saved(make("llama"), tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    other = {**tensors, "model.layers.0.self_attn.sinks": torch.zeros(4)}
+    save_file(other, folder / "model.safetensors")
+    with pytest.raises(UnsupportedModel, match=r"tensor 'model.layers.0.self_attn.sinks', which"):
+        quantised_decoder(folder, "q8_0")
+    save_file(
+        {**tensors, "model.norm.weight": torch.full((64,), torch.nan)}, folder / "model.safetensors"
+    )
+    with pytest.raises(ModelError, match=r"'model.norm.weight' holds what is no number"):
+        quantised_decoder(folder, "q8_0")
+    save_file(
+        {**tensors, "lm_head.weight": torch.full((128, 64), 1e9)}, folder / "model.safetensors"
+    )
+    with pytest.raises(ModelError, match=r"'lm_head.weight' cannot be quantised: .* no number"):
+        quantised_decoder(folder, "q8_0")
+    save_file(
+        {**tensors, "lm_head.weight": torch.zeros(128, 64).long()}, folder / "model.safetensors"
+    )
+    with pytest.raises(UnsupportedModel, match=r"'lm_head.weight' is of type I64; expected F32"):
+        quantised_decoder(folder, "q8_0")
+
+
+def test_the_format_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="quantize is 'q5_0'; expected q8_0, q4_0"):
+        quantised_decoder(tmp_path, "q5_0")  # type: ignore[arg-type]

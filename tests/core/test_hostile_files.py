@@ -52,11 +52,11 @@ def with_key(fields: list[hostile_files.Field], name: str, value: float) -> None
 
 
 @pytest.mark.parametrize("factor", [1e-45, 1e-38])
-def test_frequencies_that_are_no_numbers(factor: float, tmp_path: Path) -> None:
+def test_frequencies_that_are_too_large(factor: float, tmp_path: Path) -> None:
     fields = hostile_files.sound("llama")
     with_key(fields, "llama.rope.scaling.factor", factor)
     (tmp_path / "a.gguf").write_bytes(b"".join(field.raw for field in fields))
-    with pytest.raises(ForesayError, match=r"a.gguf': RoPE of base 5000.0 is scaled to freq"):
+    with pytest.raises(ForesayError, match=r"a.gguf': RoPE has a frequency of .*; expected"):
         logits(tmp_path / "a.gguf", tmp_path / "c")
 
 

@@ -16,9 +16,7 @@ __all__ = ["Weights", "make_decoder"]
 class Weights(Protocol):
     """The weights of a model, by the names of transformers.
 
-    Mutates: nothing that is seen. Valid until: as long as the object; what is given is the
-    caller's. Raises: ModelError naming the tensor that is missing, damaged or of another shape.
-    GIL: held, but while the core copies.
+    Raises: ModelError naming the tensor that is missing, damaged or of another shape.
     """
 
     def linear(self, path: str, outs: int, ins: int, *, bias: bool = False) -> BlockLinear:

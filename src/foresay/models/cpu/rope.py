@@ -48,8 +48,8 @@ def frequencies(
             plain = _llama3(plain, factor, scaling)
         else:
             plain, scale = _yarn(plain, base, factor, scaling), _yarn_scale(factor, scaling)
-    if not np.all(np.abs(plain) < 1e30):
-        raise ModelError(f"RoPE of base {base} is scaled to frequencies that are no numbers")
+    if not plain.max() < 1e30:
+        raise ModelError(f"RoPE has a frequency of {plain.max():.3g}; expected less than 1e30")
     return plain.astype(np.float32), scale
 
 

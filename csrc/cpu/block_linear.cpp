@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <string>
 
 #include "cpu/bfloat.hpp"
@@ -28,6 +29,33 @@ bool is_finite(Format format, const uint8_t* number) {
     uint16_t first;
     std::memcpy(&first, number + facts_of(format).bytes - sizeof first, sizeof first);
     return format == Format::f16 ? is_finite(first) : (first & 0x7f80) != 0x7f80;
+}
+
+/// Memory for weights, which are many pieces of all sizes that live as long as their model: one behind the other in large pieces,
+/// where an allocator for pieces that come and go would round each of them up.
+std::shared_ptr<uint8_t> memory_for(size_t bytes) {
+    struct Region {
+        slab::Array<uint8_t> memory;
+        size_t size, used;
+    };
+#ifdef FORESAY_SANITIZE
+    constexpr size_t kRegion = 0;  // each by itself, so that the address sanitizer sees where it ends
+#else
+    constexpr size_t kRegion = size_t{8} << 20;
+#endif
+    static std::mutex mutex;
+    static std::weak_ptr<Region> last;
+    const size_t whole = (bytes + 63) / 64 * 64;
+    const std::lock_guard lock(mutex);
+    std::shared_ptr<Region> region = last.lock();
+    if (!region || region->size - region->used < whole) {
+        const size_t size = std::max(whole, kRegion);
+        region = std::make_shared<Region>(Region{slab::make<uint8_t>(size), size, 0});
+        last = region;
+    }
+    uint8_t* const piece = region->memory.get() + region->used;
+    region->used += whole;
+    return {std::move(region), piece};
 }
 
 struct Call {
@@ -111,12 +139,11 @@ BlockLinear::BlockLinear(Format format, std::span<const uint8_t> weight, size_t 
             throw InputError("order has the row " + std::to_string(row) + "; expected 0 to " + std::to_string(outs - 1));
     if (!bias.empty() && bias.size() != outs) throw InputError("bias has " + std::to_string(bias.size()) + " numbers; expected " + std::to_string(outs));
     const Places places = places_of(format, level.blocks.outs);
-    const size_t panels = (outs + level.blocks.outs - 1) / level.blocks.outs;
     panel_bytes_ = is_quantised(format) ? ins / kBlock / places.supers * places.super_bytes : ins * level.blocks.outs * facts.bytes;
-    panels_ = slab::make<uint8_t>(panels * panel_bytes_);
-    std::memset(panels_.get(), 0, panels * panel_bytes_);
-    bias_ = slab::make<float>(panels * level.blocks.outs);
-    std::fill_n(bias_.get(), panels * level.blocks.outs, 0.0f);
+    panels_ = memory_for(panels() * panel_bytes_);
+    std::memset(panels_.get(), 0, panels() * panel_bytes_);
+    bias_ = slab::make<float>(panels() * level.blocks.outs);
+    std::fill_n(bias_.get(), panels() * level.blocks.outs, 0.0f);
     std::copy(bias.begin(), bias.end(), bias_.get());
     const size_t row_bytes = weight.size() / outs;
     for (size_t out = 0; out < outs; ++out) pack(weight.data() + (order.empty() ? out : static_cast<size_t>(order[out])) * row_bytes, out);

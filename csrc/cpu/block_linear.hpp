@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 
@@ -32,7 +33,7 @@ public:
     blocks::Format format() const noexcept { return format_; }
     size_t ins() const noexcept { return ins_; }
     size_t outs() const noexcept { return outs_; }
-    size_t bytes() const noexcept { return panels_.get_deleter().count + bias_.get_deleter().count * sizeof(float); }
+    size_t bytes() const noexcept { return panels() * panel_bytes_ + bias_.get_deleter().count * sizeof(float); }
     /// Bytes of the weights in the file.
     size_t stored_bytes() const noexcept { return outs_ * (ins_ / blocks::facts_of(format_).numbers * blocks::facts_of(format_).bytes); }
     /// The weights of one output as floats, `ins` of them.
@@ -41,12 +42,13 @@ public:
 private:
     friend void multiply(std::span<const BlockProduct>, const float*, size_t, uint32_t);
     void pack(const uint8_t* row, size_t out);
+    size_t panels() const noexcept { return (outs_ + level_->blocks.outs - 1) / level_->blocks.outs; }
     blocks::Layer layer() const noexcept { return {panels_.get(), bias_.get()}; }
 
     const Kernels* level_;
     blocks::Format format_;
     size_t ins_, outs_, panel_bytes_;
-    slab::Array<uint8_t> panels_;
+    std::shared_ptr<uint8_t> panels_;  // with those of other layers in one piece of memory
     slab::Array<float> bias_;
 };
 

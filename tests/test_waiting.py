@@ -187,7 +187,7 @@ def locked(cache: Path) -> Iterator[None]:
 def test_waiting_for_another_process_is_not_silent(tmp_path: Path) -> None:
     """The slow stage: somebody else holds the lock of the model's place for longer than anybody
     may be silent. Nothing inside the process is altered."""
-    asked = ("generate", "Hello", "--model", tmp_path / NAME)
+    asked = ("generate", "Hello", "--model", tmp_path / NAME, "--dtype", "float32")
     with locked(tmp_path), child(*asked, cache=tmp_path) as done:
         done.wait_for("waiting for another process")
         time.sleep(BETWEEN + 2)
@@ -337,7 +337,7 @@ def test_an_interrupt_of_the_demonstration_shows_what_there_is(model: Path) -> N
 
 
 def test_serve_can_be_interrupted_while_it_loads(tmp_path: Path) -> None:
-    asked = ("serve", tmp_path / NAME, "--json", "--port", 0)
+    asked = ("serve", tmp_path / NAME, "--dtype", "float32", "--json", "--port", 0)
     with locked(tmp_path), child(*asked, cache=tmp_path) as done:
         done.wait_for("waiting for another process")
         done.process.send_signal(signal.SIGINT)

@@ -57,7 +57,7 @@ def measured_cost(
 
     remember  whether to use and keep such files; None: unless FORESAY_REMEMBER is 0
 
-    Mutates: the cache, where the times are kept. Raises: what `progress` raises.
+    The times are kept in the cache. Raises: what `progress` raises.
     """
     if remember is None:
         remember = os.environ.get("FORESAY_REMEMBER") != "0"

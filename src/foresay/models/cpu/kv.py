@@ -14,7 +14,7 @@ __all__ = ["bytes_per_token", "filled_kv"]
 
 
 def bytes_per_token(kv: Kv) -> int:
-    """With padding to whole vectors. Mutates: reserves memory in `kv`."""
+    """With padding to whole vectors. Reserves memory in `kv`."""
     kv.reserve(1)
     return kv.bytes // kv.capacity
 

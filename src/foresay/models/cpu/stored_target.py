@@ -81,7 +81,7 @@ class StoredTarget:
     decoder    the model in the core
     dtype      of keys, values and queries; the rest is float32
 
-    Mutates: only the texts given to `forward`.
+    Only the texts given to `forward` are changed.
     """
 
     dtype = torch.bfloat16

@@ -216,18 +216,8 @@ inline void ChainGrower::follow(const Candidate& candidate) {
 }
 
 void ChainGrower::append_to(PackedTrees& out) const {
-    const uint32_t count = considered_ ? considered_->nodes.size() - 1 : 0;
-    const size_t first = out.tokens.size();
-    out.tokens.resize(first + count);
-    out.parents.resize(first + count);
-    out.scores.resize(first + count);
-    for (uint32_t n = 0; n < count; ++n) {
-        const Considered::Node& node = considered_->nodes[n + 1];
-        out.tokens[first + n] = node.token;
-        out.parents[first + n] = static_cast<int32_t>(n) - 1;
-        out.scores[first + n] = node.score;
-    }
-    out.offsets.push_back(static_cast<int32_t>(out.tokens.size()));
+    if (considered_) out.append(*considered_);
+    else out.append_empty();
 }
 
 }  // namespace foresay

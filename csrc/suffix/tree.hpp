@@ -34,28 +34,6 @@ struct SourceCursor {
     FrozenIndex::Cursor frozen{};
 };
 
-/// Trees of many requests, one after the other.
-struct PackedTrees {
-    std::vector<Token> tokens;
-    std::vector<int32_t> parents;   // within each tree; -1: the last committed token
-    std::vector<float> scores;
-    std::vector<int32_t> offsets{0};
-
-    void clear() {
-        tokens.clear();
-        parents.clear();
-        scores.clear();
-        offsets.assign(1, 0);
-    }
-    void append(const PackedTrees& more) {
-        const int32_t base = offsets.back();
-        tokens.insert(tokens.end(), more.tokens.begin(), more.tokens.end());
-        parents.insert(parents.end(), more.parents.begin(), more.parents.end());
-        scores.insert(scores.end(), more.scores.begin(), more.scores.end());
-        for (size_t i = 1; i < more.offsets.size(); ++i) offsets.push_back(base + more.offsets[i]);
-    }
-};
-
 /// What one growth considered, so that the outcome can be learned from.
 struct Considered {
     struct Node {
@@ -71,6 +49,43 @@ struct Considered {
     void clear() {
         nodes.resize(0);
         candidates.resize(0);
+    }
+};
+
+/// Trees of many requests, one after the other.
+struct PackedTrees {
+    std::vector<Token> tokens;
+    std::vector<int32_t> parents;   // within each tree; -1: the last committed token
+    std::vector<float> scores;
+    std::vector<int32_t> offsets{0};
+
+    void clear() {
+        tokens.clear();
+        parents.clear();
+        scores.clear();
+        offsets.assign(1, 0);
+    }
+    void append_empty() { offsets.push_back(offsets.back()); }
+    /// The tree or chain that was grown: all nodes but the root.
+    void append(const Considered& grown) {
+        const size_t first = tokens.size(), count = grown.nodes.size() - 1;
+        tokens.resize(first + count);
+        parents.resize(first + count);
+        scores.resize(first + count);
+        for (size_t n = 0; n < count; ++n) {
+            const Considered::Node& node = grown.nodes[n + 1];
+            tokens[first + n] = node.token;
+            parents[first + n] = node.parent - 1;
+            scores[first + n] = node.score;
+        }
+        offsets.push_back(static_cast<int32_t>(tokens.size()));
+    }
+    void append(const PackedTrees& more) {
+        const int32_t base = offsets.back();
+        tokens.insert(tokens.end(), more.tokens.begin(), more.tokens.end());
+        parents.insert(parents.end(), more.parents.begin(), more.parents.end());
+        scores.insert(scores.end(), more.scores.begin(), more.scores.end());
+        for (size_t i = 1; i < more.offsets.size(); ++i) offsets.push_back(base + more.offsets[i]);
     }
 };
 

@@ -1,0 +1,80 @@
+"""How a model is run follows from its files and from `dtype` and `quantize`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from foresay.errors import InputError
+from foresay.models.cpu.quantised_linears import QuantisedLinear
+from foresay.models.cpu.stored_target import StoredTarget
+from foresay.models.cpu.target import CpuTarget
+from foresay.models.load import find_model, load
+from foresay.models.target import Part, Target
+from models.test_quantised_decoder import make
+from models.test_start import loaded_after
+from models.weight_files import small_file
+
+TEXT = np.arange(3, 40, dtype=np.int32)
+
+
+def logits(target: Target) -> torch.Tensor:
+    return target.forward([Part.of(target, target.open(), TEXT % target.vocabulary)]).logits.float()
+
+
+def test_a_gguf_file_is_run_as_it_is_stored(tmp_path: Path) -> None:
+    small_file(tmp_path / "a.gguf")
+    found = find_model(tmp_path / "a.gguf", cache=tmp_path)
+    stored = load(found, threads=1)
+    assert found.gguf == tmp_path / "a.gguf" and isinstance(stored, StoredTarget) and stored.exact
+    assert found.identity in (stored.identity or "")
+    widened = find_model(tmp_path / "a.gguf", dtype="float32", cache=tmp_path)
+    plain = load(widened, dtype="float32", threads=1)
+    assert widened.gguf is None and isinstance(plain, CpuTarget)
+    assert torch.corrcoef(torch.stack([logits(stored)[0], logits(plain)[0]]))[0, 1] > 0.99
+
+
+@pytest.mark.parametrize("name", ["llama", "olmo2"])
+def test_a_folder_is_quantised(name: str, tmp_path: Path) -> None:
+    """By the core's decoder, or as transformers' modules where it does not know the model."""
+    make(name).save_pretrained(tmp_path)
+    target = load(find_model(tmp_path, quantize="q8_0"), quantize="q8_0", threads=1)
+    if name == "llama":
+        assert isinstance(target, StoredTarget)
+    else:
+        assert isinstance(target, CpuTarget)
+        assert any(isinstance(m, QuantisedLinear) for m in target.model.modules())
+    assert target.exact
+    plain = load(tmp_path, dtype="float32", threads=1)
+    assert isinstance(plain, CpuTarget) and not torch.equal(logits(target), logits(plain))
+    assert torch.corrcoef(torch.stack([logits(target)[0], logits(plain)[0]]))[0, 1] > 0.99
+
+
+@pytest.mark.parametrize("function", [find_model, load])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"quantize": "q3"}, "quantize is 'q3'; expected q8_0, q4_0"),
+        ({"quantize": 8}, "quantize is 8; expected q8_0, q4_0"),
+        ({"quantize": "q8_0", "dtype": "float32"}, "'q8_0' and dtype is 'float32'; expected one"),
+    ],
+)
+def test_wrong_options_are_refused_first(function: object, options: object, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        function("/nowhere", **options)  # type: ignore[operator]
+
+
+def test_an_llm_with_weights_as_stored_needs_no_transformers(tmp_path: Path) -> None:
+    small_file(tmp_path / "a.gguf")
+    code = """
+        import sys
+        from foresay import LLM, SamplingParams
+        llm = LLM(sys.argv[1], memory=1 << 26)
+        answer = llm.generate("hello", SamplingParams(max_tokens=3, ignore_eos=True))[0]
+        assert len(answer.token_ids) == 3 and llm.target.exact
+    """
+    loaded = loaded_after(code, str(tmp_path / "a.gguf"))
+    assert "torch" in loaded and not loaded & {"transformers", "huggingface_hub", "safetensors"}

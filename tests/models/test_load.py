@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,9 +64,11 @@ def test_a_folder_is_quantised(name: str, tmp_path: Path) -> None:
         ({"quantize": "q8_0", "dtype": "float32"}, "'q8_0' and dtype is 'float32'; expected one"),
     ],
 )
-def test_wrong_options_are_refused_first(function: object, options: object, said: str) -> None:
+def test_wrong_options_are_refused_first(
+    function: Callable[..., Any], options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(InputError, match=said):
-        function("/nowhere", **options)  # type: ignore[operator]
+        function("/nowhere", **options)
 
 
 def test_an_llm_with_weights_as_stored_needs_no_transformers(tmp_path: Path) -> None:

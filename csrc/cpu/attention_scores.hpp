@@ -14,9 +14,9 @@ namespace {
 constexpr uint32_t kParts = kKeyBlock / kWidth;
 
 // How many lanes and blocks of keys, or columns, share registers.
-constexpr uint32_t kScoreLanes = kWidth == 16 ? 6 : 4, kScoreBlocks = kWidth == 16 ? 4 : 1;
+constexpr uint32_t kScoreLanes = kWidth == 16 ? 6 : kWidth == 8 ? 4 : 5, kScoreBlocks = kWidth == 16 ? 4 : 1;
 constexpr uint32_t kTileRows = 16;  // lanes, where there are tiles
-constexpr uint32_t kMixLanes = kWidth == 16 ? 6 : 2, kMixColumns = kWidth == 16 ? 64 : 32;
+constexpr uint32_t kMixLanes = kWidth == 16 ? 6 : kWidth == 8 ? 2 : 5, kMixColumns = kWidth == 16 ? 64 : kWidth == 8 ? 32 : 16;
 
 FORESAY_INLINE uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 FORESAY_INLINE uint32_t most(uint32_t a, uint32_t b) { return a > b ? a : b; }
@@ -76,7 +76,7 @@ struct Bfloat {
         }
     }
     FORESAY_INLINE static Vec add(Vec sum, Words key, const float* query, uint32_t word) {
-        return multiply_add(high_of(key), all(query[2 * word + 1]), multiply_add(low_of(key), all(query[2 * word]), sum));
+        return multiply_add<1>(high_of(key), query + 2 * word, multiply_add<0>(low_of(key), query + 2 * word, sum));
     }
 #endif
     template <bool kSecond>

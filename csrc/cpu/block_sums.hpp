@@ -134,12 +134,8 @@ __attribute__((noinline)) void sum(const uint8_t* panel, Rows x, size_t blocks, 
         if constexpr (kFours && !f.fine && kCount >= 4) {
             constexpr size_t kTogether = kCount / 4 * 4;
 #pragma GCC unroll 2
-            for (size_t row = 0; row < kTogether; row += 4) {
-                Ints found[4] = {start(0), start(0), start(0), start(0)};
-                add_block(found, w, x.q + row * kBlock);
-#pragma GCC unroll 4
-                for (size_t i = 0; i < 4; ++i) scaled(row + i, as_floats(found[i]));
-            }
+            for (size_t row = 0; row < kTogether; row += 4)
+                add_four_rows<f.minimum>(sums + row, w, scales.scale, scales.minimum, x.q + row * kBlock, x.scales + row, x.sums + row);
 #pragma GCC unroll 4
             for (size_t row = kTogether; row < kCount; ++row) scaled(row, as_floats(add_half<kFormat>(add_half<kFormat>(start(0), w, x.q + row * kBlock), w + 4, x.q + row * kBlock + 16)));
         } else if constexpr (f.fine) {  // exact: a sum and a scale have 24 bits together

@@ -1,6 +1,7 @@
 // Vectors of bytes of one level, for products of integers; see csrc/cpu/vectors.hpp.
 //
-// FORESAY_DOTS says how four products of bytes are added: 0 by other operations, 1 at once (NEON's dot product, VNNI).
+// FORESAY_DOTS says how products of bytes are added: 0 by other operations, 1 four at once (NEON's dot product, VNNI), 2 also
+// those of two rows and two outputs at once (i8mm).
 #pragma once
 
 #include "cpu/vectors.hpp"
@@ -14,7 +15,7 @@ typedef uint8_t Bytes __attribute__((vector_size(4 * kWidth)));
 constexpr bool kUnsigned = kWidth > 4;
 /// Whether those of 8 bits are, too.
 constexpr bool kUnsignedBytes = kUnsigned && FORESAY_DOTS;
-/// Whether four rows are multiplied side by side: add_block() is there.
+/// Whether four rows are multiplied side by side: add_four_rows() is there.
 constexpr bool kFours = FORESAY_WIDTH == 4 && FORESAY_DOTS;
 
 #if FORESAY_WIDTH == 4 && FORESAY_FUSED
@@ -40,35 +41,88 @@ FORESAY_INLINE Ints add_products(Ints sum, Bytes weights, const Inputs& x) {
 template <int kPlace>
 FORESAY_INLINE Ints add_byte_products(Ints sum, Bytes weights, const Inputs& x) { return add_products<kPlace>(sum, weights, x); }
 
-#if FORESAY_DOTS
-/// The same for four rows. In this order, which the compiler would not keep: each row's products wait for the one before.
-template <int kPlace>
-FORESAY_INLINE void add_products(Ints (&sums)[4], Bytes weights, const int8x16_t (&x)[4]) {
-    asm volatile(
-        "sdot %0.4s, %4.16b, %5.4b[%9]\n sdot %1.4s, %4.16b, %6.4b[%9]\n"
-        "sdot %2.4s, %4.16b, %7.4b[%9]\n sdot %3.4s, %4.16b, %8.4b[%9]"
-        : "+w"(sums[0]), "+w"(sums[1]), "+w"(sums[2]), "+w"(sums[3])
-        : "w"(weights), "w"(x[0]), "w"(x[1]), "w"(x[2]), "w"(x[3]), "i"(kPlace));
-}
-/// Eight vectors of weights and the 32 inputs of four rows, which begin at `x`.
-FORESAY_INLINE void add_block(Ints (&sums)[4], const Bytes* w, const int8_t* x) {
-    const int8x16_t low[4] = {vld1q_s8(x), vld1q_s8(x + 32), vld1q_s8(x + 64), vld1q_s8(x + 96)};
-    const int8x16_t high[4] = {vld1q_s8(x + 16), vld1q_s8(x + 48), vld1q_s8(x + 80), vld1q_s8(x + 112)};
-    add_products<0>(sums, w[0], low), add_products<1>(sums, w[1], low), add_products<2>(sums, w[2], low), add_products<3>(sums, w[3], low);
-    add_products<0>(sums, w[4], high), add_products<1>(sums, w[5], high), add_products<2>(sums, w[6], high), add_products<3>(sums, w[7], high);
-}
-#endif
-
 // Converting integers takes as long as four products. Counting from 1.5 * 2^23, a sum is the lower bits of a float, and one
 // subtraction makes it one: exactly, for sums below 2^22.
 constexpr int32_t kFirst = 0x4B400000;
+alignas(16) constexpr int32_t kFrom[4] = {kFirst, kFirst, kFirst, kFirst};
 FORESAY_INLINE Ints start(int32_t) {
-    alignas(16) static constexpr int32_t kFrom[4] = {kFirst, kFirst, kFirst, kFirst};
     Ints sum;
     asm volatile("ldr %q0, %1" : "=w"(sum) : "m"(kFrom));  // a copy of a register would take the place of a product
     return sum;
 }
 FORESAY_INLINE Vec as_floats(Ints sum) { return reinterpret_cast<Vec>(sum) - all(0x1.8p23f); }
+
+#if FORESAY_DOTS == 2
+/// The block of four rows whose inputs begin at `x`: to `sums` adds what csrc/cpu/block_sums.hpp says. An instruction multiplies
+/// eight inputs of two rows with eight weights of two outputs each.
+template <bool kMinimum>
+FORESAY_INLINE void add_four_rows(Vec* sums, const Bytes* w, Vec scale, Vec minimum, const int8_t* x, const float* row_scales, const float* row_sums) {
+    int32x4_t found[2][2];  // [rows 0 and 1, 2 and 3][outputs 0 and 1, 2 and 3]: row by row
+    for (auto& rows : found)
+        for (auto& outs : rows) outs = vdupq_n_s32(kFirst);
+#pragma GCC unroll 4
+    for (size_t i = 0; i < 4; ++i) {
+        const auto first = reinterpret_cast<int32x4_t>(w[2 * i]), second = reinterpret_cast<int32x4_t>(w[2 * i + 1]);
+        const int8x16_t outs[2] = {vreinterpretq_s8_s32(vzip1q_s32(first, second)), vreinterpretq_s8_s32(vzip2q_s32(first, second))};
+#pragma GCC unroll 2
+        for (size_t rows = 0; rows < 2; ++rows) {
+            const int8_t* const from = x + 64 * rows + 8 * i;
+            const int8x16_t both = vcombine_s8(vld1_s8(from), vld1_s8(from + 32));
+            found[rows][0] = vmmlaq_s32(found[rows][0], both, outs[0]), found[rows][1] = vmmlaq_s32(found[rows][1], both, outs[1]);
+        }
+    }
+#pragma GCC unroll 4
+    for (size_t row = 0; row < 4; ++row) {
+        const auto of01 = vreinterpretq_s64_s32(found[row / 2][0]), of23 = vreinterpretq_s64_s32(found[row / 2][1]);
+        const Vec products = as_floats(reinterpret_cast<Ints>(row % 2 ? vzip2q_s64(of01, of23) : vzip1q_s64(of01, of23)));
+        sums[row] = multiply_add(products, scale * all(row_scales[row]), sums[row]);
+        if constexpr (kMinimum) sums[row] = multiply_add(minimum, all(row_sums[row]), sums[row]);
+    }
+}
+#elif FORESAY_DOTS
+/// The block of four rows whose inputs begin at `x`: to `sums` adds what csrc/cpu/block_sums.hpp says. One statement, since the
+/// compiler copies sums that a product waits for, and then takes a tenth longer. Integers are in v0 to v3, inputs in v4 to v11.
+template <bool kMinimum>
+FORESAY_INLINE void add_four_rows(Vec* sums, const Bytes* w, Vec scale, Vec minimum, const int8_t* x, const float* row_scales, const float* row_sums) {
+#define FORESAY_FOUR(weights, place, a, b, c, d)                                                                                             \
+    "sdot v0.4s, %[" weights "].16b, v" a ".4b[" place "]\n sdot v1.4s, %[" weights "].16b, v" b ".4b[" place "]\n" \
+    "sdot v2.4s, %[" weights "].16b, v" c ".4b[" place "]\n sdot v3.4s, %[" weights "].16b, v" d ".4b[" place "]\n"
+#define FORESAY_LOW(weights, place) FORESAY_FOUR(weights, place, "4", "5", "6", "7")
+#define FORESAY_HIGH(weights, place) FORESAY_FOUR(weights, place, "8", "9", "10", "11")
+#define FORESAY_PRODUCTS                                                                                                                     \
+    "ldr q0, [%[from]]\n ldr q1, [%[from]]\n ldr q2, [%[from]]\n ldr q3, [%[from]]\n"                                                       \
+    "ldp q4, q8, [%[x]]\n ldp q5, q9, [%[x], #32]\n ldp q6, q10, [%[x], #64]\n ldp q7, q11, [%[x], #96]\n"                                  \
+    FORESAY_LOW("w0", "0") FORESAY_LOW("w1", "1") FORESAY_LOW("w2", "2") FORESAY_LOW("w3", "3")                                              \
+    FORESAY_HIGH("w4", "0") FORESAY_HIGH("w5", "1") FORESAY_HIGH("w6", "2") FORESAY_HIGH("w7", "3")                                          \
+    "ldr q8, [%[row_scales]]\n"                                                                                                              \
+    "fmul v4.4s, %[scale].4s, v8.s[0]\n fmul v5.4s, %[scale].4s, v8.s[1]\n fmul v6.4s, %[scale].4s, v8.s[2]\n fmul v7.4s, %[scale].4s, v8.s[3]\n" \
+    "fsub v0.4s, v0.4s, %[first].4s\n fsub v1.4s, v1.4s, %[first].4s\n fsub v2.4s, v2.4s, %[first].4s\n fsub v3.4s, v3.4s, %[first].4s\n"   \
+    "fmla %[s0].4s, v0.4s, v4.4s\n fmla %[s1].4s, v1.4s, v5.4s\n fmla %[s2].4s, v2.4s, v6.4s\n fmla %[s3].4s, v3.4s, v7.4s\n"
+#define FORESAY_MINIMUMS                                                                                                                     \
+    "ldr q9, [%[row_sums]]\n fmla %[s0].4s, %[minimum].4s, v9.s[0]\n fmla %[s1].4s, %[minimum].4s, v9.s[1]\n"                               \
+    "fmla %[s2].4s, %[minimum].4s, v9.s[2]\n fmla %[s3].4s, %[minimum].4s, v9.s[3]\n"
+#define FORESAY_SUMS [s0] "+w"(sums[0]), [s1] "+w"(sums[1]), [s2] "+w"(sums[2]), [s3] "+w"(sums[3])
+#define FORESAY_GIVEN                                                                                                                        \
+    [w0] "w"(w[0]), [w1] "w"(w[1]), [w2] "w"(w[2]), [w3] "w"(w[3]), [w4] "w"(w[4]), [w5] "w"(w[5]), [w6] "w"(w[6]), [w7] "w"(w[7]),          \
+        [scale] "w"(scale), [first] "w"(all(0x1.8p23f)), [from] "r"(kFrom), [x] "r"(x), [row_scales] "r"(row_scales), "m"(kFrom),            \
+        "m"(*reinterpret_cast<const int8_t(*)[4 * 32]>(x)), "m"(*reinterpret_cast<const float(*)[4]>(row_scales))
+#define FORESAY_USED "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11"
+    if constexpr (kMinimum)
+        asm(FORESAY_PRODUCTS FORESAY_MINIMUMS
+            : FORESAY_SUMS
+            : FORESAY_GIVEN, [minimum] "w"(minimum), [row_sums] "r"(row_sums), "m"(*reinterpret_cast<const float(*)[4]>(row_sums))
+            : FORESAY_USED);
+    else asm(FORESAY_PRODUCTS : FORESAY_SUMS : FORESAY_GIVEN : FORESAY_USED);
+#undef FORESAY_FOUR
+#undef FORESAY_LOW
+#undef FORESAY_HIGH
+#undef FORESAY_PRODUCTS
+#undef FORESAY_MINIMUMS
+#undef FORESAY_SUMS
+#undef FORESAY_GIVEN
+#undef FORESAY_USED
+}
+#endif
 
 #elif FORESAY_WIDTH == 4
 
@@ -142,7 +196,8 @@ FORESAY_INLINE Vec as_floats(Ints sum) { return __builtin_convertvector(sum, Vec
 #endif
 
 #if FORESAY_WIDTH != 4 || !FORESAY_DOTS
-FORESAY_INLINE void add_block(Ints (&)[4], const Bytes*, const int8_t*) {}  // never called
+template <bool>
+FORESAY_INLINE void add_four_rows(Vec*, const Bytes*, Vec, Vec, const int8_t*, const float*, const float*) {}  // never called
 #endif
 
 /// kWidth numbers of half precision.

@@ -23,6 +23,6 @@ struct Kernels {
     residual::Kernel residual;
 };
 
-extern const Kernels kPlain, kNeon, kDotprod, kAvx2, kAvx512, kVnni, kAmx;
+extern const Kernels kPlain, kNeon, kDotprod, kI8mm, kAvx2, kAvx512, kVnni, kAmx;
 
 }  // namespace foresay

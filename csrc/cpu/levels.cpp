@@ -48,14 +48,24 @@ const char* missing_amx() {
 
 #elif defined(__aarch64__)
 
-const char* missing_dotprod() {
 #ifdef __linux__
+
+const char* missing_dotprod() {
     constexpr unsigned long kDots = 1ul << 20;  // HWCAP_ASIMDDP
     return getauxval(AT_HWCAP) & kDots ? nullptr : kNotThere;
-#else
-    return "the core cannot ask this system for it";
-#endif
 }
+
+const char* missing_i8mm() {
+    constexpr unsigned long kBoth = 1ul << 13 | 1ul << 14;  // HWCAP2_I8MM, HWCAP2_BF16
+    return (getauxval(AT_HWCAP2) & kBoth) == kBoth ? missing_dotprod() : kNotThere;
+}
+
+#else
+
+const char* missing_dotprod() { return "the core cannot ask this system for it"; }
+const char* missing_i8mm() { return missing_dotprod(); }
+
+#endif
 
 #endif
 
@@ -72,6 +82,7 @@ const std::vector<Kind>& kinds() {
         add("avx512", kAvx512, missing_avx512());
         add("avx2", kAvx2, missing_avx2());
 #elif defined(__aarch64__)
+        add("i8mm", kI8mm, missing_i8mm());
         add("dotprod", kDotprod, missing_dotprod());
         add("neon", kNeon, nullptr);
 #endif

@@ -31,7 +31,8 @@ struct Job {
 
 struct Kernel {
     size_t rows;  // that read the weights together
-    /// Null, or how rows of `ins` numbers are packed, with zeros up to `depth` tiles: into rows * depth * kDepth floats.
+    /// Null, or how rows of `ins` numbers are packed, with zeros up to `depth` tiles: into rows * depth * kDepth floats
+    /// at most.
     void (*pack)(const uint16_t* x, ptrdiff_t step, size_t rows, size_t ins, size_t depth, float* to) noexcept;
     /// The outputs of panels `first` up to `end`, of all rows.
     void (*multiply)(const Job&, size_t first, size_t end) noexcept;

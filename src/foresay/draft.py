@@ -140,7 +140,7 @@ class DraftBatch(Sequence[Draft]):
         self.offsets = arrays.as_offsets(offsets, len(self.tokens), "offsets")
         self.scores = None if scores is None else arrays.as_floats(scores, "scores")
         self.probs = probs
-        starts = np.repeat(self.offsets[:-1].astype(np.int64), np.diff(self.offsets))
+        starts = np.repeat(self.offsets[:-1].astype(np.int64), arrays.sizes_of(self.offsets))
         arrays.check_tree(self.parents, starts, self.scores, probs)
 
     @classmethod

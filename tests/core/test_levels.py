@@ -18,7 +18,7 @@ from foresay import _core
 from foresay.errors import InputError
 
 LEVELS = _core.cpu_levels()
-KNOWN = ("amx", "vnni", "avx512", "avx2", "dotprod", "neon", "plain")  # the best first
+KNOWN = ("amx", "vnni", "avx512", "avx2", "i8mm", "dotprod", "neon", "plain")  # the best first
 
 
 def ints(*values: int) -> Any:

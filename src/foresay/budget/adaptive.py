@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from foresay.arrays import sizes_of
 from foresay.budget.asking import Asking
 from foresay.budget.calibration import DepthCalibration, ScoreCalibration
 from foresay.budget.cost import StepCost, seconds_lost
@@ -139,7 +140,7 @@ class Adaptive:
         # requests, and so that a parent, whose gain is never less, comes before its child.
         keys = np.arange(len(gains)) * _TIE
         if len(drafts) > 1:
-            counts = drafts.offsets[1:] - drafts.offsets[:-1]
+            counts = sizes_of(drafts.offsets)
             keys -= (drafts.offsets[:-1] * (_TIE - _TIE / 1000)).repeat(counts)
         keys -= gains
         order = keys.argsort() if nodes is None else nodes[keys[nodes].argsort()]
@@ -165,7 +166,7 @@ class Adaptive:
         else:
             reads = np.empty(n + 1, np.int64)
             reads[0] = base
-            counts = drafts.offsets[1:] - drafts.offsets[:-1]
+            counts = sizes_of(drafts.offsets)
             reads[1:] = (load.contexts + 1).repeat(counts)[order]
             reads.cumsum(out=reads)
         times = self.cost.seconds(rows, reads, keys, requests)
@@ -194,7 +195,7 @@ class Adaptive:
         keys = load.keys
         rows, reads = requests + load.other_rows, keys + load.other_reads
         if nodes:
-            counts = drafts.offsets[1:] - drafts.offsets[:-1]
+            counts = sizes_of(drafts.offsets)
             reads += int(counts @ load.contexts) + nodes
             calibration = self._depths if _judged_by_depth(drafts) else self._scores
             calibration.observe(drafts, step.accepted)

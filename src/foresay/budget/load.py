@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from foresay.arrays import Int32s
+from foresay.arrays import Int32s, sizes_of
 from foresay.draft import DraftBatch
 from foresay.errors import InputError
 from foresay.verdict import TopK, Verdict, VerdictBatch
@@ -69,7 +69,7 @@ class Load:
         """What each node of these drafts is worth once it is accepted, float64[N]."""
         if self.weights is None:
             return np.ones(len(drafts.tokens))
-        return self.weights.repeat(drafts.offsets[1:] - drafts.offsets[:-1])
+        return self.weights.repeat(sizes_of(drafts.offsets))
 
     @cached_property
     def keys(self) -> int:
@@ -103,7 +103,7 @@ class Chosen:
 
     def only(self, requests: Bools | Sequence[bool]) -> Chosen:
         """The nodes of these requests alone; the others verify none."""
-        nodes = np.flatnonzero(np.repeat(requests, np.diff(self.drafts.offsets)))
+        nodes = np.flatnonzero(np.repeat(requests, sizes_of(self.drafts.offsets)))
         return Chosen(choose_nodes(self.drafts, nodes).drafts, self.nodes[nodes], self.whole)
 
     def original_paths(self, verdicts: Sequence[Verdict]) -> VerdictBatch:
@@ -139,7 +139,7 @@ class Chosen:
         whole = self.whole + one_each
         source = np.full(int(whole[-1]), -1, np.int64)
         source[whole[:-1]] = rows[:-1]
-        counts = np.diff(self.drafts.offsets)
+        counts = sizes_of(self.drafts.offsets)
         first = np.repeat(rows[:-1] - self.drafts.offsets[:-1], counts)
         places = np.repeat(whole[:-1] + 1, counts) + self.nodes
         source[places] = first + np.arange(1, len(self.nodes) + 1)
@@ -187,7 +187,7 @@ def choose_nodes(drafts: DraftBatch, nodes: Int64s | None) -> Chosen:
     if nodes is None or len(nodes) == len(drafts.tokens):
         if len(drafts) == 1:
             return Chosen(drafts, np.arange(len(drafts.tokens), dtype=np.int32), offsets)
-        starts = offsets[:-1].repeat(offsets[1:] - offsets[:-1])
+        starts = offsets[:-1].repeat(sizes_of(offsets))
         return Chosen(drafts, np.arange(len(starts), dtype=np.int32) - starts, offsets)
     if not len(nodes):
         chosen = Chosen.nothing(len(drafts))
@@ -224,7 +224,7 @@ def within_max_tokens(drafts: DraftBatch, load: Load) -> Int64s | None:
         )
     if not len(drafts) or longest(drafts) < load.fewest_left:
         return None  # no path is longer than its draft has nodes
-    counts = drafts.offsets[1:] - drafts.offsets[:-1]
+    counts = sizes_of(drafts.offsets)
     return np.flatnonzero(depths_of(drafts) < load.tokens_left.repeat(counts))
 
 
@@ -232,7 +232,7 @@ def longest(drafts: DraftBatch) -> int:
     """The nodes of the largest draft, of one draft or more."""
     if len(drafts) == 1:
         return len(drafts.tokens)
-    return int((drafts.offsets[1:] - drafts.offsets[:-1]).max())
+    return int(sizes_of(drafts.offsets).max())
 
 
 def depths_of(drafts: DraftBatch) -> Int64s:
@@ -252,7 +252,7 @@ def parents_of(drafts: DraftBatch) -> Int64s:
     parents[:n] = drafts.parents
     parents[n] = -1
     if len(drafts) > 1:
-        parents[:n] += offsets[:-1].repeat(offsets[1:] - offsets[:-1])
+        parents[:n] += offsets[:-1].repeat(sizes_of(offsets))
         parents[:n][drafts.parents < 0] = -1
     return parents
 

@@ -19,6 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from foresay.arrays import sizes_of
 from foresay.budget.adaptive import Adaptive
 from foresay.budget.cost import StepCost
 from foresay.budget.load import Chosen, Load, StepFacts, choose_nodes, depths_of, within_max_tokens
@@ -167,7 +168,7 @@ class DynamicK(Fixed):
         drafts, ids = step.chosen.drafts, step.load.ids
         if not len(drafts.tokens):
             return
-        owner = np.repeat(np.arange(len(drafts)), np.diff(drafts.offsets))
+        owner = np.repeat(np.arange(len(drafts)), sizes_of(drafts.offsets))
         drafted = np.zeros(len(drafts), np.int64)
         np.maximum.at(drafted, owner, depths_of(drafts))
         accepted = np.bincount(owner[step.accepted], minlength=len(drafts))

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from foresay.arrays import Floats, all_of
+from foresay.arrays import Floats, all_of, sizes_of
 from foresay.budget.load import Chosen, along_paths, choose_nodes, parents_of
 from foresay.draft import Draft, DraftBatch
 from foresay.drafter import Drafter, SeededParams, Source, check_lengths
@@ -102,7 +102,7 @@ class CheckedDrafter:
             # Checked again, also a DraftBatch.
             drafts = DraftBatch(packed.tokens, packed.parents, packed.offsets, packed.scores)
             check_lengths(len(requests), len(drafts), "drafts")
-            if (np.diff(drafts.offsets) > budgets).any():
+            if (sizes_of(drafts.offsets) > budgets).any():
                 raise InputError(f"a draft has more nodes than its budget of {max(budgets)}")
             probs = self._probs(requests, given)
         except Exception as error:
@@ -148,7 +148,7 @@ class CheckedDrafter:
 
     def observe(self, requests: Sequence[Request], verdicts: VerdictBatch) -> None:
         """Tell the drafter what was committed; a request without new tokens is left out."""
-        sizes = np.diff(verdicts.offsets)
+        sizes = sizes_of(verdicts.offsets)
         told = [at for at in range(len(requests)) if sizes[at] and requests[at].begun]
         if self._drafter is None or not told:
             return

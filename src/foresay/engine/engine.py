@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from foresay.arrays import IntsLike, as_tokens, check_flag, check_positive
+from foresay.arrays import IntsLike, as_tokens, check_flag, check_positive, sizes_of
 from foresay.budget.load import Chosen, StepFacts
 from foresay.budget.policy import Policy, make_policy
 from foresay.drafter import Drafter, check_drafter, check_lengths
@@ -325,7 +325,7 @@ class Engine:
 
     def _that_fits(self, decoding: list[Request], chosen: Chosen) -> Chosen:
         """The drafts for which there is memory."""
-        sizes = np.diff(chosen.drafts.offsets)
+        sizes = sizes_of(chosen.drafts.offsets)
         fits = [
             not size or self.scheduler.reserve(request, int(size))
             for request, size in zip(decoding, sizes, strict=True)
@@ -370,7 +370,7 @@ class Engine:
             spent = turn.request.stats.seconds
             for phase, lap in laps.seconds.items():
                 spent[phase] += lap / len(step.turns)
-        drafted, accepted = np.diff(step.chosen.drafts.offsets), np.diff(verdicts.path_offsets)
+        drafted, accepted = sizes_of(step.chosen.drafts.offsets), sizes_of(verdicts.path_offsets)
         for at, request in enumerate(step.decoding):
             request.stats.steps += 1
             request.stats.drafted += int(drafted[at])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from foresay.arrays import Floats, Int32s
+from foresay.arrays import Floats, Int32s, sizes_of
 from foresay.budget.load import Chosen, Load, choose_nodes, within_max_tokens
 from foresay.draft import DraftBatch
 from foresay.errors import InputError
@@ -52,7 +52,7 @@ def with_all_sampled(chosen: Chosen, proposal: Proposal, load: Load) -> Chosen:
         return chosen
     drafts = proposal.drafts
     taken = np.zeros(len(drafts.tokens), bool)
-    taken[chosen.nodes + np.repeat(drafts.offsets[:-1], np.diff(chosen.drafts.offsets))] = True
+    taken[chosen.nodes + np.repeat(drafts.offsets[:-1], sizes_of(chosen.drafts.offsets))] = True
     fitting = within_max_tokens(drafts, load)
     fits = np.ones(len(taken), bool) if fitting is None else np.zeros(len(taken), bool)
     if fitting is not None:

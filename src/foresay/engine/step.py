@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foresay.arrays import Floats, Int32s
+from foresay.arrays import Floats, Int32s, sizes_of
 from foresay.budget.load import Chosen, Load
 from foresay.budget.urgency import urgency
 from foresay.engine.request import Request
@@ -64,7 +64,7 @@ def until_texts_end(
     also because their tokens cannot be decoded. The texts grow.
     """
     failures = dict(verified.failures)
-    sizes = np.diff(verified.verdicts.offsets).astype(np.int64)
+    sizes = sizes_of(verified.verdicts.offsets).astype(np.int64)
     for at, request in enumerate(step.decoding):
         if request.answer is None:
             continue

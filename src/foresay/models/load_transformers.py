@@ -175,7 +175,7 @@ def _torch_dtype(name: Dtype) -> torch.dtype:
     that was not measured.
     """
     if name == "auto":
-        fast = _torch_multiplies_bfloat16() or cpu_level() in ("dotprod", "neon")
+        fast = _torch_multiplies_bfloat16() or cpu_level() in ("i8mm", "dotprod", "neon")
         return torch.bfloat16 if fast else torch.float32
     return torch.bfloat16 if name == "bfloat16" else torch.float32
 

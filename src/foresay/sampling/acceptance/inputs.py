@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from foresay.arrays import sizes_of
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import ForesayError, InputError
 from foresay.sampling.acceptance.rows import Rows
@@ -56,6 +57,10 @@ def checked(
 def refused(drafts: DraftBatch, asks: AskBatch, vocabulary: int) -> dict[int, ForesayError]:
     """Which requests cannot be verified, by their numbers, and why. The others can."""
     found: dict[int, ForesayError] = {}
+    ids = drafts.tokens, asks.context, asks.bias[1]
+    longest = int((asks.positions + sizes_of(drafts.offsets)).max(initial=0))
+    if all(not len(some) or some.max() < vocabulary for some in ids) and longest < 1 << 32:
+        return found
     for name, tokens, offsets in (
         ("the draft", drafts.tokens, drafts.offsets),
         ("the text", asks.context, asks.context_offsets),
@@ -67,7 +72,7 @@ def refused(drafts: DraftBatch, asks: AskBatch, vocabulary: int) -> dict[int, Fo
     for at in np.flatnonzero(asks.bias[1] >= vocabulary):
         said = f"logit_bias names token {asks.bias[1][at]}; the logits have {vocabulary} columns"
         found.setdefault(int(asks.bias[0][at]), InputError(said))
-    for long in np.flatnonzero(asks.positions + np.diff(drafts.offsets) >= 1 << 32):
+    for long in np.flatnonzero(asks.positions + sizes_of(drafts.offsets) >= 1 << 32):
         said = "the text is longer than the 2**32 - 1 positions that noise is keyed by"
         found.setdefault(int(long), InputError(said))
     return found

@@ -61,6 +61,10 @@ def match(
     given = processors.scores(logits, rows, asks)
     chosen, status = _choose(given, rows, asks, kernel, threads, every_row)
 
+    failures = failures_of(status[rows.starts[:-1]], asks)
+    if not len(drafts.tokens):
+        return verdicts(rows, asks, rows.starts[:-1], chosen, failures)
+
     # A row is reached if its parent is, and chose its token.
     agrees, reached = _agrees(rows, chosen), rows.parent < 0
     for _ in range(int(rows.depth.max(initial=0))):
@@ -72,7 +76,6 @@ def match(
     order = np.lexsort((-np.arange(len(rows)), rows.depth))
     order = order[ends[order]]
     last[rows.request[order]] = order  # of several writes the last one stays
-    failures = failures_of(status[rows.starts[:-1]], asks)
     return verdicts(rows, asks, last, chosen[last], failures)
 
 

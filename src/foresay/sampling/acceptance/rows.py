@@ -15,6 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from foresay.arrays import sizes_of
 from foresay.draft import DraftBatch
 
 __all__ = ["Longs", "Rows"]
@@ -38,7 +39,10 @@ class Rows:
 
     @classmethod
     def of(cls, drafts: DraftBatch) -> Rows:
-        sizes = np.diff(drafts.offsets).astype(np.int64)
+        if not len(drafts.tokens):  # one row each
+            starts, none = np.arange(len(drafts) + 1), np.full(len(drafts), -1, np.int64)
+            return cls(starts, starts[:-1], none, none, none)
+        sizes = sizes_of(drafts.offsets).astype(np.int64)
         starts = np.concatenate([[0], np.cumsum(sizes + 1)])
         request = np.repeat(np.arange(len(sizes)), sizes + 1)
         is_node = np.ones(len(request), bool)

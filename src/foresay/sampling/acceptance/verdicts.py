@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foresay.arrays import Int32s
+from foresay.arrays import Int32s, sizes_of
 from foresay.draft import DraftBatch
 from foresay.errors import ForesayError, LogitsError
 from foresay.sampling.acceptance.rows import Longs, Rows
@@ -56,10 +56,9 @@ def verdicts(
     lengths[list(failures)] = 0
 
     at = np.arange(width)
-    span = max(int(tokens.max(initial=0)), int(asks.stops[1].max(initial=0))) + 1
-    ends = np.isin(np.arange(batch)[:, None] * span + tokens, asks.stops[0] * span + asks.stops[1])
-    ends &= tokens >= 0
-    lengths = np.where(ends.any(axis=1), np.minimum(lengths, ends.argmax(axis=1) + 1), lengths)
+    owner, stop = asks.stops
+    ends = tokens[owner] == stop[:, None]  # [stop tokens, width]: where that token is
+    np.minimum.at(lengths, owner, np.where(ends.any(axis=1), ends.argmax(axis=1) + 1, width))
 
     taken, accepted = at < lengths[:, None], at[1:] < lengths[:, None]
     nodes = paths[:, 1:] - rows.starts[:-1, None] - 1
@@ -75,14 +74,16 @@ def verdicts(
 def cut(verified: Verified, sizes: Longs) -> Verified:
     """The same verdicts, each with at most so many tokens: where a stop string ends an answer."""
     found = verified.verdicts
-    lengths = np.minimum(np.diff(found.offsets), sizes)
+    lengths = np.minimum(sizes_of(found.offsets), sizes)
+    if (lengths == sizes_of(found.offsets)).all():
+        return verified
     tokens = _first(found.offsets, lengths)
     path = _first(found.path_offsets, np.maximum(lengths - 1, 0))
     packed = VerdictBatch._trusted(
         found.tokens[tokens],
         _offsets(lengths),
         found.path[path],
-        _offsets(np.minimum(np.diff(found.path_offsets), np.maximum(lengths - 1, 0))),
+        _offsets(np.minimum(sizes_of(found.path_offsets), np.maximum(lengths - 1, 0))),
     )
     return Verified(packed, verified.failures, verified.rows[tokens])
 
@@ -107,7 +108,7 @@ def without(
         AskBatch.of([asks[int(i)] for i in good]),
     )
     found, sizes = verified.verdicts, np.zeros((2, len(asks)), np.int64)
-    sizes[0, good], sizes[1, good] = np.diff(found.offsets), np.diff(found.path_offsets)
+    sizes[0, good], sizes[1, good] = sizes_of(found.offsets), sizes_of(found.path_offsets)
     packed = VerdictBatch._trusted(found.tokens, _offsets(sizes[0]), found.path, _offsets(sizes[1]))
     failures = dict(refusals)
     for i, error in verified.failures.items():
@@ -117,8 +118,8 @@ def without(
 
 def _first(offsets: Int32s, sizes: Longs) -> NDArray[np.bool_]:
     """Which items are among the first `sizes` of their part."""
-    at = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
-    first: NDArray[np.bool_] = at < np.repeat(sizes, np.diff(offsets))
+    at = np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes_of(offsets))
+    first: NDArray[np.bool_] = at < np.repeat(sizes, sizes_of(offsets))
     return first
 
 

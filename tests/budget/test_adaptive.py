@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from foresay.budget.adaptive import Adaptive
-from foresay.budget.calibration import DepthCalibration, ScoreCalibration
+from foresay.budget.calibration import DepthCalibration, RequestCalibration, ScoreCalibration
 from foresay.budget.cost import StepCost
 from foresay.budget.load import Chosen, Load, StepFacts
 from foresay.budget.policy import Fixed, Policy
@@ -96,18 +96,22 @@ def speed(
     draft_seconds: Callable[[list[int]], float] = lambda budgets: 1e-6 * sum(budgets) ** 0.5,
     context: int = 512,
     last: int = 0,
+    answers: int = 1 << 30,
+    told_apart: bool = True,
 ) -> float:
     """Tokens per second over those of the plain loop, by the machine's true times.
 
-    With `last`, only the last so many steps count.
+    With `last`, only the last so many steps count. Requests end after `answers` steps, and others
+    take their places; they may be `told_apart` by the policy.
     """
     rng = np.random.default_rng(7)
     contexts = np.full(batch, context, np.int64)
     left = np.full(batch, 1 << 30, np.int64)
-    load = Load(contexts, left)
     keys = batch * context
     tokens, seconds = 0, 0.0
     for step in range(steps):
+        ids = np.arange(batch) + batch * (step // answers) if told_apart else None
+        load = Load(contexts, left, ids=ids)
         budgets = policy.budgets(load)
         chosen = Chosen.nothing(batch)
         drafting = 0.0
@@ -215,7 +219,8 @@ def test_without_calibration_a_boaster_would_win() -> None:
     machine = machine_of("linear")
     policy = Adaptive(machine.measured())
     policy._scores.observe = lambda drafts, accepted: None  # type: ignore[method-assign]
-    assert speed(policy, Text(nothing, blind=True), machine, 1, 500) < 0.6
+    text = Text(nothing, blind=True)
+    assert speed(policy, text, machine, 1, 500, told_apart=False) < 0.6
 
 
 def test_without_trials_it_would_never_come_back() -> None:
@@ -225,10 +230,27 @@ def test_without_trials_it_would_never_come_back() -> None:
     def last_speed(share: float) -> float:
         machine = machine_of("linear")
         policy = Adaptive(machine.measured(), share=share)
-        return speed(policy, Text(late, blind=True), machine, 8, 800, last=200)
+        text = Text(late, blind=True)
+        return speed(policy, text, machine, 8, 800, last=200, told_apart=False)
 
     assert last_speed(0.0) < 1.05
     assert last_speed(0.004) > 1.35
+
+
+@pytest.mark.parametrize("shape", ["linear", "staircase"])
+def test_a_text_that_repeats_nothing_after_texts_that_were_copied(shape: str) -> None:
+    """The next answer's first drafts show it, if they are not counted with those before."""
+
+    def before(step: int) -> bool:
+        return step < 400
+
+    def loss(told_apart: bool) -> float:
+        machine = machine_of(shape)
+        policy, text = Adaptive(machine.measured()), Text(before, blind=True)
+        ways = {"last": 100, "answers": 100, "told_apart": told_apart}
+        return 1 - speed(policy, text, machine, 1, 500, **ways)  # type: ignore[arg-type]
+
+    assert loss(told_apart=True) < 0.7 * loss(told_apart=False)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -289,6 +311,27 @@ def test_scores_become_chances(stated: float, true: float) -> None:
         means.append(calibration(batch)[: sizes[0]])
     found = np.mean(means[300:], axis=0)
     assert found == pytest.approx(true ** np.arange(1, 7), abs=0.06)
+
+
+def test_a_request_is_worth_what_its_own_drafts_were() -> None:
+    calibration = RequestCalibration(remembered=3)
+    two = DraftBatch._trusted(
+        np.zeros(4, np.int32),
+        np.array([-1, 0, -1, 0], np.int32),
+        np.array([0, 2, 4], np.int32),
+        np.full(4, 0.8, np.float32),
+    )
+    bad, good, new = 5, 6, 7
+    for _ in range(12):
+        calibration.observe(
+            np.array([bad, good]), two, np.full(4, 0.8), np.array([False, False, True, True])
+        )
+    found = calibration(np.array([bad, good, new]))
+    assert found[0] < 0.25  # 2 of a prior against 8 that were expected
+    assert found[1:].tolist() == [1, 1]  # never more than the scores say
+    for number in range(10, 13):  # others push it out
+        calibration.observe(np.array([number, number]), two, np.full(4, 0.8), np.zeros(4, bool))
+    assert calibration(np.array([bad])) == [1]
 
 
 def test_chances_never_rise_down_a_path() -> None:

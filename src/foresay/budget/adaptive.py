@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from foresay.arrays import sizes_of
 from foresay.budget.asking import Asking
-from foresay.budget.calibration import DepthCalibration, ScoreCalibration
+from foresay.budget.calibration import DepthCalibration, RequestCalibration, ScoreCalibration
 from foresay.budget.cost import StepCost, seconds_lost
 from foresay.budget.load import Chosen, Load, StepFacts, choose_nodes, within_max_tokens
 from foresay.draft import DraftBatch
@@ -72,6 +72,7 @@ class Adaptive:
         self._share = share
         self._scores = ScoreCalibration()
         self._depths = DepthCalibration()
+        self._requests = RequestCalibration()
         self._asking = Asking(most)
         self._account = 0.0
         self._asked = 0
@@ -134,6 +135,8 @@ class Adaptive:
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Flat indices by falling gain, parents first, and the gains: chances, or by weight."""
         gains = (self._depths if _judged_by_depth(drafts) else self._scores)(drafts)
+        if load.ids is not None:
+            gains = gains * self._requests(load.ids).repeat(sizes_of(drafts.offsets))
         if load.weights is not None:
             gains = gains * load.worth_of(drafts)
         # Of equal gains the first nodes of all drafts go first, so that ties go round the
@@ -198,6 +201,8 @@ class Adaptive:
             counts = sizes_of(drafts.offsets)
             reads += int(counts @ load.contexts) + nodes
             calibration = self._depths if _judged_by_depth(drafts) else self._scores
+            if load.ids is not None:
+                self._requests.observe(load.ids, drafts, calibration(drafts), step.accepted)
             calibration.observe(drafts, step.accepted)
         self.cost.observe(rows + nodes, reads, step.seconds, keys, requests)
         self._asking.observe(

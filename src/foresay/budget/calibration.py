@@ -2,7 +2,8 @@
 
 A drafter whose scores are too high would make a step slower than no draft. So scores are corrected
 by which earlier nodes were accepted, beginning with no correction. Drafters without scores are
-judged by depth. Old observations fade as new ones come, not as time passes.
+judged by depth. A text of which nothing repeats may follow one that was copied: what its own drafts
+were worth is counted apart. Old observations fade as new ones come, not as time passes.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from foresay.arrays import sizes_of
 from foresay.budget.load import along_paths, depths_of, parents_of
 from foresay.draft import DraftBatch
 
-__all__ = ["DepthCalibration", "ScoreCalibration"]
+__all__ = ["DepthCalibration", "RequestCalibration", "ScoreCalibration"]
 
 Float64s: TypeAlias = NDArray[np.float64]
 Int64s: TypeAlias = NDArray[np.int64]
@@ -114,6 +116,47 @@ class DepthCalibration:
             share = (hits + self._prior * share) / (seen + self._prior)
             chances.append(chances[-1] * share)
         self._chances = np.array(chances)
+
+
+class RequestCalibration:
+    """How much less the drafts of a request were worth than was expected of them.
+
+    Each request keeps how often the first token of its drafts was expected to be accepted and how
+    often it was, against `prior` drafts that were as good as expected; about the last `memory`
+    drafts count. The last `remembered` requests are told apart by `Load.ids`.
+    """
+
+    def __init__(self, *, prior: float = 2.0, memory: float = 20.0, remembered: int = 4096) -> None:
+        self._prior = prior
+        self._fade = 1.0 - 1.0 / memory
+        self._remembered = remembered
+        self._of: dict[int, tuple[float, float]] = {}  # expected and accepted; oldest first
+
+    def __call__(self, ids: Int64s) -> Float64s:
+        """What to multiply the chances of each request's nodes by: at most 1."""
+        of, prior = self._of, self._prior
+        factors = []
+        for request in ids.tolist():
+            expected, accepted = of.get(request, (0.0, 0.0))
+            factors.append(min(1.0, (accepted + prior) / (expected + prior)))
+        return np.array(factors)
+
+    def observe(self, ids: Int64s, drafts: DraftBatch, chances: Float64s, accepted: Bools) -> None:
+        """Learn from verified nodes, which had these chances.
+
+        Mutates: what is known of the requests that drafted.
+        """
+        roots = np.flatnonzero(drafts.parents < 0)
+        owner = np.arange(len(drafts)).repeat(sizes_of(drafts.offsets))[roots]
+        expected = np.bincount(owner, chances[roots], len(drafts)).tolist()
+        found = np.bincount(owner, accepted[roots], len(drafts)).tolist()
+        of, fade = self._of, self._fade
+        for at in np.unique(owner).tolist():
+            request = int(ids[at])
+            before = of.pop(request, (0.0, 0.0))
+            of[request] = before[0] * fade + min(1.0, expected[at]), before[1] * fade + found[at]
+        while len(of) > self._remembered:
+            del of[next(iter(of))]
 
 
 def _tested(parents: Int64s, accepted: Bools) -> Bools:

@@ -102,7 +102,7 @@ struct Range {
 /// Adds what range_of(part) says of each row's part of the segment, token after token.
 template <class Type, class RangeOf>
 FORESAY_INLINE void mix_ranges(const Block& b, uint32_t segment, const Space& s, float* partials, RangeOf range_of) {
-    const uint32_t lanes = lanes_of(b), step = share(lanes, kMixLanes), size = partial_of(s.columns);
+    const uint32_t lanes = lanes_of(b), step = share(lanes, lanes < 2 * kFewLanes ? kFewLanes : kMixLanes), size = partial_of(s.columns);
     const uint32_t* values = b.values + size_t{segment} * kSegment * b.value_words;
     const auto together = [&](uint32_t lane, uint32_t count, uint32_t first, uint32_t end) {
         if (first < end)

@@ -44,12 +44,12 @@ FORESAY_INLINE void mix(const uint32_t* values, uint32_t row, uint32_t first, ui
         for (uint32_t i = 0; i < kVecs; ++i) store(mixed + lane * step + i * kWidth, sums[lane][i]);
 }
 
-template <class Type, uint32_t kUnits>
+template <class Type, uint32_t kUnits, uint32_t kMost = kMixLanes>
 FORESAY_INLINE void mix_lanes(uint32_t lanes, const uint32_t* values, uint32_t row, uint32_t first, uint32_t end, const float* weights,
                               float* mixed, uint32_t step) {
     switch (lanes) {
 #define FORESAY_CASE(n) \
-    case n: if constexpr (n <= kMixLanes) mix<Type, n, kUnits>(values, row, first, end, weights, mixed, step); break;
+    case n: if constexpr (n <= kMost) mix<Type, n, kUnits>(values, row, first, end, weights, mixed, step); break;
         FORESAY_CASE(1) FORESAY_CASE(2) FORESAY_CASE(3) FORESAY_CASE(4) FORESAY_CASE(5) FORESAY_CASE(6)
 #undef FORESAY_CASE
     }
@@ -61,6 +61,8 @@ void mix_columns(uint32_t lanes, const uint32_t* values, uint32_t columns, uint3
                  uint32_t step) {
     constexpr uint32_t kUnits = kMixColumns / 16;
     uint32_t column = 0;
+    for (; lanes <= kFewLanes && column + kFewColumns <= columns; column += kFewColumns)
+        mix_lanes<Type, kFewColumns / 16, kFewLanes>(lanes, values + column, columns, first, end, weights, mixed + column, step);
     for (; column + kMixColumns <= columns; column += kMixColumns)
         mix_lanes<Type, kUnits>(lanes, values + column, columns, first, end, weights, mixed + column, step);
     for (; column < columns; column += 16) mix_lanes<Type, 1>(lanes, values + column, columns, first, end, weights, mixed + column, step);

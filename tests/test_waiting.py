@@ -266,13 +266,17 @@ def test_a_report_after_the_end_ends_the_work() -> None:
 
 
 def test_words_that_nobody_hears_do_not_end_the_work() -> None:
+    tried = []
+
     def say(sentence: str, facts: dict[str, Any]) -> None:
+        tried.append(sentence)
         raise BrokenPipeError
 
     with Lines(say, every=0.02) as report:
         report("read", 0, None)
         time.sleep(0.1)
         report("try", 0, 5)
+    assert tried
 
 
 def test_what_is_printed_is_printed_wholly() -> None:

@@ -53,8 +53,8 @@ FORESAY_INLINE Ints start(int32_t) {
 FORESAY_INLINE Vec as_floats(Ints sum) { return reinterpret_cast<Vec>(sum) - all(0x1.8p23f); }
 
 #if FORESAY_DOTS == 2
-/// The block of four rows whose inputs begin at `x`: to `sums` adds what csrc/cpu/block_sums.hpp says. An instruction multiplies
-/// eight inputs of two rows with eight weights of two outputs each.
+/// The block of four rows whose inputs begin at `x`: sums[r] += products * (scale * row_scales[r]), then += minimum * row_sums[r].
+/// An instruction multiplies eight inputs of two rows with eight weights of two outputs each.
 template <bool kMinimum>
 FORESAY_INLINE void add_four_rows(Vec* sums, const Bytes* w, Vec scale, Vec minimum, const int8_t* x, const float* row_scales, const float* row_sums) {
     int32x4_t found[2][2];  // [rows 0 and 1, 2 and 3][outputs 0 and 1, 2 and 3]: row by row
@@ -80,8 +80,9 @@ FORESAY_INLINE void add_four_rows(Vec* sums, const Bytes* w, Vec scale, Vec mini
     }
 }
 #elif FORESAY_DOTS
-/// The block of four rows whose inputs begin at `x`: to `sums` adds what csrc/cpu/block_sums.hpp says. One statement, since the
-/// compiler copies sums that a product waits for, and then takes a tenth longer. Integers are in v0 to v3, inputs in v4 to v11.
+/// The block of four rows whose inputs begin at `x`: sums[r] += products * (scale * row_scales[r]), then += minimum * row_sums[r].
+/// One statement, since the compiler copies sums that a product waits for, and then takes a tenth longer. Integers are in v0 to
+/// v3, inputs in v4 to v11.
 template <bool kMinimum>
 FORESAY_INLINE void add_four_rows(Vec* sums, const Bytes* w, Vec scale, Vec minimum, const int8_t* x, const float* row_scales, const float* row_sums) {
 #define FORESAY_FOUR(weights, place, a, b, c, d)                                                                                             \
@@ -101,7 +102,7 @@ FORESAY_INLINE void add_four_rows(Vec* sums, const Bytes* w, Vec scale, Vec mini
 #define FORESAY_MINIMUMS                                                                                                                     \
     "ldr q9, [%[row_sums]]\n fmla %[s0].4s, %[minimum].4s, v9.s[0]\n fmla %[s1].4s, %[minimum].4s, v9.s[1]\n"                               \
     "fmla %[s2].4s, %[minimum].4s, v9.s[2]\n fmla %[s3].4s, %[minimum].4s, v9.s[3]\n"
-#define FORESAY_SUMS [s0] "+w"(sums[0]), [s1] "+w"(sums[1]), [s2] "+w"(sums[2]), [s3] "+w"(sums[3])
+#define FORESAY_SUMS [s0] "+&w"(sums[0]), [s1] "+&w"(sums[1]), [s2] "+&w"(sums[2]), [s3] "+&w"(sums[3])
 #define FORESAY_GIVEN                                                                                                                        \
     [w0] "w"(w[0]), [w1] "w"(w[1]), [w2] "w"(w[2]), [w3] "w"(w[3]), [w4] "w"(w[4]), [w5] "w"(w[5]), [w6] "w"(w[6]), [w7] "w"(w[7]),          \
         [scale] "w"(scale), [first] "w"(all(0x1.8p23f)), [from] "r"(kFrom), [x] "r"(x), [row_scales] "r"(row_scales), "m"(kFrom),            \

@@ -49,9 +49,12 @@ Decoder::Decoder(Weights embedding, std::vector<Layer> layers, Norm norm, Weight
         if (l.up->format() != l.gate->format())  // which are multiplied together
             throw InputError("the gate" + at + " is of " + blocks::facts_of(l.gate->format()).name + ", the up of " + blocks::facts_of(l.up->format()).name +
                              "; expected one format");
-        if (l.query->outs() % wide != 0 || l.key->outs() % wide != 0 || l.query->outs() % l.key->outs() != 0)
+        if (l.query->outs() % wide != 0 || l.key->outs() % wide != 0)
             throw InputError("the queries and keys" + at + " have the widths " + std::to_string(l.query->outs()) + " and " + std::to_string(l.key->outs()) +
                              "; expected multiples of " + std::to_string(wide) + ", the width of a head");
+        if (l.key->outs() == 0 || l.query->outs() % l.key->outs() != 0)
+            throw InputError("the queries" + at + " have the width " + std::to_string(l.query->outs()) + "; expected a multiple of " + std::to_string(l.key->outs()) +
+                             ", that of the keys");
         check_size("the query" + at, l.query->ins(), width()), check_size("the key" + at, l.key->ins(), width());
         check_size("the value" + at, l.value->ins(), width()), check_size("the value" + at, l.value->outs(), l.key->outs());
         check_size("the out" + at, l.out->ins(), l.query->outs()), check_size("the out" + at, l.out->outs(), width());

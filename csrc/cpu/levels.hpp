@@ -1,5 +1,5 @@
-// Levels of processors: plain, neon, dotprod, avx2, avx512, vnni, amx. One of them is used, the best that the machine has, or the one that
-// the environment variable FORESAY_CPU names. Everything that is compiled for several levels asks here.
+// Levels of processors: plain, neon, dotprod, i8mm, avx2, avx512, vnni, amx. One of them is used, the best that the machine has, or
+// the one that the environment variable FORESAY_CPU names. Everything that is compiled for several levels asks here.
 #pragma once
 
 #include <string>

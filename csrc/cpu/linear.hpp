@@ -1,8 +1,8 @@
 // Linear layers of bfloat16 whose bits can be relied on.
 //
 // The bits of a row's result depend on that row, the weight and the bias, and on nothing else: not on other rows, on how
-// many there are, or on threads, nor on what else is made at once. (On amx they are others than on the other levels, and numbers too small to be normal count
-// as 0 there; silu may round differently on plain.)
+// many there are, or on threads, nor on what else is made at once. (On amx and on i8mm they are others than on the other levels, and
+// numbers too small to be normal count as 0 on amx; silu may round differently on plain.)
 #pragma once
 
 #include <cstddef>

@@ -188,6 +188,15 @@ def test_configurations_that_do_not_fit(name: str, tmp_path: Path) -> None:
         quantised_decoder(folder, "q8_0")
 
 
+def test_heads_that_do_not_fit(tmp_path: Path) -> None:
+    """Transformers saves such a model; the error names the folder and both widths."""
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 3, "head_dim": 32}
+    folder = saved(make("llama", **heads), tmp_path)
+    said = f"'{tmp_path}' has sizes .* queries of layer 0 .* width 128; expected a multiple of 96,"
+    with pytest.raises(ModelError, match=said):
+        quantised_decoder(folder, "q8_0")
+
+
 def test_tensors_that_do_not_fit(tmp_path: Path) -> None:
     folder = saved(make("llama"), tmp_path)
     tensors = load_file(folder / "model.safetensors")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -77,75 +78,125 @@ class Ask:
         return self.params.max_tokens - len(self.output)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class AskBatch(Sequence[Ask]):
-    """B asks as columns; the sequence of those asks."""
+    """B asks, and what they ask for as columns, each made when it is first read; the sequence of
+    those asks.
+    """
 
-    asks: tuple[Ask, ...]
-    temperatures: Floats
-    top_k: Longs
-    top_p: NDArray[np.float64]
-    min_p: NDArray[np.float64]
-    repetition: Floats
-    presence: Floats
-    frequency: Floats
-    seeds: NDArray[np.uint64]
-    positions: Longs
-    room: Longs
-    """Tokens the answer may still get."""
-    silent: Longs
-    """Tokens the answer must still get before one may end it."""
-    penalised: NDArray[np.bool_]
-    context: Int32s
-    """Prompts and outputs of the penalised requests only, one after the other."""
-    context_offsets: Longs
-    outputs_from: Longs
-    """Where in `context` each request's output begins."""
-    bias: tuple[Longs, Longs, Floats]
-    """Request, token id and value of every bias."""
-    stops: tuple[Longs, Longs]
-    """Request and id of every token that ends an answer."""
+    def __init__(self, asks: Sequence[Ask]) -> None:
+        self.asks = tuple(asks)
+        self._params = [ask.params for ask in self.asks]
 
     @classmethod
     def of(cls, asks: Sequence[Ask]) -> AskBatch:
-        """`asks` as columns: the batch itself if it is one already."""
-        if isinstance(asks, AskBatch):
-            return asks
-        params = [ask.params for ask in asks]
-        penalised = np.array([p.penalised for p in params], bool)
-        texts = [(np.asarray(a.prompt), np.asarray(a.output)) for a in asks if a.params.penalised]
-        lengths = np.zeros((len(asks), 2), np.int64)
-        lengths[penalised] = np.array([[len(p), len(o)] for p, o in texts]).reshape(-1, 2)
-        offsets = np.concatenate([[0], np.cumsum(lengths.sum(axis=1))])
-        bias = [(i, t, v) for i, p in enumerate(params) for t, v in p.logit_bias.items()]
-        stops = [(i, token) for i, ask in enumerate(asks) for token in ask.stops]
-        return cls(
-            asks=tuple(asks),
-            temperatures=np.array([p.temperature for p in params], np.float32),
-            top_k=np.array([p.top_k for p in params], np.int64),
-            top_p=np.array([p.top_p for p in params], np.float64),
-            min_p=np.array([p.min_p for p in params], np.float64),
-            repetition=np.array([p.repetition_penalty for p in params], np.float32),
-            presence=np.array([p.presence_penalty for p in params], np.float32),
-            frequency=np.array([p.frequency_penalty for p in params], np.float32),
-            seeds=np.array([ask.seed for ask in asks], np.uint64),
-            positions=np.array([ask.position for ask in asks], np.int64),
-            room=np.array([ask.room for ask in asks], np.int64),
-            silent=np.array([a.params.min_tokens - len(a.output) for a in asks], np.int64),
-            penalised=penalised,
-            context=arrays.joined([part for text in texts for part in text]),
-            context_offsets=offsets,
-            outputs_from=offsets[:-1] + lengths[:, 0],
-            bias=(
-                np.array([b[0] for b in bias], np.int64),
-                np.array([b[1] for b in bias], np.int64),
-                np.array([b[2] for b in bias], np.float32),
-            ),
-            stops=(
-                np.array([s[0] for s in stops], np.int64),
-                np.array([s[1] for s in stops], np.int64),
-            ),
+        """`asks` as a batch: the batch itself if it is one already."""
+        return asks if isinstance(asks, AskBatch) else cls(asks)
+
+    @cached_property
+    def temperatures(self) -> Floats:
+        return np.array([p.temperature for p in self._params], np.float32)
+
+    @cached_property
+    def top_k(self) -> Longs:
+        return np.array([p.top_k for p in self._params], np.int64)
+
+    @cached_property
+    def top_p(self) -> NDArray[np.float64]:
+        return np.array([p.top_p for p in self._params], np.float64)
+
+    @cached_property
+    def min_p(self) -> NDArray[np.float64]:
+        return np.array([p.min_p for p in self._params], np.float64)
+
+    @cached_property
+    def repetition(self) -> Floats:
+        return np.array([p.repetition_penalty for p in self._params], np.float32)
+
+    @cached_property
+    def presence(self) -> Floats:
+        return np.array([p.presence_penalty for p in self._params], np.float32)
+
+    @cached_property
+    def frequency(self) -> Floats:
+        return np.array([p.frequency_penalty for p in self._params], np.float32)
+
+    @cached_property
+    def seeds(self) -> NDArray[np.uint64]:
+        return np.array([ask.seed for ask in self.asks], np.uint64)
+
+    @cached_property
+    def positions(self) -> Longs:
+        return np.array([ask.position for ask in self.asks], np.int64)
+
+    @cached_property
+    def room(self) -> Longs:
+        """Tokens the answer may still get."""
+        return np.array([ask.room for ask in self.asks], np.int64)
+
+    @cached_property
+    def silent(self) -> Longs:
+        """Tokens the answer must still get before one may end it."""
+        return np.array([a.params.min_tokens - len(a.output) for a in self.asks], np.int64)
+
+    @cached_property
+    def penalised(self) -> NDArray[np.bool_]:
+        return np.array([p.penalised for p in self._params], bool)
+
+    @cached_property
+    def context(self) -> Int32s:
+        """Prompts and outputs of the penalised requests only, one after the other."""
+        texts = [(np.asarray(a.prompt), np.asarray(a.output)) for a in self._penalised]
+        return arrays.joined([part for text in texts for part in text])
+
+    @cached_property
+    def context_offsets(self) -> Longs:
+        """[B + 1]: where in `context` each request's text begins."""
+        return np.concatenate([[0], np.cumsum(self._context_lengths.sum(axis=1))])
+
+    @cached_property
+    def outputs_from(self) -> Longs:
+        """Where in `context` each request's output begins."""
+        found: Longs = self.context_offsets[:-1] + self._context_lengths[:, 0]
+        return found
+
+    @cached_property
+    def bias(self) -> tuple[Longs, Longs, Floats]:
+        """Request, token id and value of every bias."""
+        bias = [(i, t, v) for i, p in enumerate(self._params) for t, v in p.logit_bias.items()]
+        return (
+            np.array([b[0] for b in bias], np.int64),
+            np.array([b[1] for b in bias], np.int64),
+            np.array([b[2] for b in bias], np.float32),
         )
+
+    @cached_property
+    def stops(self) -> tuple[Longs, Longs]:
+        """Request and id of every token that ends an answer."""
+        stops = [(i, token) for i, ask in enumerate(self.asks) for token in ask.stops]
+        return (
+            np.array([s[0] for s in stops], np.int64),
+            np.array([s[1] for s in stops], np.int64),
+        )
+
+    @cached_property
+    def processed(self) -> bool:
+        """Whether one of them asks for more than a temperature, now or later in the answer."""
+        return any(
+            p.penalised or p.logit_bias or p.min_tokens or p.top_k or p.top_p < 1 or p.min_p
+            for p in self._params
+        )
+
+    @cached_property
+    def _penalised(self) -> list[Ask]:
+        return [ask for ask in self.asks if ask.params.penalised]
+
+    @cached_property
+    def _context_lengths(self) -> Longs:
+        """[B, 2]: of the prompt and the output; 0 of requests without penalties."""
+        lengths = np.zeros((len(self.asks), 2), np.int64)
+        found = [[len(a.prompt), len(a.output)] for a in self._penalised]
+        lengths[self.penalised] = np.array(found).reshape(-1, 2)
+        return lengths
 
     def __len__(self) -> int:
         return len(self.asks)

@@ -7,7 +7,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from foresay._core import BlockLayer, BlockLinear, Decoder
+from foresay._core import BlockLayer, BlockLinear, Decoder, Kv
+from foresay.errors import InputError, ModelError
 from foresay.models.cpu.decoder_config import DecoderConfig
 
 __all__ = ["Weights", "make_decoder"]
@@ -28,11 +29,20 @@ class Weights(Protocol):
         ...
 
 
-def make_decoder(config: DecoderConfig, weights: Weights) -> Decoder:
-    """The decoder.
+def make_decoder(config: DecoderConfig, weights: Weights, where: object) -> Decoder:
+    """The decoder of the model at `where`.
 
-    Raises: what the weights raise.
+    Raises: ModelError saying which sizes cannot be used; what the weights raise.
     """
+    try:
+        decoder = _made(config, weights)
+        Kv(decoder.shapes, "bfloat16")  # which has limits of its own
+    except InputError as error:
+        raise ModelError(f"'{where}' has sizes that cannot be used: {error}") from error
+    return decoder
+
+
+def _made(config: DecoderConfig, weights: Weights) -> Decoder:
     layers = [_layer(weights, config, index) for index in range(config.layers)]
     shape = (config.vocabulary, config.width)
     return Decoder(

@@ -51,12 +51,13 @@ def quantised_decoder(folder: Path, format: Quantise, progress: Progress = silen
     a part is in memory at a time.
 
     Raises: InputError for another format; as `quantised_config`; ModelError naming the tensor that
-    is missing, damaged or of another shape; UnsupportedModel naming one that is not used.
+    is missing, damaged or of another shape, or sizes that cannot be used; UnsupportedModel naming a
+    tensor that is not used.
     """
     check_quantise(format)
     config = quantised_config(folder)
     tensors = _Tensors(folder, tensors_of(folder), config, format, progress)
-    decoder = make_decoder(config, tensors)
+    decoder = make_decoder(config, tensors, folder)
     tensors.refuse_others()
     return decoder
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foresay._core import BlockLinear, Decoder, Kv
+from foresay._core import BlockLinear, Decoder
 from foresay.errors import InputError, ModelError, UnsupportedModel
 from foresay.models.cpu.decoder import make_decoder
 from foresay.models.cpu.decoder_config import DecoderConfig, read_config
@@ -49,12 +49,7 @@ def decoder_of(model: StoredModel) -> Decoder:
     Raises: ModelError naming the tensor that is damaged, or saying which sizes cannot be used;
     UnsupportedModel.
     """
-    try:
-        decoder = make_decoder(_config_of(model), _Tensors(model))
-        Kv(decoder.shapes, "bfloat16")  # which has limits of its own
-    except InputError as error:
-        raise ModelError(f"'{model.gguf}' has keys that cannot be used: {error}") from error
-    return decoder
+    return make_decoder(_config_of(model), _Tensors(model), model.gguf)
 
 
 def _config_of(model: StoredModel) -> DecoderConfig:

@@ -57,9 +57,9 @@ def checked(
 def refused(drafts: DraftBatch, asks: AskBatch, vocabulary: int) -> dict[int, ForesayError]:
     """Which requests cannot be verified, by their numbers, and why. The others can."""
     found: dict[int, ForesayError] = {}
-    ids = drafts.tokens, asks.context, asks.bias[1]
     longest = int((asks.positions + sizes_of(drafts.offsets)).max(initial=0))
-    if all(not len(some) or some.max() < vocabulary for some in ids) and longest < 1 << 32:
+    known = not len(drafts.tokens) or drafts.tokens.max() < vocabulary
+    if known and longest < 1 << 32 and not asks.processed:
         return found
     for name, tokens, offsets in (
         ("the draft", drafts.tokens, drafts.offsets),

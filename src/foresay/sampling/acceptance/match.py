@@ -22,7 +22,7 @@ from foresay.sampling.acceptance import noise, processors
 from foresay.sampling.acceptance.inputs import checked, known_kernel, refused, threads_of
 from foresay.sampling.acceptance.noise import Choice
 from foresay.sampling.acceptance.rows import Longs, Rows
-from foresay.sampling.acceptance.verdicts import Verified, failures_of, verdicts, without
+from foresay.sampling.acceptance.verdicts import Verified, failures_of, one_each, verdicts, without
 from foresay.sampling.ask import Ask, AskBatch
 from foresay.sampling.noise import Stream
 from foresay.sampling.processors import RowStatus
@@ -63,7 +63,7 @@ def match(
 
     failures = failures_of(status[rows.starts[:-1]], asks)
     if not len(drafts.tokens):
-        return verdicts(rows, asks, rows.starts[:-1], chosen, failures)
+        return one_each(chosen, failures)
 
     # A row is reached if its parent is, and chose its token.
     agrees, reached = _agrees(rows, chosen), rows.parent < 0

@@ -46,12 +46,11 @@ def scores(
     device, request = logits.device, rows.request[which]
     temperatures = torch.as_tensor(asks.temperatures[request], device=device)
 
-    silent = asks.silent[request] > rows.depth[which]
-    if silent.any():
-        silent &= np.isin(request, asks.stops[0])
-    edited = silent | asks.penalised[request]
-    if len(asks.bias[0]):
-        edited |= np.isin(request, asks.bias[0])
+    if not asks.processed and everything:
+        return Scores(logits, temperatures)
+
+    silent = (asks.silent[request] > rows.depth[which]) & np.isin(request, asks.stops[0])
+    edited = silent | asks.penalised[request] | np.isin(request, asks.bias[0])
     cut = (asks.top_k > 0) | (asks.top_p < 1) | (asks.min_p > 0)
     cut = cut[request] & (asks.temperatures[request] > 0)
     touched = np.flatnonzero(edited | cut)

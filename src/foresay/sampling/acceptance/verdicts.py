@@ -18,7 +18,7 @@ from foresay.sampling.ask import AskBatch
 from foresay.sampling.processors import RowStatus
 from foresay.verdict import VerdictBatch
 
-__all__ = ["Verified", "cut", "failures_of", "verdicts", "without"]
+__all__ = ["Verified", "cut", "failures_of", "one_each", "verdicts", "without"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +69,19 @@ def verdicts(
         _offsets(np.maximum(lengths - 1, 0)),
     )
     return Verified(packed, dict(failures), paths[taken])
+
+
+def one_each(own: Longs, failures: Mapping[int, ForesayError]) -> Verified:
+    """The verdicts of requests without drafts: the target's `own` tokens, one of each."""
+    good = np.ones(len(own), bool)
+    good[list(failures)] = False
+    packed = VerdictBatch._trusted(
+        own[good].astype(np.int32),
+        _offsets(good),
+        np.empty(0, np.int32),
+        np.zeros(len(own) + 1, np.int32),
+    )
+    return Verified(packed, dict(failures), np.flatnonzero(good))
 
 
 def cut(verified: Verified, sizes: Longs) -> Verified:
@@ -123,5 +136,5 @@ def _first(offsets: Int32s, sizes: Longs) -> NDArray[np.bool_]:
     return first
 
 
-def _offsets(sizes: Longs) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+def _offsets(sizes: Longs | NDArray[np.bool_]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)

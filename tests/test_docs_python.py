@@ -19,7 +19,7 @@ MODEL = '"smollm2-135m"'
 
 def test_the_examples_run_in_order(tmp_path: Path) -> None:
     program = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
-    assert program.count(MODEL) == 2
+    assert program.count(MODEL) == 3
     folder = save_model(tmp_path)
     promised = re.findall(r"^ *print\(.*\)  # (.*)$", program, re.MULTILINE)
     assert len(promised) == 9

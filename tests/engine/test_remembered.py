@@ -246,3 +246,12 @@ def test_damaged_bytes(clock: Clock, tmp_path: Path) -> None:
         ignored += samples is None
         assert samples is None or all(s.seconds > 0 and s.rows > 0 for s in samples)
     assert ignored > 100
+
+
+def test_times_beside_other_work_are_not_calm() -> None:
+    """Too few that were repeated, or repeated ones that differ."""
+    once = [kind.sample(0.1 * (i % 5 + 1)) for i, kind in enumerate(measure._KINDS[:14])]
+    assert not measure._are_calm(once)
+    each = [kind.sample(0.01) for kind in measure._KINDS]
+    assert not measure._are_calm(each + [kind.sample(0.5) for kind in measure._KINDS[:10]])
+    assert measure._are_calm(each + [kind.sample(0.011) for kind in measure._KINDS[:6]])

@@ -2,7 +2,8 @@
 
 A lookup drafter takes microseconds, and is asked for as much as may be of use. A draft model takes
 a forward pass per token. The cost of the first k nodes of a draft, and how many of them are
-verified and accepted, are remembered; the k with the most tokens per second is taken.
+verified and accepted, are remembered; the k with the most tokens per second is taken. Where that is
+none, a lookup is still tried in every 8th step: a text can begin to be copied at any time.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _CHEAP = 0.005  # of a plain step: faster drafting is not planned
 _LEARNING = 8  # steps in which everything is asked for
 _MEMORY = 64  # steps
 _HOLDS = 8  # steps for which a plan is used: making one takes as long as a lookup
+_LOOKUP = 0.1  # of a plain step: drafting that is asked for now and then even if it does not pay
+_EVERY = 8  # steps between two such drafts, and for how many one that was accepted is followed
 
 
 class AskingPlan(NamedTuple):
@@ -50,6 +53,8 @@ class Asking:
         self._made_for = (0, 0, 0)  # cap, requests, and how many of them are asked for
         self._holds = 0  # for so many steps more
         self._cheap = False
+        self._unasked = 0  # steps since the last draft
+        self._following = 0  # steps for which a draft that was accepted is followed by others
         self.least_loss = 0.0
         """What the cheapest trial loses, so that an account can be allowed to hold as much."""
 
@@ -76,6 +81,10 @@ class Asking:
             self._holds, self._made_for = _HOLDS, for_whom
             self._plan = self._made(cost, cap, load, asked, plain)
             self.least_loss = 2 * self._plan.loss
+        self._unasked += 1
+        wanted = self._following or self._unasked >= _EVERY
+        if wanted and not self._plan.best and self.seconds(cap) < _LOOKUP * plain:
+            return AskingPlan(cap, 0, 0.0, self._plan.seconds_per_token)
         return self._plan
 
     def _made(self, cost: StepCost, cap: int, load: Load, asked: int, plain: float) -> AskingPlan:
@@ -112,6 +121,8 @@ class Asking:
         last = self._drafts.setdefault(asked, deque(maxlen=5))
         last.append(seconds)
         self._took[asked] = sorted(last)[len(last) // 2]
+        self._unasked = 0
+        self._following = _EVERY if accepted.any() else max(0, self._following - 1)
         if self._cheap:
             return  # its gain is not needed
         self._steps += 1

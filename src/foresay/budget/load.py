@@ -45,7 +45,8 @@ class Load:
     other_rows   rows of the step that do not decode (prefill)
     other_reads  the tokens that those rows attend to, summed over the rows
     ids          int64[B] | None   a number for each request that no other request ever gets; only
-                 policies with a state per request look at it, and without it they have one for all
+                 policies with a state per request look at it; without it they have none, or one
+                 for all
     weights      float64[B] | None   what a token more is worth to each request, 0 to 1; without
                  them all count alike
     """

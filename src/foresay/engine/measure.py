@@ -21,6 +21,7 @@ _ENOUGH = 2.0  # seconds: a large model is timed with fewer steps; the rest is l
 _LEAST = 8  # steps that are timed even if they take longer
 _NOTICED = 0.1  # seconds: of a shorter step, warming up is a large part
 _CALM = 1.2  # how much longer than the shortest a step may usually take
+_REPEATED = 4  # kinds of steps that must have been timed twice before that can be told
 
 
 class _Kind(NamedTuple):
@@ -78,14 +79,16 @@ def _fitted(samples: list[Sample]) -> StepCost:
 
 
 def _are_calm(samples: list[Sample]) -> bool:
-    """Whether equal steps took about the same time. Times that were taken beside other work are
-    good enough to begin with, since the cost learns from every step, but not to be kept.
+    """Whether equal steps took about the same time, and enough were repeated to tell. Times that
+    were taken beside other work are good enough to begin with, since the cost learns from every
+    step, but not to be kept.
     """
     kinds: dict[tuple[int, ...], list[float]] = {}
     for rows, reads, seconds, keys, requests in samples:
         kinds.setdefault((rows, reads, keys, requests), []).append(seconds)
-    spreads = [float(np.median(times)) / min(times) for times in kinds.values()]
-    return bool(spreads) and float(np.median(spreads)) < _CALM
+    repeated = [times for times in kinds.values() if len(times) > 1]
+    spreads = [float(np.median(times)) / min(times) for times in repeated]
+    return len(spreads) >= _REPEATED and float(np.median(spreads)) < _CALM
 
 
 def _samples(target: Target, progress: Progress) -> list[Sample]:

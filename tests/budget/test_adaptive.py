@@ -352,6 +352,28 @@ def test_a_request_is_worth_what_its_own_drafts_were() -> None:
     assert calibration(np.array([bad])) == [1]
 
 
+def test_old_drafts_of_a_request_fade() -> None:
+    one = DraftBatch._trusted(
+        np.zeros(2, np.int32),
+        np.array([-1, -1], np.int32),  # two first tokens are one draft
+        np.array([0, 2], np.int32),
+        np.full(2, 0.8, np.float32),
+    )
+    calibration, request = RequestCalibration(remembered=2), np.array([3])
+    calibration.observe(request, one, np.full(2, 0.8), np.zeros(2, bool))
+    assert calibration(request) == pytest.approx(2 / 3)  # at most one token was expected
+    for _ in range(30):
+        calibration.observe(request, one, np.full(2, 0.8), np.zeros(2, bool))
+    bad = float(calibration(request)[0])
+    for _ in range(30):
+        calibration.observe(request, one, np.full(2, 0.8), np.array([True, False]))
+    assert bad < 0.15 and calibration(request) > 0.75
+    for other in (4, 5, 6):  # it drafts all the time, so it is not the oldest
+        calibration.observe(np.array([other]), one, np.full(2, 0.8), np.zeros(2, bool))
+        calibration.observe(request, one, np.full(2, 0.8), np.zeros(2, bool))
+    assert calibration(request) < 1
+
+
 def test_chances_never_rise_down_a_path() -> None:
     """Whatever was observed: a node must not be taken before its parent."""
     rng = np.random.default_rng(1)

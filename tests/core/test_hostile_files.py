@@ -60,6 +60,16 @@ def test_frequencies_that_are_too_large(factor: float, tmp_path: Path) -> None:
         logits(tmp_path / "a.gguf", tmp_path / "c")
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_more_layers_than_tensors(architecture: str, tmp_path: Path) -> None:
+    """Refused before a list is made as long."""
+    fields = hostile_files.sound(architecture)
+    with_key(fields, f"{architecture}.block_count", 2**31 - 1)
+    (tmp_path / "a.gguf").write_bytes(b"".join(field.raw for field in fields))
+    with pytest.raises(ForesayError, match=r"a.gguf' says it has 2147483647 layers, but has \d+"):
+        logits(tmp_path / "a.gguf", tmp_path / "c")
+
+
 def test_heads_that_are_too_wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though the tensors are as wide."""
     monkeypatch.setattr(hostile_files, "HEAD", 4128)

@@ -199,6 +199,7 @@ CHANGES: dict[str, Change] = {
     "short": first(1, 65, 0.001, 64),
     "long": first(1, 65, 0.001, 64, 1, 1),
     "no time": first(1, 65, 0.0, 64, 1),
+    "hardly any time": first(1, 65, 5e-324, 64, 1),
     "negative": first(1, 65, -0.001, 64, 1),
     "infinite": first(1, 65, float("inf"), 64, 1),
     "not a number": first(1, 65, float("nan"), 64, 1),
@@ -246,6 +247,23 @@ def test_damaged_bytes(clock: Clock, tmp_path: Path) -> None:
         ignored += samples is None
         assert samples is None or all(s.seconds > 0 and s.rows > 0 for s in samples)
     assert ignored > 100
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "large"])
+def test_what_is_no_small_file_is_not_read(kind: str, clock: Clock, tmp_path: Path) -> None:
+    assert took(Timed(), clock)
+    (file,) = files(tmp_path)
+    text = file.read_text()
+    file.unlink()
+    if kind == "pipe":
+        os.mkfifo(file)  # who reads it waits for ever
+    elif kind == "device":
+        file.symlink_to("/dev/zero")
+    elif kind == "folder":
+        file.mkdir()
+    else:
+        file.write_text(text + " " * (1 << 16))
+    assert took(Timed(), clock)
 
 
 def test_times_beside_other_work_are_not_calm() -> None:

@@ -25,6 +25,7 @@ from foresay.models.cpu.quantise import Quantise, quantised
 from foresay.models.cpu.quantised_decoder import quantised_config, quantised_decoder
 from foresay.models.cpu.stored_target import StoredTarget
 from foresay.models.invariance import is_batch_invariant
+from foresay.models.load import load
 from models import zoo
 from models.core_reference import difference, found, least_difference, text_of
 
@@ -173,6 +174,7 @@ DAMAGED: dict[str, tuple[dict[str, Any], str]] = {
     "negative": ({"rms_norm_eps": -1.0}, "'rms_norm_eps' is -1.0; expected a number above 0"),
     "other heads": ({"num_key_value_heads": 4}, r"k_proj.weight' is \[32, 64\]; expected \[64, 64"),
     "many layers": ({"num_hidden_layers": 3}, "lacks the tensor 'model.layers.2"),
+    "too many layers": ({"num_hidden_layers": 10**8}, "100000000 layers; expected at most 4096"),
     "no factor": ({"rope_parameters": {"rope_type": "linear"}}, "factor of RoPE is None; expected"),
     "no object": ({"rope_scaling": 7}, "'rope_scaling' is 7; expected an object"),
     "base": ({"rope_parameters": {"rope_theta": 1}}, "expected a number above 1"),
@@ -186,6 +188,13 @@ def test_configurations_that_do_not_fit(name: str, tmp_path: Path) -> None:
     change(folder, **settings)
     with pytest.raises(ModelError, match=message):
         quantised_decoder(folder, "q8_0")
+
+
+def test_a_context_that_is_too_short(tmp_path: Path) -> None:
+    folder = saved(make("llama"), tmp_path)
+    change(folder, max_position_embeddings=5)
+    with pytest.raises(ModelError, match="context is 5 tokens; expected at least 16"):
+        load(folder, quantize="q8_0")
 
 
 def test_heads_that_do_not_fit(tmp_path: Path) -> None:

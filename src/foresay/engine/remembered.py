@@ -25,7 +25,9 @@ from foresay.models.weights.cache import cache_folder
 __all__ = ["Memory"]
 
 _SECONDS = 30 * 24 * 3600.0  # how long they are believed
-_MOST = 1000  # samples
+_MOST = 200  # samples: some 60 are written
+_BYTES = 1 << 16  # of a file
+_LEAST = 1e-7  # seconds of a step
 # What /proc/cpuinfo says of a processor that does not change while it runs.
 _CPU = (
     *("vendor_id", "cpu family", "model", "model name", "stepping"),
@@ -57,6 +59,9 @@ class Memory:
     def read(self) -> list[Sample] | None:
         """The samples; None if there are none, or they are old or damaged."""
         try:
+            # Nothing else is opened: a pipe would be waited for, a device has no end.
+            if not self.path.is_file() or self.path.stat().st_size > _BYTES:
+                return None
             found = json.loads(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
             return None
@@ -103,7 +108,7 @@ def _sample(given: Any) -> Sample | None:
         return None
     if type(sample.seconds) is not float or not isfinite(sample.seconds):
         return None
-    return sample if sample.rows and sample.requests and 0 < sample.seconds < 1e4 else None
+    return sample if sample.rows and sample.requests and _LEAST < sample.seconds < 1e4 else None
 
 
 def _processor() -> str:

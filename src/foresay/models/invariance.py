@@ -10,16 +10,25 @@ from torch import Tensor
 
 from foresay.arrays import Int32s
 from foresay.draft import Draft
+from foresay.errors import ModelError
 from foresay.models.target import Part, Target
 
 __all__ = ["is_batch_invariant"]
+
+LEAST_CONTEXT = 16
 
 
 def is_batch_invariant(target: Target, size: int = 44, last: int = 6, prompt: int = 300) -> bool:
     """Whether the last tokens of a text have the same logits, to the bit, when they are computed
     one by one, as a drafted chain, in a draft tree with wrong nodes, and beside another prompt; and
     whether a prompt of `prompt` tokens gives the same ones with prefill in one piece and in three.
+
+    Raises: ModelError for a context that is too short to try it.
     """
+    if target.context < LEAST_CONTEXT:
+        raise ModelError(
+            f"the model's context is {target.context} tokens; expected at least {LEAST_CONTEXT}"
+        )
     random, size = np.random.default_rng(3), min(size, target.context)
     text = random.integers(0, target.vocabulary, size).astype(np.int32)
     wrong = random.integers(0, target.vocabulary, size).astype(np.int32)

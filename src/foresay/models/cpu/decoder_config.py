@@ -16,6 +16,7 @@ from foresay.models.cpu.rope import frequencies, rope_type
 __all__ = ["ARCHITECTURES", "DecoderConfig", "Kind", "read_config"]
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
+_MOST_LAYERS = 4096  # as a KV cache may have
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,8 @@ def read_config(config: Mapping[str, Any], where: str) -> DecoderConfig:
     width, heads, layers = (
         values.whole(key) for key in ("hidden_size", "num_attention_heads", "num_hidden_layers")
     )
+    if layers > _MOST_LAYERS:
+        raise ModelError(f"{where} has {layers} layers; expected at most {_MOST_LAYERS}")
     head_dim = values.whole("head_dim", width // heads)
     bases, scale = _ropes(values, kind, name, head_dim)
     types = _layer_types(values, name, layers)

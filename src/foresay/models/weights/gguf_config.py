@@ -93,7 +93,7 @@ class _Keys:
     """The keys of one architecture, checked when they are read."""
 
     def __init__(self, header: Header, path: str) -> None:
-        self._metadata, self.path = header.metadata, path
+        self._metadata, self._tensors, self.path = header.metadata, len(header.tensors), path
         self.architecture = str(header.metadata.get("general.architecture", "(none)"))
         if self.architecture not in ARCHITECTURES:
             raise UnsupportedModel(
@@ -107,6 +107,16 @@ class _Keys:
             if rest not in _IDLE or np.ndim(value) or value != _IDLE[rest]:
                 shown = value if np.ndim(value) == 0 else "a list"
                 raise UnsupportedModel(f"'{path}' sets {key} to {shown}, which is not supported")
+
+    @property
+    def layers(self) -> int:
+        """Of which there are never more than tensors; lists are made as long."""
+        layers = self.whole("block_count")
+        if layers > self._tensors:
+            raise ModelError(
+                f"'{self.path}' says it has {layers} layers, but has {self._tensors} tensors"
+            )
+        return layers
 
     def has(self, key: str) -> bool:
         return f"{self.architecture}.{key}" in self._metadata
@@ -166,7 +176,7 @@ def _config(keys: _Keys) -> dict[str, Any]:
         "vocab_size": 0,  # known from the embedding
         "hidden_size": width,
         "intermediate_size": keys.whole("feed_forward_length"),
-        "num_hidden_layers": keys.whole("block_count"),
+        "num_hidden_layers": keys.layers,
         "num_attention_heads": heads,
         "num_key_value_heads": keys.whole("attention.head_count_kv", heads),
         "head_dim": head,
@@ -300,11 +310,6 @@ def _tensors(header: Header, config: dict[str, Any], keys: _Keys) -> dict[str, S
         raise ModelError(f"'{path}' lacks the tensor 'token_embd.weight' of 2 dimensions")
     config["vocab_size"] = vocabulary = embedding.shape[0]
     add("model.embed_tokens.weight", "token_embd.weight", vocabulary, width)
-    if config["num_hidden_layers"] > len(header.tensors):
-        raise ModelError(
-            f"'{path}' says it has {config['num_hidden_layers']} layers, "
-            f"but has {len(header.tensors)} tensors"
-        )
     norms = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
     if architecture in ("gemma2", "gemma3"):
         norms |= {

@@ -142,10 +142,7 @@ class RequestCalibration:
         return np.array(factors)
 
     def observe(self, ids: Int64s, drafts: DraftBatch, chances: Float64s, accepted: Bools) -> None:
-        """Learn from verified nodes, which had these chances.
-
-        Mutates: what is known of the requests that drafted.
-        """
+        """Learn from verified nodes, which had these chances."""
         roots = np.flatnonzero(drafts.parents < 0)
         owner = np.arange(len(drafts)).repeat(sizes_of(drafts.offsets))[roots]
         expected = np.bincount(owner, chances[roots], len(drafts)).tolist()

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -328,7 +328,9 @@ def test_a_broken_batched_choice_is_found_by_scripts(monkeypatch: pytest.MonkeyP
     right = match_module._choose
 
     def shifted(given: Any, rows: Any, asks: Any, *others: Any) -> Any:
-        return right(given, rows, replace(asks, positions=asks.positions * 0), *others)
+        moved = copy(asks)
+        moved.positions = asks.positions * 0
+        return right(given, rows, moved, *others)
 
     monkeypatch.setattr(match_module, "_choose", shifted)
     assert scripts.run(batched_match("core"), 20, enough=1).differences

@@ -115,7 +115,7 @@ def stages(lines: list[str]) -> list[str]:
     return [re.split(r"[:(]", match[1])[0].strip() for match in found if match is not None]
 
 
-LOADING = ["looking for the model", "loading torch and transformers", "reading the model"]
+LOADING = ["looking for the model", "loading the libraries", "reading the model"]
 LOADING += ["trying the model out"]
 
 

@@ -1,4 +1,6 @@
-"""Where the caller waits for all, drafts go to requests that end last; answers do not change."""
+"""What the engine tells its policy of requests: who is who, and who is waited for. Where the caller
+waits for all, drafts go to requests that end last; answers do not change.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,8 @@ import pytest
 from foresay import SamplingParams
 from foresay.budget.adaptive import Adaptive
 from foresay.budget.cost import StepCost
+from foresay.budget.load import Load
+from foresay.budget.policy import Fixed
 from foresay.drafters import SuffixDrafter
 from foresay.engine.engine import Engine
 from foresay.engine.plain import logits_of, plain
@@ -82,3 +86,27 @@ def test_who_waits_makes_every_token_count() -> None:
     assert not long.finished
     engine.run()
     engine.check_integrity()
+
+
+def test_the_policy_tells_requests_apart() -> None:
+    """Each has a number of its own in all of its steps, and nobody gets it again."""
+
+    class Seen(Fixed):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ids: list[list[int]] = []
+
+        def budgets(self, load: Load) -> list[int]:
+            assert load.ids is not None
+            self.ids.append(load.ids.tolist())
+            return super().budgets(load)
+
+    engine = Engine(target_of(zoo.make("llama")), SuffixDrafter(), policy=(policy := Seen()))
+    params = SamplingParams(temperature=0, max_tokens=6)
+    for _ in range(2):
+        made = [engine.add([3, 4, 5, 3, 4], params, seed=seed) for seed in range(3)]
+        engine.run()
+        assert all(request.finished for request in made)
+    first, second = policy.ids[0], policy.ids[-1]
+    assert len(first) == 3 and len({*first, *second}) == 3 + len(second)
+    assert all(set(ids) <= set(first) or not set(ids) & set(first) for ids in policy.ids)

@@ -192,9 +192,12 @@ def test_configurations_that_do_not_fit(name: str, tmp_path: Path) -> None:
 
 def test_a_context_that_is_too_short(tmp_path: Path) -> None:
     folder = saved(make("llama"), tmp_path)
-    change(folder, max_position_embeddings=5)
-    with pytest.raises(ModelError, match="context is 5 tokens; expected at least 16"):
-        load(folder, quantize="q8_0")
+    for context in (1, 5, 13):
+        change(folder, max_position_embeddings=context)
+        with pytest.raises(ModelError, match=f"context is {context} tokens; expected 14 or more"):
+            load(folder, quantize="q8_0")
+    change(folder, max_position_embeddings=14)
+    assert load(folder, quantize="q8_0").exact
 
 
 def test_heads_that_do_not_fit(tmp_path: Path) -> None:

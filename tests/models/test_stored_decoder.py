@@ -209,6 +209,7 @@ def test_the_engine_s_text_is_the_plain_loop_s(both: tuple[StoredTarget, Any]) -
     asked = list(zip(prompts(len(ASKED), seed=5), ASKED, strict=True))
     expected = plainly(target, asked)
     known = {tuple(p): text for (p, _), text in zip(asked, expected, strict=True)}
-    for drafter in (None, Scripted(known, wrong=0.3), SuffixDrafter()):
-        engine = Engine(target, drafter, policy="fixed", max_rows=40)
+    drafters = (None, Scripted(known, wrong=0.3), SuffixDrafter(), Scripted(known, wrong=0.3))
+    for drafter, policy in zip(drafters, ("fixed", "fixed", "fixed", "adaptive"), strict=True):
+        engine = Engine(target, drafter, policy=policy, max_rows=40)
         assert [request.token_ids for request in answers(engine, asked)] == expected

@@ -51,7 +51,7 @@ class QuantizeOption(str, Enum):
 Dtype = Annotated[DtypeOption, typer.Option(help="Of the weights; auto: as they are stored.")]
 Quantize = Annotated[
     QuantizeOption | None,
-    typer.Option(help="Quantise the weights of safetensors when they are read."),
+    typer.Option(help="Quantise safetensors when they are read; a GGUF file is widened first."),
 ]
 
 Drafter = Annotated[str, typer.Option(help="suffix, ngram, … (see `foresay doctor`), or none.")]

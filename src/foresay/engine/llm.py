@@ -112,7 +112,8 @@ class LLM:
     policy         how much is verified: "adaptive", "fixed", "threshold", "dynamic-k", "none", or
                    a Policy
     dtype          "auto" (weights as they are stored), "bfloat16" or "float32"
-    quantize       "q8_0" or "q4_0": quantise the matrices of safetensors when they are read
+    quantize       "q8_0" or "q4_0": quantise the matrices of safetensors when they are read; those
+                   of a GGUF file are widened first
     deterministic  batch-invariant: the same answer whatever other requests run
     memory         bytes for the KV cache; None: a quarter of what is free
     max_running    requests in one step; the others wait

@@ -15,8 +15,6 @@ from foresay.models.target import Part, Target
 
 __all__ = ["is_batch_invariant"]
 
-LEAST_CONTEXT = 16
-
 
 def is_batch_invariant(target: Target, size: int = 44, last: int = 6, prompt: int = 300) -> bool:
     """Whether the last tokens of a text have the same logits, to the bit, when they are computed
@@ -25,9 +23,10 @@ def is_batch_invariant(target: Target, size: int = 44, last: int = 6, prompt: in
 
     Raises: ModelError for a context that is too short to try it.
     """
-    if target.context < LEAST_CONTEXT:
+    least = last + 8  # the beginning of a text, and its last tokens
+    if target.context < least:
         raise ModelError(
-            f"the model's context is {target.context} tokens; expected at least {LEAST_CONTEXT}"
+            f"the model's context is {target.context} tokens; expected {least} or more"
         )
     random, size = np.random.default_rng(3), min(size, target.context)
     text = random.integers(0, target.vocabulary, size).astype(np.int32)

@@ -58,7 +58,8 @@ def load(
     model          as `find_model` finds it, or a folder of config and safetensors
     dtype          "auto": weights as they are stored; of safetensors bfloat16 where that is faster
                    on this machine, else float32
-    quantize       "q8_0" or "q4_0": the matrices of safetensors are quantised when they are read
+    quantize       "q8_0" or "q4_0": the matrices of safetensors are quantised when they are read;
+                   those of a GGUF file are widened first
     deterministic  make it batch-invariant: a row has the same bits whatever else is in its step
     threads        of the core; 0: as many as torch uses
     progress       called when the model is loaded, and for each check of it

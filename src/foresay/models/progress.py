@@ -20,7 +20,7 @@ STAGES = {
     "check": "checking the model's file",  # bytes, against its hash
     "convert": "converting the model",  # bytes of a GGUF file
     "quantise": "quantising the model",  # bytes of safetensors
-    "import": "loading torch and transformers",
+    "import": "loading the libraries",
     "read": "reading the model",
     "try": "trying the model out",  # trials of whether it is run exactly
     "measure": "measuring how long steps take",  # timed steps

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from foresay.sampling.params import SamplingParams, check_seed
 __all__ = ["Ask", "AskBatch"]
 
 Longs: TypeAlias = NDArray[np.int64]
+Number = TypeVar("Number", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +79,15 @@ class Ask:
         return self.params.max_tokens - len(self.output)
 
 
+def _column(name: str, dtype: type[Number]) -> cached_property[NDArray[Number]]:
+    """One of the sampling parameters of all asks."""
+
+    def made(batch: AskBatch) -> NDArray[Number]:
+        return np.array([getattr(params, name) for params in batch._params], dtype)
+
+    return cached_property(made)
+
+
 class AskBatch(Sequence[Ask]):
     """B asks, and what they ask for as columns, each made when it is first read; the sequence of
     those asks.
@@ -92,33 +102,14 @@ class AskBatch(Sequence[Ask]):
         """`asks` as a batch: the batch itself if it is one already."""
         return asks if isinstance(asks, AskBatch) else cls(asks)
 
-    @cached_property
-    def temperatures(self) -> Floats:
-        return np.array([p.temperature for p in self._params], np.float32)
-
-    @cached_property
-    def top_k(self) -> Longs:
-        return np.array([p.top_k for p in self._params], np.int64)
-
-    @cached_property
-    def top_p(self) -> NDArray[np.float64]:
-        return np.array([p.top_p for p in self._params], np.float64)
-
-    @cached_property
-    def min_p(self) -> NDArray[np.float64]:
-        return np.array([p.min_p for p in self._params], np.float64)
-
-    @cached_property
-    def repetition(self) -> Floats:
-        return np.array([p.repetition_penalty for p in self._params], np.float32)
-
-    @cached_property
-    def presence(self) -> Floats:
-        return np.array([p.presence_penalty for p in self._params], np.float32)
-
-    @cached_property
-    def frequency(self) -> Floats:
-        return np.array([p.frequency_penalty for p in self._params], np.float32)
+    temperatures = _column("temperature", np.float32)
+    top_k = _column("top_k", np.int64)
+    top_p = _column("top_p", np.float64)
+    min_p = _column("min_p", np.float64)
+    repetition = _column("repetition_penalty", np.float32)
+    presence = _column("presence_penalty", np.float32)
+    frequency = _column("frequency_penalty", np.float32)
+    penalised = _column("penalised", np.bool_)
 
     @cached_property
     def seeds(self) -> NDArray[np.uint64]:
@@ -137,10 +128,6 @@ class AskBatch(Sequence[Ask]):
     def silent(self) -> Longs:
         """Tokens the answer must still get before one may end it."""
         return np.array([a.params.min_tokens - len(a.output) for a in self.asks], np.int64)
-
-    @cached_property
-    def penalised(self) -> NDArray[np.bool_]:
-        return np.array([p.penalised for p in self._params], bool)
 
     @cached_property
     def context(self) -> Int32s:

@@ -68,22 +68,24 @@ void multiply(const Job& job, size_t first, size_t end) noexcept {
 void quantise(const float* x, size_t ins, const Rows& group, size_t row, size_t count) noexcept {
     for (size_t i = 0; i < ins / kBlock; ++i, x += kBlock) {
         const size_t at = i * count + row;
-        uint32_t bits = 0;  // of the largest: without its sign a number is as large as its bits
-        for (size_t j = 0; j < kBlock; ++j) {
-            const uint32_t size = __builtin_bit_cast(uint32_t, x[j]) & 0x7fffffff;
-            bits = size > bits ? size : bits;
+        Ints sizes{};  // without its sign a number is as large as its bits
+        for (size_t j = 0; j < kBlock; j += kWidth) {
+            const Ints size = load<Ints>(x + j) & 0x7fffffff;
+            sizes = size > sizes ? size : sizes;
         }
-        const float largest = __builtin_bit_cast(float, bits);
+        const float largest = __builtin_bit_cast(float, largest_of(sizes));
         const float scale = largest * (1.0f / 127.0f), inverse = largest > 0x1p-100f ? 127.0f / largest : 0.0f;
-        int8_t* const q = group.q + at * kBlock;
-        int32_t halves[2] = {};
-        for (size_t half = 0; half < 2; ++half)
-            for (size_t j = 0; j < kBlock / 2; ++j) {
-                const float shifted = x[half * 16 + j] * inverse + 0x1.8p23f;  // rounds: its lower bits are the integer
-                const int32_t value = __builtin_bit_cast(int32_t, shifted) - 0x4B400000;
-                q[half * 16 + j] = static_cast<int8_t>(value);
-                halves[half] += q[half * 16 + j];
+        int32_t halves[2];
+        for (size_t half = 0; half < 2; ++half) {
+            Ints values[16 / kWidth], sum{};
+            for (size_t j = 0; j < 16 / kWidth; ++j) {
+                const Vec shifted = load<Vec>(x + half * 16 + j * kWidth) * all(inverse) + all(0x1.8p23f);  // rounds: its lower bits are the integer
+                values[j] = (reinterpret_cast<Ints>(shifted) - 0x4B400000) << 24 >> 24;
+                sum += values[j];
             }
+            store_bytes(group.q + at * kBlock + half * 16, values);
+            halves[half] = sum_of(sum);
+        }
         group.scales[at] = scale;
         group.sums[at] = scale * static_cast<float>(halves[0] + halves[1]);
         group.halves[2 * at] = halves[0], group.halves[2 * at + 1] = halves[1];

@@ -215,11 +215,60 @@ FORESAY_INLINE Vec load_halves(const uint8_t* from) {
     return reinterpret_cast<Vec>(reinterpret_cast<Words>(number) | (words & 0x8000) << 16);
 #endif
 }
-/// kWidth bytes, signed or not, as floats.
+/// The sum and the largest of the lanes.
+FORESAY_INLINE int32_t sum_of(Ints lanes) {
+#if FORESAY_WIDTH == 16
+    return _mm512_reduce_add_epi32(reinterpret_cast<__m512i>(lanes));
+#elif FORESAY_WIDTH == 4 && FORESAY_FUSED
+    return vaddvq_s32(reinterpret_cast<int32x4_t>(lanes));
+#else
+    int32_t sum = 0;
+    for (size_t i = 0; i < kWidth; ++i) sum += lanes[i];
+    return sum;
+#endif
+}
+FORESAY_INLINE int32_t largest_of(Ints lanes) {
+#if FORESAY_WIDTH == 16
+    return _mm512_reduce_max_epi32(reinterpret_cast<__m512i>(lanes));
+#elif FORESAY_WIDTH == 4 && FORESAY_FUSED
+    return vmaxvq_s32(reinterpret_cast<int32x4_t>(lanes));
+#else
+    int32_t largest = lanes[0];
+    for (size_t i = 1; i < kWidth; ++i) largest = lanes[i] > largest ? lanes[i] : largest;
+    return largest;
+#endif
+}
+/// The lowest bytes of 16 integers. By name where a compiler would take them one by one.
+FORESAY_INLINE void store_bytes(int8_t* to, const Ints (&from)[16 / kWidth]) {
+#if FORESAY_WIDTH == 16
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(from[0])));
+#elif FORESAY_WIDTH == 8
+    const __m256i low = _mm256_and_si256(reinterpret_cast<__m256i>(from[0]), _mm256_set1_epi32(255));
+    const __m256i high = _mm256_and_si256(reinterpret_cast<__m256i>(from[1]), _mm256_set1_epi32(255));
+    const __m256i pairs = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xD8);
+    const __m256i bytes = _mm256_permute4x64_epi64(_mm256_packus_epi16(pairs, pairs), 0xD8);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(bytes));
+#elif FORESAY_FUSED
+    const auto pair = [&](size_t i) { return vcombine_s16(vmovn_s32(reinterpret_cast<int32x4_t>(from[i])), vmovn_s32(reinterpret_cast<int32x4_t>(from[i + 1]))); };
+    vst1q_s8(to, vcombine_s8(vmovn_s16(pair(0)), vmovn_s16(pair(2))));
+#else
+    for (size_t i = 0; i < 16; ++i) to[i] = static_cast<int8_t>(from[i / kWidth][i % kWidth]);
+#endif
+}
+/// kWidth bytes, signed or not, as floats. By name where a compiler would take them one by one.
 template <class Byte>
 FORESAY_INLINE Vec load_bytes(const uint8_t* from) {
+    [[maybe_unused]] constexpr bool kSigned = static_cast<Byte>(-1) < 0;
+#if FORESAY_WIDTH == 16
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return _mm512_cvtepi32_ps(kSigned ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes));
+#elif FORESAY_WIDTH == 8
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    return _mm256_cvtepi32_ps(kSigned ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
+#else
     typedef Byte Small __attribute__((vector_size(kWidth)));
     return __builtin_convertvector(__builtin_convertvector(load<Small>(from), Ints), Vec);
+#endif
 }
 
 }  // namespace

@@ -33,6 +33,7 @@ Array<T> own(std::vector<T>&& values) {
     return Array<T>(kept->data(), {kept->size()}, owner);
 }
 
+void bind_budget(nb::module_& m);
 void bind_drafter(nb::module_& m);
 void bind_sampling(nb::module_& m);
 void bind_attention(nb::module_& m);

@@ -8,6 +8,7 @@
 
 #include "bind/bind.hpp"
 #include "errors.hpp"
+#include "sampling/match.hpp"
 #include "sampling/noise.hpp"
 #include "sampling/residual.hpp"
 
@@ -61,11 +62,40 @@ void def_choose(nb::module_& m) {
        "(chosen, values, statuses) of each row; see csrc/sampling/noise.hpp.");
 }
 
+/// Rule match over logits of the same types.
+template <class Number>
+void def_match(nb::module_& m) {
+    using Rows = nb::ndarray<const Number, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+    m.def("match", [](const Rows& logits, const Tokens& offsets, const Tokens& tokens, const Tokens& parents, const Given<float>& temperatures,
+                      const Given<uint64_t>& seeds, const Given<int64_t>& positions, const Given<int64_t>& room, const Given<int64_t>& stop_owners,
+                      const Given<int64_t>& stops, uint32_t stream, uint32_t threads, const std::string& level) {
+        const Kernels& kernels = level_of(level);
+        const auto bounds = copy(offsets), drafted = copy(tokens), above = copy(parents);
+        const auto heats = copy(temperatures);
+        const auto keys = copy(seeds);
+        const auto places = copy(positions), left = copy(room), owners = copy(stop_owners), ends = copy(stops);
+        MatchInput in{nullptr, nullptr, logits.shape(0), logits.shape(1), heats, bounds, drafted, above, keys, places, left, owners, ends, stream};
+        if constexpr (std::is_same_v<Number, float>) in.logits = logits.data();
+        else in.small = logits.data();
+        Matched out;
+        {
+            const nb::gil_scoped_release released;
+            out = match(in, threads, kernels);
+        }
+        return std::tuple(own(std::move(out.tokens)), own(std::move(out.offsets)), own(std::move(out.path)), own(std::move(out.path_offsets)),
+                          own(std::move(out.rows)), own(std::move(out.statuses)));
+    }, "logits"_a.noconvert(), nb::kw_only(), "offsets"_a.noconvert(), "tokens"_a.noconvert(), "parents"_a.noconvert(), "temperatures"_a.noconvert(),
+       "seeds"_a.noconvert(), "positions"_a.noconvert(), "room"_a.noconvert(), "stop_owners"_a.noconvert(), "stops"_a.noconvert(), "stream"_a,
+       "threads"_a, "level"_a = "", "(tokens, offsets, path, path_offsets, rows, statuses); see csrc/sampling/match.hpp.");
+}
+
 void bind_choices(nb::module_& m) {
     m.def("uniforms", &noise_of<uniform>, "seed"_a, "position"_a, "tokens"_a.noconvert(), "stream"_a = 0);
     m.def("gumbels", &noise_of<gumbel>, "seed"_a, "position"_a, "tokens"_a.noconvert(), "stream"_a = 0);
     def_choose<float>(m);
     def_choose<uint16_t>(m);
+    def_match<float>(m);
+    def_match<uint16_t>(m);
 }
 
 void bind_residual(nb::module_& m) {

@@ -83,30 +83,18 @@ void check(const LogitRows& rows, uint32_t threads) {
 }
 
 /// A row in float32, in memory that the thread uses again for its next row.
-const float* widened(const Kernels& level, const LogitRows& rows, size_t row) {
+const float* widened(const Kernels& level, const uint16_t* row, size_t width) {
     thread_local std::vector<float> space;
-    if (space.size() < rows.width) space.resize(rows.width);
-    level.layer.widen(rows.small + row * rows.width, rows.width, space.data());
+    if (space.size() < width) space.resize(width);
+    level.layer.widen(row, width, space.data());
     return space.data();
 }
 
-void choose_row(const Kernels& level, const LogitRows& rows, size_t row, Choices& out) {
-    if (rows.gates[row] >= 0) {
-        const auto gate = static_cast<size_t>(rows.gates[row]);
-        // The status is asked as well: a row without a choice has token -1, and so may its child.
-        if (out.statuses[gate] != RowStatus::kGood || out.tokens[gate] != rows.tokens[row]) return;
-    }
-    const noise::Row logits{rows.logits ? rows.logits + row * rows.width : widened(level, rows, row), rows.width};
-    Best best;
-    if (rows.temperatures[row] == 0)
-        choose_greedily(level.noise, logits, best);
-    else
-        choose_with_noise(level.noise, logits, rows.temperatures[row], {rows.seeds[row], rows.positions[row], rows.stream}, best);
-    uint8_t& status = out.statuses[row];
-    if (std::isnan(best.value)) status = RowStatus::kNan;
-    else if (best.value == INFINITY) status = RowStatus::kInfinite;
-    else if (best.token < 0) status = RowStatus::kEmpty;
-    else status = RowStatus::kGood, out.tokens[row] = best.token, out.values[row] = best.value;
+bool is_reached(const LogitRows& rows, size_t row, const Choices& of) {
+    if (rows.gates[row] < 0) return true;
+    const auto gate = static_cast<size_t>(rows.gates[row]);
+    // The status is asked as well: a row without a choice has token -1, and so may its child.
+    return of.statuses[gate] == RowStatus::kGood && of.tokens[gate] == rows.tokens[row];
 }
 
 }  // namespace
@@ -119,6 +107,17 @@ double uniform(const NoiseKey& key, uint32_t token) {
 
 double gumbel(const NoiseKey& key, uint32_t token) { return -std::log(-std::log(uniform(key, token))); }
 
+Choice choose_row(const float* logits, const uint16_t* small, size_t width, float temperature, const NoiseKey& key, const Kernels& level) {
+    const noise::Row row{logits ? logits : widened(level, small, width), width};
+    Best best;
+    if (temperature == 0) choose_greedily(level.noise, row, best);
+    else choose_with_noise(level.noise, row, temperature, key, best);
+    if (std::isnan(best.value)) return {-1, NAN, RowStatus::kNan};
+    if (best.value == INFINITY) return {-1, NAN, RowStatus::kInfinite};
+    if (best.token < 0) return {-1, NAN, RowStatus::kEmpty};
+    return {best.token, best.value, RowStatus::kGood};
+}
+
 Choices choose(const LogitRows& rows, uint32_t threads, const Kernels& level) {
     check(rows, threads);
     const size_t count = rows.count, requests = rows.offsets.size() - 1;
@@ -128,7 +127,12 @@ Choices choose(const LogitRows& rows, uint32_t threads, const Kernels& level) {
     std::atomic<size_t> next = 0;
     in_parallel(static_cast<uint32_t>(std::clamp<size_t>(requests, 1, threads)), stop, [&](uint32_t) {
         for (size_t b; !stop && (b = next++) < requests;)
-            for (int32_t row = rows.offsets[b]; row < rows.offsets[b + 1]; ++row) choose_row(level, rows, static_cast<size_t>(row), out);
+            for (auto row = static_cast<size_t>(rows.offsets[b]); row < static_cast<size_t>(rows.offsets[b + 1]); ++row) {
+                if (!is_reached(rows, row, out)) continue;
+                const Choice found = choose_row(rows.logits ? rows.logits + row * rows.width : nullptr, rows.small ? rows.small + row * rows.width : nullptr,
+                                                rows.width, rows.temperatures[row], {rows.seeds[row], rows.positions[row], rows.stream}, level);
+                out.tokens[row] = found.token, out.values[row] = found.value, out.statuses[row] = found.status;
+            }
     });
     return out;
 }

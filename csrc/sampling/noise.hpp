@@ -4,6 +4,7 @@
 // bit; the Gumbel noise goes through std::log, which may differ from numpy's logarithm in the last bits.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -32,10 +33,19 @@ struct LogitRows {
     std::span<const int32_t> tokens;       // [count] the row is reached only if that one's choice is this token
 };
 
-/// Of each row. The token is -1 and its value NaN unless the status is kGood.
+/// Of a row. The token is -1 and its value NaN unless the status is kGood.
+struct Choice {
+    int32_t token = -1;
+    double value = NAN;  // logit / temperature + noise
+    uint8_t status = RowStatus::kNotReached;
+};
+/// From one row, in bfloat16 where `logits` is null; see `choose`.
+Choice choose_row(const float* logits, const uint16_t* small, size_t width, float temperature, const NoiseKey& key, const Kernels& level);
+
+/// The same of each row.
 struct Choices {
     std::vector<int32_t> tokens;
-    std::vector<double> values;     // of the chosen token: logit / temperature + noise
+    std::vector<double> values;
     std::vector<uint8_t> statuses;  // RowStatus
 };
 

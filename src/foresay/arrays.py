@@ -140,54 +140,6 @@ def check_table(table: object, name: str, dtype: str, rows: int | str, columns: 
     raise TokenTypeError(f"{name} is {found}; expected an array {dtype}[{rows}, {columns}]")
 
 
-def check_tree(
-    parents: Int32s,
-    starts: NDArray[np.int64],
-    scores: Floats | None,
-    probs: Floats | None,
-) -> None:
-    """Refuse parents that are no tree with parents first, or scores and probs that do not fit it.
-
-    `starts` int64[N] is the flat index at which each node's own draft begins, and has one entry per
-    token. Raises: TokenTypeError, InputError.
-    """
-    n = len(starts)
-    if len(parents) != n:
-        raise InputError(f"there are {n} tokens but {len(parents)} parents; expected one each")
-    index = np.arange(n) - starts
-    bad = (parents < -1) | (parents >= index)
-    if bad.any():
-        at = int(np.argmax(bad))
-        raise InputError(
-            f"parents[{at}] is {parents[at]}; expected -1 to {index[at] - 1} for node {index[at]} "
-            "of its draft, because parents come before children"
-        )
-    if scores is not None:
-        _check_scores(scores, parents, starts)
-    if probs is not None:
-        check_table(probs, "probs", "float32", n, "vocabulary")
-
-
-def _check_scores(scores: Floats, parents: Int32s, starts: NDArray[np.int64]) -> None:
-    if len(scores) != len(parents):
-        raise InputError(
-            f"there are {len(parents)} tokens but {len(scores)} scores; expected one each"
-        )
-    bad = ~((scores >= 0) & (scores <= 1))  # also true for nan
-    if bad.any():
-        at = int(np.argmax(bad))
-        raise InputError(f"scores[{at}] is {scores[at]}; expected a chance from 0 to 1")
-    has_parent = np.flatnonzero(parents >= 0)
-    above = scores[(starts + parents)[has_parent]]
-    bad = scores[has_parent] > above
-    if bad.any():
-        at = int(np.argmax(bad))
-        raise InputError(
-            f"scores[{has_parent[at]}] is {scores[has_parent[at]]}; expected at most its parent's "
-            f"{above[at]}, because a node is committed only with its parent"
-        )
-
-
 def check_path(path: Int32s, path_offsets: Int32s, offsets: Int32s) -> None:
     """Refuse paths that do not go down a tree, or without one more token of the target.
 

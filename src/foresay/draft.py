@@ -16,7 +16,7 @@ from typing import overload
 
 import numpy as np
 
-from foresay import arrays
+from foresay import _core, arrays
 from foresay.arrays import Floats, FloatsLike, Int32s, IntsLike
 
 __all__ = ["Draft", "DraftBatch"]
@@ -62,7 +62,7 @@ class Draft:
         self.parents = arrays.as_ints(parents, "parents")
         self.scores = None if scores is None else arrays.as_floats(scores, "scores")
         self.probs = probs
-        arrays.check_tree(self.parents, np.zeros(len(self.tokens), np.int64), self.scores, probs)
+        _check(self.tokens, self.parents, arrays.offsets_of([len(self.tokens)]), self.scores, probs)
 
     @classmethod
     def chain(
@@ -140,8 +140,14 @@ class DraftBatch(Sequence[Draft]):
         self.offsets = arrays.as_offsets(offsets, len(self.tokens), "offsets")
         self.scores = None if scores is None else arrays.as_floats(scores, "scores")
         self.probs = probs
-        starts = np.repeat(self.offsets[:-1].astype(np.int64), arrays.sizes_of(self.offsets))
-        arrays.check_tree(self.parents, starts, self.scores, probs)
+        self.check()
+
+    def check(self) -> None:
+        """Refuse arrays that are no drafts any more: who made the batch may have written into them.
+
+        Raises: InputError, TypeError for what is no array of its type.
+        """
+        _check(self.tokens, self.parents, self.offsets, self.scores, self.probs)
 
     @classmethod
     def of(cls, drafts: Sequence[Draft]) -> DraftBatch:
@@ -210,3 +216,11 @@ class DraftBatch(Sequence[Draft]):
 
     def __repr__(self) -> str:
         return f"DraftBatch({len(self)} drafts, {len(self.tokens)} nodes)"
+
+
+def _check(
+    tokens: Int32s, parents: Int32s, offsets: Int32s, scores: Floats | None, probs: Floats | None
+) -> None:
+    _core.check_drafts(tokens, parents, offsets, scores)
+    if probs is not None:
+        arrays.check_table(probs, "probs", "float32", len(tokens), "vocabulary")

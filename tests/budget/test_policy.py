@@ -148,13 +148,16 @@ def stairs(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 class Stairs(StepCost):
-    """A staircase with steps of 4 rows, and attention that counts."""
+    """A staircase with steps of 4 rows, and attention that counts. It learns nothing."""
 
-    def seconds(self, rows: Any, reads: Any, keys: Any = 0.0, requests: Any = 1.0) -> Any:
-        return stairs(np.asarray(rows)) + 1e-4 * np.asarray(reads)
+    def __init__(self) -> None:
+        super().__init__()
+        rows = np.arange(1.0, 300.0)
+        self._set(rows.tolist(), stairs(rows).tolist(), [0.0] * len(rows))
+        self._extras = [1e-4, 0.0, 0.0]
 
-    def of(self, rows: Any, reads: Any, keys: Any = 0.0, requests: Any = 1.0) -> float:
-        return float(self.seconds(rows, reads))
+    def observe(self, *_: Any) -> None:
+        pass
 
 
 def closed_subsets(batch: DraftBatch) -> list[list[int]]:

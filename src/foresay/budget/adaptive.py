@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from foresay import _core
 from foresay.arrays import sizes_of
 from foresay.budget.asking import Asking
 from foresay.budget.calibration import DepthCalibration, RequestCalibration, ScoreCalibration
@@ -33,7 +34,6 @@ __all__ = ["Adaptive"]
 
 _MOST_ACCOUNT = 0.5  # of a plain step's time
 _MOST_TRIAL = 0.25
-_TIE = 1e-12  # what chances may differ by and still count as equal
 
 
 class _Trial(NamedTuple):
@@ -134,20 +134,11 @@ class Adaptive:
         self, drafts: DraftBatch, load: Load, nodes: NDArray[np.int64] | None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Flat indices by falling gain, parents first, and the gains: chances, or by weight."""
-        gains = (self._depths if _judged_by_depth(drafts) else self._scores)(drafts)
-        if load.ids is not None:
-            gains = gains * self._requests(load.ids).repeat(sizes_of(drafts.offsets))
+        chances = (self._depths if _judged_by_depth(drafts) else self._scores)(drafts)
+        worth = np.ones(len(drafts)) if load.ids is None else self._requests(load.ids)
         if load.weights is not None:
-            gains = gains * load.worth_of(drafts)
-        # Of equal gains the first nodes of all drafts go first, so that ties go round the
-        # requests, and so that a parent, whose gain is never less, comes before its child.
-        keys = np.arange(len(gains)) * _TIE
-        if len(drafts) > 1:
-            counts = sizes_of(drafts.offsets)
-            keys -= (drafts.offsets[:-1] * (_TIE - _TIE / 1000)).repeat(counts)
-        keys -= gains
-        order = keys.argsort() if nodes is None else nodes[keys[nodes].argsort()]
-        return order, gains[order]
+            worth = worth * load.weights
+        return _core.ranked(chances, drafts.offsets, worth, nodes)
 
     def _tokens_and_times(
         self,
@@ -157,27 +148,16 @@ class Adaptive:
         gains: NDArray[np.float64],
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """[n]: expected tokens and seconds of the step if the first n of `order` are verified."""
-        requests, keys, n = len(load), load.keys, len(order)
-        tokens = np.empty(n + 1)
-        tokens[0] = load.worth
-        tokens[1:] = gains
-        tokens.cumsum(out=tokens)
-        rows = np.arange(requests + load.other_rows, requests + load.other_rows + n + 1)
-        base = keys + load.other_reads
-        if requests == 1:
-            reads = np.arange(base, base + (n + 1) * (keys + 1), keys + 1)
-        else:
-            reads = np.empty(n + 1, np.int64)
-            reads[0] = base
-            counts = sizes_of(drafts.offsets)
-            reads[1:] = (load.contexts + 1).repeat(counts)[order]
-            reads.cumsum(out=reads)
-        times = self.cost.seconds(rows, reads, keys, requests)
-        # The other rows are computed in any case, and make no token: their time is not the
-        # nodes' to share, or a long prefill would make every node look cheap.
-        if load.other_rows:
-            times = times - (times[0] - self.cost.of(requests, keys, keys, requests))
-        return tokens, times + self._asking.seconds(self._asked)
+        return self.cost.expected(
+            order,
+            gains,
+            drafts.offsets,
+            load.contexts,
+            other_rows=load.other_rows,
+            other_reads=load.other_reads,
+            tokens=load.worth,
+            seconds=self._asking.seconds(self._asked),
+        )
 
     def _tried(self, best: int, tokens: NDArray[np.float64], times: NDArray[np.float64]) -> int:
         """`best`, or more if the account covers what seems to be lost by it."""

@@ -13,8 +13,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from foresay import _core
 from foresay.arrays import sizes_of
-from foresay.budget.load import along_paths, depths_of, parents_of
+from foresay.budget.load import depths_of, parents_of
 from foresay.draft import DraftBatch
 
 __all__ = ["DepthCalibration", "RequestCalibration", "ScoreCalibration"]
@@ -50,15 +51,10 @@ class ScoreCalibration:
 
     def __call__(self, drafts: DraftBatch) -> Float64s:
         """The chance of each node of `drafts`, which have scores; never more than its parent's."""
-        parents = parents_of(drafts)
-        stated, kinds = self._classed(drafts, parents)
-        chances = np.ones(len(parents))
-        own = chances[:-1]
-        np.add(stated, self._gap[kinds], out=own)
-        # Bounded away from 1 by more than rounding, so that no child can overtake its parent.
-        np.minimum(own, 1 - 1e-9, out=own)
-        np.maximum(own, 1e-6, out=own)
-        return along_paths(drafts, parents, chances, np.multiply)[:-1]
+        assert drafts.scores is not None
+        return _core.calibrated(
+            drafts.tokens, drafts.parents, drafts.offsets, drafts.scores, self._edges, self._gap
+        )
 
     def observe(self, drafts: DraftBatch, accepted: Bools) -> None:
         """Learn from verified nodes."""

@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from foresay import _core
+from foresay.arrays import Int32s
 from foresay.errors import InputError
 
 __all__ = ["KNOTS", "Sample", "StepCost", "isotonic", "seconds_lost"]
@@ -127,6 +129,42 @@ class StepCost:
     def of(self, rows: float, reads: float, keys: float = 0.0, requests: float = 1.0) -> float:
         """`seconds` of one step, faster."""
         return self._level * sum(self._parts(rows, reads, keys, requests))
+
+    def expected(
+        self,
+        order: NDArray[np.int64],
+        gains: NDArray[np.float64],
+        offsets: Int32s,
+        contexts: NDArray[np.int64],
+        *,
+        other_rows: int,
+        other_reads: int,
+        tokens: float,
+        seconds: float,
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """[n]: the expected tokens and seconds of a step of requests with these contexts, if the
+        first n nodes of `order` are verified, each of which is expected to make so many tokens.
+
+        offsets  which nodes belong to which request
+        other_rows, other_reads   what else is computed; its own time does not count
+        tokens, seconds   what the step makes and takes besides
+        """
+        knots, shape = self._arrays
+        per_read, per_key, per_request = self._extras
+        return _core.expected(
+            order,
+            gains,
+            offsets,
+            contexts,
+            knots=knots,
+            shape=shape,
+            extras=(per_read, per_key, per_request),
+            level=self._level,
+            other_rows=other_rows,
+            other_reads=other_reads,
+            tokens=tokens,
+            seconds=seconds,
+        )
 
     def observe(
         self, rows: int, reads: int, seconds: float, keys: int = 0, requests: int = 1

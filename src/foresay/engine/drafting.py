@@ -99,8 +99,10 @@ class CheckedDrafter:
         try:
             given = self._drafter.propose([request.state for request in requests], budgets)
             packed = given if isinstance(given, DraftBatch) else _without_probs(given)
-            # Checked again, also a DraftBatch.
-            drafts = DraftBatch(packed.tokens, packed.parents, packed.offsets, packed.scores)
+            packed.check()
+            drafts = DraftBatch._trusted(
+                packed.tokens, packed.parents, packed.offsets, packed.scores
+            )
             check_lengths(len(requests), len(drafts), "drafts")
             if (sizes_of(drafts.offsets) > budgets).any():
                 raise InputError(f"a draft has more nodes than its budget of {max(budgets)}")

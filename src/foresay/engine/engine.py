@@ -293,6 +293,8 @@ class Engine:
         load = load_of(turns, requests_wait=bool(self.scheduler.waiting))
         budgets = self.policy.budgets(load) if self._drafter.active else [0] * len(decoding)
         check_lengths(len(decoding), len(budgets), "budgets of the policy")
+        if not any(budgets):
+            return Step(turns, decoding, load, Chosen.nothing(len(decoding)), {})
         # For drafts that may be sampled, memory is reserved before they are sampled: the size of a
         # draft can depend on its tokens (see `with_all_sampled`).
         budgets = [

@@ -15,6 +15,7 @@ from foresay.draft import Draft
 from foresay.errors import InputError
 from foresay.sampling.acceptance import processors
 from foresay.sampling.acceptance.inputs import checked
+from foresay.sampling.acceptance.rows import Rows
 from foresay.sampling.acceptance.verdicts import Verified
 from foresay.sampling.ask import Ask
 from foresay.sampling.noise import Doubles
@@ -63,7 +64,8 @@ def logprobs_of(
 
     Raises: InputError for a `top` that the vocabulary does not have, and as the rules do.
     """
-    _, logits, asks, rows = checked(drafts, logits, asks)
+    drafts, logits, asks = checked(drafts, logits, asks)
+    rows = Rows.of(drafts)
     if not 0 <= top <= logits.shape[1]:
         raise InputError(f"top is {top}; expected 0 to the vocabulary's {logits.shape[1]}")
     chosen = torch.as_tensor(verified.verdicts.tokens, device=logits.device).long()[:, None]

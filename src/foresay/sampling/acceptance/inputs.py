@@ -13,7 +13,6 @@ from torch import Tensor
 from foresay.arrays import sizes_of
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import ForesayError, InputError
-from foresay.sampling.acceptance.rows import Rows
 from foresay.sampling.ask import Ask, AskBatch
 
 __all__ = ["checked", "known_kernel", "refused", "threads_of"]
@@ -24,8 +23,8 @@ MAX_THREADS = 256
 
 def checked(
     drafts: Sequence[Draft], logits: Tensor, asks: Sequence[Ask]
-) -> tuple[DraftBatch, Tensor, AskBatch, Rows]:
-    """The arguments packed, and their rows; the logits without gradients, in float32 or shorter.
+) -> tuple[DraftBatch, Tensor, AskBatch]:
+    """The arguments packed; the logits without gradients, in float32 or shorter.
 
     Raises: InputError if they do not fit each other.
     """
@@ -34,13 +33,13 @@ def checked(
     drafts, asks = DraftBatch.of(drafts), AskBatch.of(asks)
     if len(drafts) != len(asks):
         raise InputError(f"there are {len(drafts)} drafts and {len(asks)} asks; expected one each")
-    rows = Rows.of(drafts)
+    rows = len(drafts) + len(drafts.tokens)
     if not isinstance(logits, Tensor) or logits.layout != torch.strided:
         raise InputError(f"logits are a {type(logits).__name__}; expected a dense torch tensor")
-    if logits.ndim != 2 or len(logits) != len(rows) or not logits.is_floating_point():
+    if logits.ndim != 2 or len(logits) != rows or not logits.is_floating_point():
         raise InputError(
             f"logits have shape {tuple(logits.shape)} and dtype {logits.dtype}; {len(drafts)} "
-            f"requests with {len(drafts.tokens)} nodes need {len(rows)} rows of floats"
+            f"requests with {len(drafts.tokens)} nodes need {rows} rows of floats"
         )
     vocabulary = logits.shape[1]
     if not vocabulary:
@@ -51,14 +50,15 @@ def checked(
         )
     # Longer floats are shortened, as the readable twins do; shorter ones stay as they are.
     logits = logits.detach()
-    return drafts, logits.float() if logits.dtype == torch.float64 else logits, asks, rows
+    return drafts, logits.float() if logits.dtype == torch.float64 else logits, asks
 
 
 def refused(drafts: DraftBatch, asks: AskBatch, vocabulary: int) -> dict[int, ForesayError]:
     """Which requests cannot be verified, by their numbers, and why. The others can."""
     found: dict[int, ForesayError] = {}
-    longest = int((asks.positions + sizes_of(drafts.offsets)).max(initial=0))
-    known = not len(drafts.tokens) or drafts.tokens.max() < vocabulary
+    nodes = len(drafts.tokens)
+    known = not nodes or drafts.tokens.max() < vocabulary
+    longest = int(asks.positions.max()) + nodes if len(asks) else 0
     if known and longest < 1 << 32 and not asks.processed:
         return found
     for name, tokens, offsets in (

@@ -1,7 +1,8 @@
 """Rule match over a packed batch: a token is sampled in every row, then paths are accepted.
 
-A row is sampled where its logits are: by the core on the CPU, which leaves out rows that no walk
-reaches, by the Triton kernel on a GPU, by torch elsewhere. All have the same uniforms.
+On the CPU the core does all of it, and leaves out rows that no walk reaches. Elsewhere rows are
+sampled where their logits are, by the Triton kernel on a GPU or by torch, and the paths are found
+here. All have the same uniforms.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foresay import _core
-from foresay.draft import Draft
+from foresay.arrays import sizes_of
+from foresay.draft import Draft, DraftBatch
 from foresay.sampling.acceptance import noise, processors
 from foresay.sampling.acceptance.inputs import checked, known_kernel, refused, threads_of
 from foresay.sampling.acceptance.noise import Choice
@@ -26,6 +28,7 @@ from foresay.sampling.acceptance.verdicts import Verified, failures_of, one_each
 from foresay.sampling.ask import Ask, AskBatch
 from foresay.sampling.noise import Stream
 from foresay.sampling.processors import RowStatus
+from foresay.verdict import VerdictBatch
 
 __all__ = ["Kernel", "match"]
 
@@ -46,20 +49,23 @@ def match(
     logits   [N + B, V], on any device: for each request its rows, after its text and each node
     kernel   what samples: by default the best one for the logits' device
     threads  of the core; 0: as many as torch uses
-    every_row  let the core sample in all rows, also in those that no walk reaches. The verdicts are
-             the same; a proof then shows that the walks are right without the core's help
+    every_row  let the core sample in all rows, also in those that no walk reaches, and find the
+             paths here. The verdicts are the same
 
     Raises: InputError for arguments that do not fit each other; invalid logits fail only their own
     request.
     """
-    drafts, logits, asks, rows = checked(drafts, logits, asks)
+    drafts, logits, asks = checked(drafts, logits, asks)
     refusals = refused(drafts, asks, logits.shape[1])
     if refusals:
         rule = partial(match, kernel=kernel, threads=threads, every_row=every_row)
         return without(refusals, rule, drafts, logits, asks)
     kernel = known_kernel(kernel or _best_for(logits), logits, ("core", "triton", "torch"))
+    if kernel == "core" and not every_row:
+        return _in_the_core(drafts, logits, asks, threads)
+    rows = Rows.of(drafts)
     given = processors.scores(logits, rows, asks)
-    chosen, status = _choose(given, rows, asks, kernel, threads, every_row)
+    chosen, status = _choose(given, rows, asks, kernel, threads)
 
     failures = failures_of(status[rows.starts[:-1]], asks)
     if not len(drafts.tokens):
@@ -77,6 +83,33 @@ def match(
     order = order[ends[order]]
     last[rows.request[order]] = order  # of several writes the last one stays
     return verdicts(rows, asks, last, chosen[last], failures)
+
+
+def _in_the_core(drafts: DraftBatch, logits: Tensor, asks: AskBatch, threads: int) -> Verified:
+    if asks.processed:
+        given = processors.scores(logits, Rows.of(drafts), asks)
+        values, temperatures = given.values, given.temperatures.numpy()
+    else:
+        values, temperatures = logits, asks.temperatures
+        if len(drafts.tokens):
+            temperatures = temperatures.repeat(sizes_of(drafts.offsets) + 1)
+    owners, stops = asks.stops
+    tokens, offsets, path, path_offsets, rows, status = _core.match(
+        _readable(values.contiguous()),
+        offsets=drafts.offsets,
+        tokens=drafts.tokens,
+        parents=drafts.parents,
+        temperatures=temperatures,
+        seeds=asks.seeds,
+        positions=asks.positions,
+        room=asks.room,
+        stop_owners=owners,
+        stops=stops,
+        stream=Stream.TARGET,
+        threads=threads_of(threads),
+    )
+    failures = failures_of(status, asks) if status.any() else {}
+    return Verified(VerdictBatch._trusted(tokens, offsets, path, path_offsets), failures, rows)
 
 
 def _agrees(rows: Rows, chosen: Longs) -> NDArray[np.bool_]:
@@ -107,9 +140,8 @@ def _choose(
     asks: AskBatch,
     kernel: Kernel,
     threads: int,
-    every_row: bool,
 ) -> tuple[Longs, NDArray[np.uint8]]:
-    """The token of each row, and the row's status."""
+    """The token of each row, and the row's status; the core's too."""
     seeds, positions = asks.seeds[rows.request], asks.positions[rows.request] + rows.depth
     if kernel == "core":
         chosen, _, status = _core.choose(
@@ -119,7 +151,7 @@ def _choose(
             positions=positions.astype(np.uint32),
             stream=Stream.TARGET,
             offsets=rows.starts.astype(np.int32),
-            gates=np.full(len(rows), -1, np.int32) if every_row else rows.parent.astype(np.int32),
+            gates=np.full(len(rows), -1, np.int32),
             tokens=rows.token.astype(np.int32),
             threads=threads_of(threads),
         )

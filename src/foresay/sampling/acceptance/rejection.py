@@ -51,7 +51,8 @@ def rejection(
     Raises: InputError for arguments that do not fit each other; invalid logits or probs are
     the request's own failure.
     """
-    drafts, logits, asks, rows = checked(drafts, logits, asks)
+    drafts, logits, asks = checked(drafts, logits, asks)
+    rows = Rows.of(drafts)
     refusals = refused(drafts, asks, logits.shape[1])
     if refusals:
         rule = partial(rejection, kernel=kernel, threads=threads)

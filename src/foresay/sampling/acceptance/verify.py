@@ -36,6 +36,8 @@ def verify(
     Raises: InputError for arguments that do not fit each other; the failure of a single request is
     in the result.
     """
+    if all(ask.params.rule == "match" for ask in asks.asks):
+        return match(drafts, logits, asks)
     draft_probs = draft_probs or {}
     kinds = np.array(
         [
@@ -44,8 +46,6 @@ def verify(
         ],
         np.int64,
     )
-    if not kinds.any():
-        return match(drafts, logits, asks)
     # A batch has probs for all of its drafts or for none, so there are three kinds.
     rows = Rows.of(drafts)
     if len(asks) != len(drafts) or len(logits) != len(rows.request):

@@ -1,0 +1,101 @@
+#include "budget/ranking.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "errors.hpp"
+
+namespace foresay {
+namespace {
+
+void check_size(const char* name, size_t size, size_t wanted) {
+    if (size != wanted) throw InputError(std::string(name) + " has " + std::to_string(size) + " values; expected " + std::to_string(wanted));
+}
+
+}  // namespace
+
+std::vector<double> calibrated(const Drafts& drafts, std::span<const double> edges, std::span<const double> gaps) {
+    check(drafts);
+    if (!drafts.scores) throw InputError("the drafts have no scores; expected one for each node");
+    check_size("gaps", gaps.size(), 2 * (edges.size() + 1));
+    std::vector<double> chances(drafts.tokens.size());
+    for (size_t b = 0; b + 1 < drafts.offsets.size(); ++b) {
+        const auto begin = static_cast<size_t>(drafts.offsets[b]);
+        for (size_t i = begin; i < static_cast<size_t>(drafts.offsets[b + 1]); ++i) {
+            const bool below = drafts.parents[i] >= 0;
+            const size_t parent = below ? begin + static_cast<size_t>(drafts.parents[i]) : 0;
+            const double stated = drafts.scores[i] / std::max(below ? double{drafts.scores[parent]} : 1.0, 1e-9);
+            const auto kind = static_cast<size_t>(std::lower_bound(edges.begin(), edges.end(), stated) - edges.begin()) + (below ? edges.size() + 1 : 0);
+            // Bounded away from 1 by more than rounding, so that no child can overtake its parent.
+            chances[i] = std::clamp(stated + gaps[kind], 1e-6, 1 - 1e-9) * (below ? chances[parent] : 1.0);
+        }
+    }
+    return chances;
+}
+
+Ranked ranked(std::span<const double> chances, std::span<const int32_t> offsets, std::span<const double> worth, std::span<const int64_t> nodes) {
+    const size_t count = chances.size();
+    if (offsets.empty() || offsets.front() != 0 || static_cast<size_t>(offsets.back()) != count || !std::is_sorted(offsets.begin(), offsets.end()))
+        throw InputError("the offsets do not rise from 0 to the number of nodes, " + std::to_string(count));
+    check_size("worth", worth.size(), offsets.size() - 1);
+    struct Node {
+        double gain;
+        int64_t place, index;
+    };
+    std::vector<Node> all(count);
+    for (size_t b = 0; b < worth.size(); ++b)
+        for (int32_t i = offsets[b]; i < offsets[b + 1]; ++i) all[static_cast<size_t>(i)] = {chances[static_cast<size_t>(i)] * worth[b], i - offsets[b], i};
+    if (!nodes.empty()) {
+        std::vector<Node> some;
+        for (const int64_t node : nodes) {
+            if (node < 0 || static_cast<size_t>(node) >= count)
+                throw InputError("node " + std::to_string(node) + " is not there; expected 0 to " + std::to_string(static_cast<int64_t>(count) - 1));
+            some.push_back(all[static_cast<size_t>(node)]);
+        }
+        all = std::move(some);
+    }
+    std::sort(all.begin(), all.end(), [](const Node& a, const Node& b) {
+        if (a.gain != b.gain) return a.gain > b.gain;
+        return a.place != b.place ? a.place < b.place : a.index < b.index;
+    });
+    Ranked out;
+    out.order.reserve(all.size()), out.gains.reserve(all.size());
+    for (const Node& node : all) out.order.push_back(node.index), out.gains.push_back(node.gain);
+    return out;
+}
+
+double StepCost::seconds(double rows, double reads, double keys, double requests) const noexcept {
+    const auto above = static_cast<size_t>(std::upper_bound(knots.begin(), knots.end(), rows) - knots.begin());
+    double own = shape[above == knots.size() ? above - 1 : 0];
+    if (above > 0 && above < knots.size()) {
+        const double share = (rows - knots[above - 1]) / (knots[above] - knots[above - 1]);
+        own = shape[above - 1] + (shape[above] - shape[above - 1]) * share;
+    }
+    return (own + per_read * reads + per_key * keys + per_request * requests) * level;
+}
+
+Expected expected(std::span<const int64_t> order, std::span<const double> gains, std::span<const int32_t> offsets, std::span<const int64_t> contexts,
+                  const StepCost& cost, int64_t other_rows, int64_t other_reads, double tokens, double seconds) {
+    check_size("gains", gains.size(), order.size());
+    check_size("offsets", offsets.size(), contexts.size() + 1);
+    check_size("shape", cost.shape.size(), std::max<size_t>(1, cost.knots.size()));
+    const auto requests = static_cast<double>(contexts.size());
+    double keys = 0;
+    for (const int64_t context : contexts) keys += static_cast<double>(context);
+    double rows = requests + static_cast<double>(other_rows), reads = keys + static_cast<double>(other_reads);
+    // The other rows are computed in any case, and make no token: their time is not the nodes' to share, or a long prefill would
+    // make every node look cheap.
+    seconds -= cost.seconds(rows, reads, keys, requests) - cost.seconds(requests, keys, keys, requests);
+    Expected out;
+    out.tokens.reserve(order.size() + 1), out.seconds.reserve(order.size() + 1);
+    for (size_t i = 0;; ++i) {
+        out.tokens.push_back(tokens), out.seconds.push_back(cost.seconds(rows, reads, keys, requests) + seconds);
+        if (i == order.size()) return out;
+        const auto next = std::upper_bound(offsets.begin(), offsets.end(), order[i]);  // where the next draft begins
+        if (order[i] < 0 || next == offsets.end()) throw InputError("node " + std::to_string(order[i]) + " is not there; expected 0 to " + std::to_string(offsets.back() - 1));
+        reads += static_cast<double>(contexts[static_cast<size_t>(next - offsets.begin()) - 1] + 1);
+        rows += 1, tokens += gains[i];
+    }
+}
+
+}  // namespace foresay

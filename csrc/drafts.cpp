@@ -1,0 +1,52 @@
+#include "drafts.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+
+#include "errors.hpp"
+
+namespace foresay {
+namespace {
+
+/// The shortest decimal that reads as that number.
+std::string shortest(float value) {
+    char text[32];
+    return {text, std::to_chars(text, text + sizeof text, value).ptr};
+}
+std::string named(const char* name, size_t at) { return std::string(name) + "[" + std::to_string(at) + "]"; }
+
+}  // namespace
+
+void check(const Drafts& of) {
+    const size_t nodes = of.tokens.size();
+    if (of.parents.size() != nodes)
+        throw InputError("there are " + std::to_string(nodes) + " tokens but " + std::to_string(of.parents.size()) + " parents; expected one each");
+    if (of.offsets.empty() || of.offsets.front() != 0 || static_cast<size_t>(of.offsets.back()) != nodes || !std::is_sorted(of.offsets.begin(), of.offsets.end()))
+        throw InputError("the offsets do not rise from 0 to the number of nodes, " + std::to_string(nodes));
+    for (size_t i = 0; i < nodes; ++i)
+        if (of.tokens[i] < 0 || of.tokens[i] == INT32_MAX)
+            throw InputError(named("tokens", i) + " is " + std::to_string(of.tokens[i]) + "; expected a token id from 0 to 2147483646");
+    const auto each = [&](auto&& look) {
+        for (size_t b = 0; b + 1 < of.offsets.size(); ++b)
+            for (auto begin = static_cast<size_t>(of.offsets[b]), i = begin; i < static_cast<size_t>(of.offsets[b + 1]); ++i) look(begin, i);
+    };
+    each([&](size_t begin, size_t i) {
+        const auto place = static_cast<int64_t>(i - begin);
+        if (of.parents[i] < -1 || of.parents[i] >= place)
+            throw InputError(named("parents", i) + " is " + std::to_string(of.parents[i]) + "; expected -1 to " + std::to_string(place - 1) + " for node " +
+                             std::to_string(place) + " of its draft, because parents come before children");
+    });
+    if (!of.scores) return;
+    for (size_t i = 0; i < nodes; ++i)
+        if (!(of.scores[i] >= 0 && of.scores[i] <= 1)) throw InputError(named("scores", i) + " is " + shortest(of.scores[i]) + "; expected a chance from 0 to 1");
+    each([&](size_t begin, size_t i) {
+        if (of.parents[i] < 0) return;
+        const float above = of.scores[begin + static_cast<size_t>(of.parents[i])];
+        if (of.scores[i] > above)
+            throw InputError(named("scores", i) + " is " + shortest(of.scores[i]) + "; expected at most its parent's " + shortest(above) +
+                             ", because a node is committed only with its parent");
+    });
+}
+
+}  // namespace foresay

@@ -1,0 +1,19 @@
+// Draft trees as arrays, as DraftBatch of src/foresay/draft.py has them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace foresay {
+
+struct Drafts {
+    std::span<const int32_t> tokens, parents;  // [nodes]; a parent counts in its own draft, -1: the last committed token
+    std::span<const int32_t> offsets;          // nodes of draft b: from offsets[b] up to offsets[b + 1]
+    const float* scores;                       // [nodes], or null
+};
+
+/// Refuses what are no trees with parents first, tokens that are no ids, and scores that are no chances or above their parent's.
+/// Throws InputError.
+void check(const Drafts& drafts);
+
+}  // namespace foresay

@@ -1,0 +1,116 @@
+#include "sampling/match.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <string>
+
+#include "drafts.hpp"
+#include "errors.hpp"
+#include "parallel.hpp"
+#include "sampling/noise.hpp"
+
+namespace foresay {
+namespace {
+
+void check_input(const MatchInput& in, uint32_t threads) {
+    const size_t requests = in.seeds.size(), nodes = in.tokens.size();
+    const auto check_size = [](const char* name, size_t size, size_t wanted) {
+        if (size != wanted) throw InputError(std::string(name) + " has " + std::to_string(size) + " values; expected " + std::to_string(wanted));
+    };
+    check_size("offsets", in.offsets.size(), requests + 1);
+    check_size("positions", in.positions.size(), requests);
+    check_size("room", in.room.size(), requests);
+    check_size("stops", in.stops.size(), in.stop_owners.size());
+    check_size("temperatures", in.temperatures.size(), in.rows);
+    check_size("logits", in.rows, requests + nodes);
+    if (in.width == 0 || in.width > INT32_MAX) throw InputError("a row has " + std::to_string(in.width) + " logits; expected 1 to 2147483647");
+    if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; expected 1 to 256");
+    for (const float temperature : in.temperatures)
+        if (!(temperature >= 0) || std::isinf(temperature))
+            throw InputError("temperature " + std::to_string(temperature) + " is not valid; expected 0 or more, and finite");
+    check(Drafts{in.tokens, in.parents, in.offsets, nullptr});
+    for (const int64_t position : in.positions)
+        if (position < 0 || position > int64_t{UINT32_MAX} - static_cast<int64_t>(nodes))
+            throw InputError("a text has " + std::to_string(position) + " tokens; noise is keyed by at most 4294967295 positions");
+    for (size_t i = 0; i < in.stop_owners.size(); ++i)
+        if (in.stop_owners[i] < (i ? in.stop_owners[i - 1] : 0) || static_cast<size_t>(in.stop_owners[i]) >= requests)
+            throw InputError("stop " + std::to_string(i) + " is of request " + std::to_string(in.stop_owners[i]) + "; expected requests that rise, below " +
+                             std::to_string(requests));
+}
+
+/// A row of a request: after its text, then after each node.
+struct Row {
+    Choice chosen;
+    int32_t parent = -1;  // row
+    uint32_t depth = 0;
+};
+
+/// The verdict of one request.
+struct Walk {
+    std::vector<int32_t> tokens, path;
+    std::vector<int64_t> rows;
+    uint8_t status;
+};
+
+Walk walk(const MatchInput& in, size_t request, const Kernels& level) {
+    const auto first = static_cast<size_t>(in.offsets[request]), count = static_cast<size_t>(in.offsets[request + 1]) - first + 1;
+    std::vector<Row> rows(count);
+    size_t last = 0;
+    for (size_t i = 0; i < count; ++i) {
+        Row& row = rows[i];
+        if (i > 0) {
+            row.parent = in.parents[first + i - 1] + 1;
+            const Row& above = rows[static_cast<size_t>(row.parent)];
+            if (above.chosen.status != RowStatus::kGood || above.chosen.token != in.tokens[first + i - 1]) continue;
+            row.depth = above.depth + 1;
+        }
+        const size_t at = first + request + i;
+        const NoiseKey key{in.seeds[request], static_cast<uint32_t>(in.positions[request] + row.depth), in.stream};
+        row.chosen = choose_row(in.logits ? in.logits + at * in.width : nullptr, in.small ? in.small + at * in.width : nullptr, in.width, in.temperatures[at], key, level);
+        if (row.chosen.status == RowStatus::kGood && row.depth > rows[last].depth) last = i;
+    }
+    Walk out{{}, {}, {}, rows[0].chosen.status};
+    if (out.status != RowStatus::kGood) return out;
+    out.tokens.push_back(rows[last].chosen.token), out.rows.push_back(static_cast<int64_t>(first + request + last));
+    for (size_t i = last; i > 0; i = static_cast<size_t>(rows[i].parent)) {
+        out.tokens.push_back(in.tokens[first + i - 1]), out.path.push_back(static_cast<int32_t>(i - 1));
+        out.rows.push_back(static_cast<int64_t>(first + request) + rows[i].parent);
+    }
+    std::reverse(out.tokens.begin(), out.tokens.end()), std::reverse(out.path.begin(), out.path.end()), std::reverse(out.rows.begin(), out.rows.end());
+    // Up to the end of the answer.
+    size_t length = static_cast<size_t>(std::clamp<int64_t>(in.room[request], 0, static_cast<int64_t>(out.tokens.size())));
+    const auto [begin, end] = std::equal_range(in.stop_owners.begin(), in.stop_owners.end(), static_cast<int64_t>(request));
+    for (auto owner = begin; owner != end; ++owner) {
+        const auto found = std::find(out.tokens.begin(), out.tokens.end(), in.stops[static_cast<size_t>(owner - in.stop_owners.begin())]);
+        if (found != out.tokens.end()) length = std::min(length, static_cast<size_t>(found - out.tokens.begin()) + 1);
+    }
+    out.tokens.resize(length), out.rows.resize(length);
+    out.path.resize(std::min(out.path.size(), length ? length - 1 : 0));
+    return out;
+}
+
+}  // namespace
+
+Matched match(const MatchInput& in, uint32_t threads, const Kernels& level) {
+    check_input(in, threads);
+    const size_t requests = in.seeds.size();
+    std::vector<Walk> walks(requests);
+    std::atomic<bool> stop = false;
+    std::atomic<size_t> next = 0;
+    in_parallel(static_cast<uint32_t>(std::clamp<size_t>(requests, 1, threads)), stop, [&](uint32_t) {
+        for (size_t b; !stop && (b = next++) < requests;) walks[b] = walk(in, b, level);
+    });
+    Matched out;
+    out.offsets.push_back(0), out.path_offsets.push_back(0);
+    for (const Walk& one : walks) {
+        out.tokens.insert(out.tokens.end(), one.tokens.begin(), one.tokens.end());
+        out.path.insert(out.path.end(), one.path.begin(), one.path.end());
+        out.rows.insert(out.rows.end(), one.rows.begin(), one.rows.end());
+        out.offsets.push_back(static_cast<int32_t>(out.tokens.size())), out.path_offsets.push_back(static_cast<int32_t>(out.path.size()));
+        out.statuses.push_back(one.status);
+    }
+    return out;
+}
+
+}  // namespace foresay

@@ -58,7 +58,7 @@ def refused(drafts: DraftBatch, asks: AskBatch, vocabulary: int) -> dict[int, Fo
     found: dict[int, ForesayError] = {}
     nodes = len(drafts.tokens)
     known = not nodes or drafts.tokens.max() < vocabulary
-    longest = int(asks.positions.max()) + nodes if len(asks) else 0
+    longest = max(asks.positions.tolist(), default=0) + nodes
     if known and longest < 1 << 32 and not asks.processed:
         return found
     for name, tokens, offsets in (

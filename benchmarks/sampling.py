@@ -52,7 +52,7 @@ def one_row(vocabulary: int) -> dict[str, float]:
     logits = (np.random.default_rng(0).normal(size=(ROWS, vocabulary)) * 3).astype(np.float32)
     top_k = logits.copy()
     top_k[logits < np.partition(logits, -50, axis=1)[:, -50:-49]] = -np.inf
-    none, turn = np.full(1, -1, np.int32), count()
+    turn = count()
 
     def choose(rows: Any, temperature: float) -> object:
         at = next(turn) % ROWS
@@ -62,9 +62,6 @@ def one_row(vocabulary: int) -> dict[str, float]:
             seeds=np.array([1], np.uint64),
             positions=np.array([5], np.uint32),
             stream=Stream.TARGET,
-            offsets=np.array([0, 1], np.int32),
-            gates=none,
-            tokens=none,
             threads=1,
         )
 

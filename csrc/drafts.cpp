@@ -1,6 +1,5 @@
 #include "drafts.hpp"
 
-#include <algorithm>
 #include <charconv>
 #include <string>
 
@@ -18,12 +17,21 @@ std::string named(const char* name, size_t at) { return std::string(name) + "[" 
 
 }  // namespace
 
-void check(const Drafts& of) {
+void check_offsets(std::span<const int32_t> offsets, size_t nodes) {
+    if (offsets.empty()) throw InputError("offsets is empty; expected one entry more than there are drafts");
+    if (offsets.front() != 0 || offsets.back() < 0 || static_cast<size_t>(offsets.back()) != nodes)
+        throw InputError("offsets are from " + std::to_string(offsets.front()) + " to " + std::to_string(offsets.back()) + "; expected 0 to " + std::to_string(nodes) +
+                         ", the number of nodes");
+    for (size_t i = 1; i < offsets.size(); ++i)
+        if (offsets[i] < offsets[i - 1])
+            throw InputError(named("offsets", i) + " is " + std::to_string(offsets[i]) + " after " + std::to_string(offsets[i - 1]) + "; expected offsets that never fall");
+}
+
+void check_drafts(const Drafts& of) {
     const size_t nodes = of.tokens.size();
     if (of.parents.size() != nodes)
         throw InputError("there are " + std::to_string(nodes) + " tokens but " + std::to_string(of.parents.size()) + " parents; expected one each");
-    if (of.offsets.empty() || of.offsets.front() != 0 || static_cast<size_t>(of.offsets.back()) != nodes || !std::is_sorted(of.offsets.begin(), of.offsets.end()))
-        throw InputError("the offsets do not rise from 0 to the number of nodes, " + std::to_string(nodes));
+    check_offsets(of.offsets, nodes);
     for (size_t i = 0; i < nodes; ++i)
         if (of.tokens[i] < 0 || of.tokens[i] == INT32_MAX)
             throw InputError(named("tokens", i) + " is " + std::to_string(of.tokens[i]) + "; expected a token id from 0 to 2147483646");

@@ -1,6 +1,7 @@
 // Draft trees as arrays, as DraftBatch of src/foresay/draft.py has them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -14,6 +15,8 @@ struct Drafts {
 
 /// Refuses what are no trees with parents first, tokens that are no ids, and scores that are no chances or above their parent's.
 /// Throws InputError.
-void check(const Drafts& drafts);
+void check_drafts(const Drafts& drafts);
+/// Refuses offsets that do not rise from 0 to `nodes`. Throws InputError.
+void check_offsets(std::span<const int32_t> offsets, size_t nodes);
 
 }  // namespace foresay

@@ -19,7 +19,8 @@ using Tokens = Given<int32_t>;
 template <class T>
 using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 
-inline std::span<const int32_t> view(const Tokens& tokens) { return {tokens.data(), tokens.size()}; }
+template <class T>
+std::span<const T> view(const Given<T>& values) { return {values.data(), values.size()}; }
 
 /// The values as they are now: once the GIL is released, other threads may write into the array.
 template <class T>

@@ -41,14 +41,12 @@ template <class Number>
 void def_choose(nb::module_& m) {
     using Rows = nb::ndarray<const Number, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
     m.def("choose", [](const Rows& logits, const Given<float>& temperatures, const Given<uint64_t>& seeds,
-                       const Given<uint32_t>& positions, uint32_t stream, const Tokens& offsets, const Tokens& gates,
-                       const Tokens& tokens, uint32_t threads, const std::string& level) -> Chosen {
+                       const Given<uint32_t>& positions, uint32_t stream, uint32_t threads, const std::string& level) -> Chosen {
         const Kernels& kernels = level_of(level);
         const auto heats = copy(temperatures);
         const auto keys = copy(seeds);
         const auto places = copy(positions);
-        const auto bounds = copy(offsets), parents = copy(gates), wanted = copy(tokens);
-        LogitRows rows{nullptr, nullptr, logits.shape(0), logits.shape(1), heats, keys, places, stream, bounds, parents, wanted};
+        LogitRows rows{nullptr, nullptr, logits.shape(0), logits.shape(1), heats, keys, places, stream};
         if constexpr (std::is_same_v<Number, float>) rows.logits = logits.data();
         else rows.small = logits.data();
         Choices out;
@@ -58,7 +56,7 @@ void def_choose(nb::module_& m) {
         }
         return Chosen(own(std::move(out.tokens)), own(std::move(out.values)), own(std::move(out.statuses)));
     }, "logits"_a.noconvert(), nb::kw_only(), "temperatures"_a.noconvert(), "seeds"_a.noconvert(), "positions"_a.noconvert(),
-       "stream"_a, "offsets"_a.noconvert(), "gates"_a.noconvert(), "tokens"_a.noconvert(), "threads"_a, "level"_a = "",
+       "stream"_a, "threads"_a, "level"_a = "",
        "(chosen, values, statuses) of each row; see csrc/sampling/noise.hpp.");
 }
 

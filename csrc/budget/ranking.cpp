@@ -1,6 +1,7 @@
 #include "budget/ranking.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "errors.hpp"
@@ -12,10 +13,16 @@ void check_size(const char* name, size_t size, size_t wanted) {
     if (size != wanted) throw InputError(std::string(name) + " has " + std::to_string(size) + " values; expected " + std::to_string(wanted));
 }
 
+void check_numbers(const char* name, std::span<const double> values) {
+    for (size_t i = 0; i < values.size(); ++i)
+        if (!(values[i] >= 0) || std::isinf(values[i]))
+            throw InputError(std::string(name) + "[" + std::to_string(i) + "] is " + std::to_string(values[i]) + "; expected a finite number from 0");
+}
+
 }  // namespace
 
 std::vector<double> calibrated(const Drafts& drafts, std::span<const double> edges, std::span<const double> gaps) {
-    check(drafts);
+    check_drafts(drafts);
     if (!drafts.scores) throw InputError("the drafts have no scores; expected one for each node");
     check_size("gaps", gaps.size(), 2 * (edges.size() + 1));
     std::vector<double> chances(drafts.tokens.size());
@@ -24,6 +31,7 @@ std::vector<double> calibrated(const Drafts& drafts, std::span<const double> edg
         for (size_t i = begin; i < static_cast<size_t>(drafts.offsets[b + 1]); ++i) {
             const bool below = drafts.parents[i] >= 0;
             const size_t parent = below ? begin + static_cast<size_t>(drafts.parents[i]) : 0;
+            // The classes are those that ScoreCalibration of src/foresay/budget/calibration.py learns.
             const double stated = drafts.scores[i] / std::max(below ? double{drafts.scores[parent]} : 1.0, 1e-9);
             const auto kind = static_cast<size_t>(std::lower_bound(edges.begin(), edges.end(), stated) - edges.begin()) + (below ? edges.size() + 1 : 0);
             // Bounded away from 1 by more than rounding, so that no child can overtake its parent.
@@ -33,11 +41,11 @@ std::vector<double> calibrated(const Drafts& drafts, std::span<const double> edg
     return chances;
 }
 
-Ranked ranked(std::span<const double> chances, std::span<const int32_t> offsets, std::span<const double> worth, std::span<const int64_t> nodes) {
+Ranked ranked(std::span<const double> chances, std::span<const int32_t> offsets, std::span<const double> worth, std::optional<std::span<const int64_t>> nodes) {
     const size_t count = chances.size();
-    if (offsets.empty() || offsets.front() != 0 || static_cast<size_t>(offsets.back()) != count || !std::is_sorted(offsets.begin(), offsets.end()))
-        throw InputError("the offsets do not rise from 0 to the number of nodes, " + std::to_string(count));
+    check_offsets(offsets, count);
     check_size("worth", worth.size(), offsets.size() - 1);
+    check_numbers("chances", chances), check_numbers("worth", worth);
     struct Node {
         double gain;
         int64_t place, index;
@@ -45,9 +53,9 @@ Ranked ranked(std::span<const double> chances, std::span<const int32_t> offsets,
     std::vector<Node> all(count);
     for (size_t b = 0; b < worth.size(); ++b)
         for (int32_t i = offsets[b]; i < offsets[b + 1]; ++i) all[static_cast<size_t>(i)] = {chances[static_cast<size_t>(i)] * worth[b], i - offsets[b], i};
-    if (!nodes.empty()) {
+    if (nodes) {
         std::vector<Node> some;
-        for (const int64_t node : nodes) {
+        for (const int64_t node : *nodes) {
             if (node < 0 || static_cast<size_t>(node) >= count)
                 throw InputError("node " + std::to_string(node) + " is not there; expected 0 to " + std::to_string(static_cast<int64_t>(count) - 1));
             some.push_back(all[static_cast<size_t>(node)]);
@@ -78,7 +86,9 @@ Expected expected(std::span<const int64_t> order, std::span<const double> gains,
                   const StepCost& cost, int64_t other_rows, int64_t other_reads, double tokens, double seconds) {
     check_size("gains", gains.size(), order.size());
     check_size("offsets", offsets.size(), contexts.size() + 1);
-    check_size("shape", cost.shape.size(), std::max<size_t>(1, cost.knots.size()));
+    if (cost.knots.empty()) throw InputError("knots is empty; expected at least 1 number of rows");
+    check_size("shape", cost.shape.size(), cost.knots.size());
+    check_offsets(offsets, static_cast<size_t>(std::max(0, offsets.back())));
     const auto requests = static_cast<double>(contexts.size());
     double keys = 0;
     for (const int64_t context : contexts) keys += static_cast<double>(context);

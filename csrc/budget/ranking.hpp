@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,9 +22,9 @@ struct Ranked {
 };
 
 /// Nodes by their chance times their draft's worth. Of equals the one that is earlier in its own draft comes first, then the one of
-/// the earlier draft: so ties go round the drafts, and parents come before their children. `nodes`: only these, if there are any.
-/// Throws InputError for sizes that do not fit, and for a node that is not there.
-Ranked ranked(std::span<const double> chances, std::span<const int32_t> offsets, std::span<const double> worth, std::span<const int64_t> nodes);
+/// the earlier draft: so ties go round the drafts, and parents come before their children. `nodes`: only these; without it all.
+/// Throws InputError for sizes that do not fit, chances and worths that are not finite or below 0, and a node that is not there.
+Ranked ranked(std::span<const double> chances, std::span<const int32_t> offsets, std::span<const double> worth, std::optional<std::span<const int64_t>> nodes);
 
 /// How long a step takes: by rows on lines between knots, and so much for each read, key and request. See src/foresay/budget/cost.py.
 struct StepCost {
@@ -37,9 +38,9 @@ struct Expected {
     std::vector<double> tokens, seconds;  // [n]: of a step that verifies the first n nodes of an order, from n = 0 on
 };
 
-/// What a step of requests with these contexts makes and takes. `tokens` and `seconds` are what it makes and takes besides; the
-/// seconds of other rows, which are computed in any case, are not counted, but what they cost is a place on the stairs.
-/// Throws InputError for sizes that do not fit.
+/// What a step of requests with these contexts makes and takes. `tokens` and `seconds` are what it makes and takes besides. The time
+/// of other rows is subtracted; they still count as rows, so that the nodes start further up the curve.
+/// Throws InputError for sizes that do not fit, and for a node that is not there.
 Expected expected(std::span<const int64_t> order, std::span<const double> gains, std::span<const int32_t> offsets, std::span<const int64_t> contexts,
                   const StepCost& cost, int64_t other_rows, int64_t other_reads, double tokens, double seconds);
 

@@ -9,8 +9,8 @@
 namespace foresay::blocks {
 namespace {
 
-// Rows that share what is read of the weights, as many as fit into registers; fewer of those that are not quantised. Matrix tiles
-// do not pay: a block of 32 inputs fills half of one, and its sums have to be stored before they can be scaled.
+// Rows that share what is read of the weights, as many as fit into registers; fewer of those that are not quantised. Why there are
+// no matrix tiles: benchmarks/README.md.
 #ifdef FORESAY_SANITIZE
 constexpr size_t kRows = kFours ? 5 : 2, kFloatRows = 2;  // the same loops; with more of them the compiler takes a quarter of an hour
 #else

@@ -22,17 +22,19 @@ void check_input(const MatchInput& in, uint32_t threads) {
     check_size("positions", in.positions.size(), requests);
     check_size("room", in.room.size(), requests);
     check_size("stops", in.stops.size(), in.stop_owners.size());
+    if (in.rows != requests + nodes)
+        throw InputError("logits have " + std::to_string(in.rows) + " rows; expected " + std::to_string(requests + nodes) + ", one for each request and node");
     check_size("temperatures", in.temperatures.size(), in.rows);
-    check_size("logits", in.rows, requests + nodes);
     if (in.width == 0 || in.width > INT32_MAX) throw InputError("a row has " + std::to_string(in.width) + " logits; expected 1 to 2147483647");
     if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; expected 1 to 256");
     for (const float temperature : in.temperatures)
         if (!(temperature >= 0) || std::isinf(temperature))
             throw InputError("temperature " + std::to_string(temperature) + " is not valid; expected 0 or more, and finite");
-    check(Drafts{in.tokens, in.parents, in.offsets, nullptr});
-    for (const int64_t position : in.positions)
-        if (position < 0 || position > int64_t{UINT32_MAX} - static_cast<int64_t>(nodes))
-            throw InputError("a text has " + std::to_string(position) + " tokens; noise is keyed by at most 4294967295 positions");
+    check_drafts({in.tokens, in.parents, in.offsets, nullptr});
+    for (size_t b = 0; b < requests; ++b)
+        if (const int64_t most = int64_t{UINT32_MAX} - (in.offsets[b + 1] - in.offsets[b]); in.positions[b] < 0 || in.positions[b] > most)
+            throw InputError("positions[" + std::to_string(b) + "] is " + std::to_string(in.positions[b]) + "; expected 0 to " + std::to_string(most) +
+                             " with so many nodes behind it");
     for (size_t i = 0; i < in.stop_owners.size(); ++i)
         if (in.stop_owners[i] < (i ? in.stop_owners[i - 1] : 0) || static_cast<size_t>(in.stop_owners[i]) >= requests)
             throw InputError("stop " + std::to_string(i) + " is of request " + std::to_string(in.stop_owners[i]) + "; expected requests that rise, below " +

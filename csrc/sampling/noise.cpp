@@ -62,24 +62,12 @@ void check(const LogitRows& rows, uint32_t threads) {
     check_size("temperatures", rows.temperatures.size());
     check_size("seeds", rows.seeds.size());
     check_size("positions", rows.positions.size());
-    check_size("gates", rows.gates.size());
-    check_size("tokens", rows.tokens.size());
     if (rows.width == 0 || rows.width > INT32_MAX)
         throw InputError("a row has " + std::to_string(rows.width) + " logits; expected 1 to 2147483647");
     if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; expected 1 to 256");
     for (const float temperature : rows.temperatures)
         if (!(temperature >= 0) || std::isinf(temperature))
             throw InputError("temperature " + std::to_string(temperature) + " is not valid; expected 0 or more, and finite");
-    if (rows.offsets.empty() || rows.offsets.front() != 0 || static_cast<size_t>(rows.offsets.back()) != count ||
-        !std::is_sorted(rows.offsets.begin(), rows.offsets.end()))
-        throw InputError("the offsets do not rise from 0 to the number of rows, " + std::to_string(count));
-    for (size_t b = 0; b + 1 < rows.offsets.size(); ++b)
-        for (int32_t row = rows.offsets[b]; row < rows.offsets[b + 1]; ++row) {
-            const int32_t gate = rows.gates[static_cast<size_t>(row)];
-            if (gate != -1 && (gate < rows.offsets[b] || gate >= row))
-                throw InputError("the gate of row " + std::to_string(row) + " is " + std::to_string(gate) +
-                                 "; expected -1 or an earlier row of its request, which begins at " + std::to_string(rows.offsets[b]));
-        }
 }
 
 /// A row in float32, in memory that the thread uses again for its next row.
@@ -88,13 +76,6 @@ const float* widened(const Kernels& level, const uint16_t* row, size_t width) {
     if (space.size() < width) space.resize(width);
     level.layer.widen(row, width, space.data());
     return space.data();
-}
-
-bool is_reached(const LogitRows& rows, size_t row, const Choices& of) {
-    if (rows.gates[row] < 0) return true;
-    const auto gate = static_cast<size_t>(rows.gates[row]);
-    // The status is asked as well: a row without a choice has token -1, and so may its child.
-    return of.statuses[gate] == RowStatus::kGood && of.tokens[gate] == rows.tokens[row];
 }
 
 }  // namespace
@@ -120,19 +101,16 @@ Choice choose_row(const float* logits, const uint16_t* small, size_t width, floa
 
 Choices choose(const LogitRows& rows, uint32_t threads, const Kernels& level) {
     check(rows, threads);
-    const size_t count = rows.count, requests = rows.offsets.size() - 1;
-    Choices out{std::vector<int32_t>(count, -1), std::vector<double>(count, NAN),
-                std::vector<uint8_t>(count, RowStatus::kNotReached)};
+    const size_t count = rows.count;
+    Choices out{std::vector<int32_t>(count), std::vector<double>(count), std::vector<uint8_t>(count)};
     std::atomic<bool> stop = false;
     std::atomic<size_t> next = 0;
-    in_parallel(static_cast<uint32_t>(std::clamp<size_t>(requests, 1, threads)), stop, [&](uint32_t) {
-        for (size_t b; !stop && (b = next++) < requests;)
-            for (auto row = static_cast<size_t>(rows.offsets[b]); row < static_cast<size_t>(rows.offsets[b + 1]); ++row) {
-                if (!is_reached(rows, row, out)) continue;
-                const Choice found = choose_row(rows.logits ? rows.logits + row * rows.width : nullptr, rows.small ? rows.small + row * rows.width : nullptr,
-                                                rows.width, rows.temperatures[row], {rows.seeds[row], rows.positions[row], rows.stream}, level);
-                out.tokens[row] = found.token, out.values[row] = found.value, out.statuses[row] = found.status;
-            }
+    in_parallel(static_cast<uint32_t>(std::clamp<size_t>(count, 1, threads)), stop, [&](uint32_t) {
+        for (size_t row; !stop && (row = next++) < count;) {
+            const Choice found = choose_row(rows.logits ? rows.logits + row * rows.width : nullptr, rows.small ? rows.small + row * rows.width : nullptr, rows.width,
+                                            rows.temperatures[row], {rows.seeds[row], rows.positions[row], rows.stream}, level);
+            out.tokens[row] = found.token, out.values[row] = found.value, out.statuses[row] = found.status;
+        }
     });
     return out;
 }

@@ -19,18 +19,15 @@ double uniform(const NoiseKey& key, uint32_t token);
 /// -log(-log(uniform)), between -3.604 and 36.737.
 double gumbel(const NoiseKey& key, uint32_t token);
 
-/// Rows of logits, those of one request beside each other. Borrowed; valid during one call.
+/// Rows of logits. Borrowed; valid during one call.
 struct LogitRows {
     const float* logits;                   // [count, width], or null:
-    const uint16_t* small;                 // the same in bfloat16, widened row by row where a walk comes by
+    const uint16_t* small;                 // the same in bfloat16, widened row by row
     size_t count, width;
     std::span<const float> temperatures;   // [count] 0: greedy, without noise
     std::span<const uint64_t> seeds;       // [count]
     std::span<const uint32_t> positions;   // [count]
     uint32_t stream;
-    std::span<const int32_t> offsets;      // rows of request b: from offsets[b] up to offsets[b + 1]
-    std::span<const int32_t> gates;        // [count] -1, or an earlier row of the same request:
-    std::span<const int32_t> tokens;       // [count] the row is reached only if that one's choice is this token
 };
 
 /// Of a row. The token is -1 and its value NaN unless the status is kGood.
@@ -49,9 +46,9 @@ struct Choices {
     std::vector<uint8_t> statuses;  // RowStatus
 };
 
-/// Chooses from each row that is reached; of equals, the lowest token. Logits are judged after the division, which is in
-/// float32: NaN and +inf spoil a row, -inf is a token that cannot be chosen. Requests run in parallel.
-/// Throws InputError for sizes, offsets or gates that do not fit, and for a temperature that is negative or not finite.
+/// Chooses from each row; of equals, the lowest token. Logits are judged after the division, which is in float32: NaN and +inf
+/// spoil a row, -inf is a token that cannot be chosen. Rows run in parallel.
+/// Throws InputError for sizes that do not fit, and for a temperature that is negative or not finite.
 Choices choose(const LogitRows& rows, uint32_t threads, const Kernels& level);
 
 }  // namespace foresay

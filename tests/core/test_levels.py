@@ -68,9 +68,6 @@ def results(level: str = "") -> dict[str, str]:
         seeds=np.arange(8, dtype=np.uint64),
         positions=np.arange(8, dtype=np.uint32),
         stream=0,
-        offsets=ints(*range(9)),
-        gates=np.full(8, -1, np.int32),
-        tokens=np.full(8, -1, np.int32),
         threads=1,
         level=level,
     )

@@ -44,8 +44,9 @@ def test_equals_the_twin(seed: int, dtype: torch.dtype) -> None:
     drafts = DraftBatch.of([draft(rng) for _ in range(count)])
     asks = [ask(rng) for _ in range(count)]
     logits = torch.from_numpy(rng.standard_normal((count + len(drafts.tokens), WIDTH)) * 2)
-    for row in np.flatnonzero(rng.random(len(logits)) < 0.1):
-        logits[row, int(rng.integers(WIDTH))] = float(rng.choice([np.nan, np.inf]))
+    for row in np.flatnonzero(rng.random(len(logits)) < 0.15):
+        where = slice(None) if rng.random() < 0.3 else int(rng.integers(WIDTH))
+        logits[row, where] = float(rng.choice([np.nan, np.inf, -np.inf]))
     given = logits.to(dtype)
     found = match(drafts, given, asks, kernel="core", threads=2)
     twin = match(drafts, given, asks, kernel="core", every_row=True)
@@ -54,6 +55,57 @@ def test_equals_the_twin(seed: int, dtype: torch.dtype) -> None:
     assert {at: str(e) for at, e in found.failures.items()} == {
         at: str(e) for at, e in twin.failures.items()
     }
+
+
+@pytest.mark.parametrize("level", _core.cpu_levels())
+@pytest.mark.parametrize("dtype", [np.float32, np.uint16])
+def test_levels_and_threads_change_nothing(level: str, dtype: type) -> None:
+    rng = np.random.default_rng(7)
+    drafts = DraftBatch.of([draft(rng) for _ in range(100)])
+    wide = rng.standard_normal((100 + len(drafts.tokens), 300)).astype(np.float32)
+    wide[:, :WIDTH] += 6  # so that drafted tokens are chosen
+    logits = wide if dtype is np.float32 else (wide.view(np.uint32) >> 16).astype(np.uint16)
+    given: dict[str, Any] = {
+        "offsets": drafts.offsets,
+        "tokens": drafts.tokens,
+        "parents": drafts.parents,
+        "temperatures": rng.choice(np.array([0, 0.5, 1], np.float32), len(logits)),
+        "seeds": np.arange(100, dtype=np.uint64),
+        "positions": np.arange(100),
+        "room": np.full(100, 5),
+        "stop_owners": longs(2, 3),
+        "stops": longs(1, 4),
+        "stream": 0,
+    }
+    wanted: tuple[Any, ...] = _core.match(logits, **given, threads=1, level="plain")
+    assert len(wanted[2]) > 9  # accepted nodes
+    for threads in (1, 2, 5):
+        found: tuple[Any, ...] = _core.match(logits, **given, threads=threads, level=level)
+        assert all(np.array_equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+def test_the_last_position_that_noise_is_keyed_by() -> None:
+    """Each request by its own nodes, whatever others draft."""
+    drafts = DraftBatch.of([Draft([0], [-1]), Draft.chain([0] * 9)])
+    given: dict[str, Any] = {
+        "offsets": drafts.offsets,
+        "tokens": drafts.tokens,
+        "parents": drafts.parents,
+        "temperatures": np.ones(12, np.float32),
+        "seeds": np.zeros(2, np.uint64),
+        "room": longs(9, 9),
+        "stop_owners": longs(),
+        "stops": longs(),
+        "stream": 0,
+        "threads": 1,
+    }
+    logits = np.zeros((12, WIDTH), np.float32)
+    _core.match(logits, **given, positions=longs(2**32 - 2, 0))
+    with pytest.raises(InputError, match=r"^positions\[0\] is 4294967295; expected 0 to"):
+        _core.match(logits, **given, positions=longs(2**32 - 1, 0))
+    falling = given | {"stop_owners": longs(1, 0), "stops": longs(2, 2)}
+    with pytest.raises(InputError, match=r"^stop 1 is of request 0; expected requests that rise"):
+        _core.match(logits, **falling, positions=longs(5, 5))
 
 
 def ints(*values: int) -> Any:
@@ -68,7 +120,7 @@ def longs(*values: int) -> Any:
     ("change", "said"),
     [
         ({"offsets": ints(0)}, "offsets has 1 values; expected 2"),
-        ({"offsets": ints(0, 2)}, "the offsets do not rise from 0 to the number of nodes, 1"),
+        ({"offsets": ints(0, 2)}, "offsets are from 0 to 2; expected 0 to 1, the number of nodes"),
         ({"parents": ints()}, "there are 1 tokens but 0 parents; expected one each"),
         ({"parents": ints(0)}, "parents[0] is 0; expected -1 to -1 for node 0 of its draft"),
         ({"tokens": ints(-1)}, "tokens[0] is -1; expected a token id"),
@@ -76,14 +128,14 @@ def longs(*values: int) -> Any:
         ({"temperatures": np.array([0, -1], np.float32)}, "temperature -1.000000 is not valid"),
         ({"temperatures": np.array([0, np.inf], np.float32)}, "temperature inf is not valid"),
         ({"positions": longs()}, "positions has 0 values; expected 1"),
-        ({"positions": longs(-1)}, "a text has -1 tokens; noise is keyed by"),
-        ({"positions": longs(2**32 - 1)}, "a text has 4294967295 tokens; noise is keyed by"),
+        ({"positions": longs(-1)}, "positions[0] is -1; expected 0 to 4294967294"),
+        ({"positions": longs(2**32 - 1)}, "positions[0] is 4294967295; expected 0 to"),
         ({"room": longs(1, 1)}, "room has 2 values; expected 1"),
         ({"stops": longs(1)}, "stops has 1 values; expected 0"),
         ({"stops": longs(1), "stop_owners": longs(1)}, "stop 0 is of request 1; expected"),
         ({"stops": longs(1), "stop_owners": longs(-1)}, "stop 0 is of request -1; expected"),
         ({"threads": 0}, "threads is 0; expected 1 to 256"),
-        ({"logits": np.zeros((3, WIDTH), np.float32)}, "temperatures has 2 values; expected 3"),
+        ({"logits": np.zeros((3, WIDTH), np.float32)}, "logits have 3 rows; expected 2, one for"),
         ({"logits": np.zeros((2, 0), np.float32)}, "a row has 0 logits; expected 1 to 2147483647"),
     ],
     ids=str,

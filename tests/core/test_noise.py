@@ -21,7 +21,7 @@ Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Chosen = tuple[NDArray[np.int32], Doubles, NDArray[np.uint8]]
 
-GOOD, NOT_REACHED, NAN, INFINITE, EMPTY = RowStatus
+GOOD, _, NAN, INFINITE, EMPTY = RowStatus
 WIDE = 152_064
 WIDTHS = (1, 2, 15, 16, 17, 127, 128, 129, 1000)
 SHAPES = (  # scale and shift of normal logits; where floats are coarse, so is the kernel's bound
@@ -64,12 +64,9 @@ def choose(
     position: int | Sequence[int] = 0,
     *,
     stream: int = 0,
-    offsets: Sequence[int] | None = None,
-    gates: Sequence[int] | None = None,
-    tokens: Sequence[int] | None = None,
     threads: int = 1,
 ) -> Chosen:
-    """The kernel; unless told otherwise, every row is a request of its own."""
+    """The kernel."""
     rows = len(logits)
     return _core.choose(
         logits,
@@ -77,9 +74,6 @@ def choose(
         seeds=np.full(rows, seed, np.uint64),
         positions=np.full(rows, position, np.uint32),
         stream=stream,
-        offsets=int32s(range(rows + 1) if offsets is None else offsets),
-        gates=int32s([-1] * rows if gates is None else gates),
-        tokens=int32s([-1] * rows if tokens is None else tokens),
         threads=threads,
         level=LEVEL,
     )
@@ -285,26 +279,7 @@ def test_logits_are_judged_after_the_division() -> None:
     assert choose(row[:, 2:].copy(), 1e-3)[2].tolist() == [EMPTY]
 
 
-# ---- requests and their trees --------------------------------------------------------------------
-
-
-def test_only_reached_rows_are_chosen_from() -> None:
-    width = 50
-    rows = np.zeros((8, width), np.float32)
-    best = [4, 9, 9, 2, 7, 0, 5, 5]
-    rows[np.arange(8), best] = 9
-    rows[4] = np.nan
-    gates = [-1, 0, 0, 1, 1, 4, -1, 6]
-    tokens = [-1, 4, 3, 9, 9, -1, -1, 5]
-    #        root hit miss hit hit(bad) after the bad one | root hit
-    expected = [4, 9, -1, 2, -1, -1, 5, 5]
-    statuses = [GOOD, GOOD, NOT_REACHED, GOOD, NAN, NOT_REACHED, GOOD, GOOD]
-    for threads in (1, 2, 5):
-        chosen, values, found = choose(
-            rows, 0.0, offsets=[0, 6, 6, 8], gates=gates, tokens=tokens, threads=threads
-        )
-        assert (chosen.tolist(), found.tolist()) == (expected, statuses)
-        assert (np.isnan(values) == (chosen < 0)).all()
+# ---- rows and threads ----------------------------------------------------------------------------
 
 
 def test_threads_and_neighbours_change_nothing() -> None:
@@ -330,18 +305,6 @@ def test_no_rows_are_no_choices() -> None:
         ({"temperature": [1, -0.5]}, r"^temperature -0.5"),
         ({"temperature": [1, np.nan]}, r"^temperature -?nan"),
         ({"temperature": [1, np.inf]}, r"^temperature inf"),
-        ({"offsets": []}, "^the offsets"),
-        ({"offsets": [0, 1]}, "^the offsets"),
-        ({"offsets": [1, 2]}, "^the offsets"),
-        ({"offsets": [0, 3]}, "^the offsets"),
-        ({"offsets": [0, -1]}, "^the offsets"),
-        ({"offsets": [0, 5, 2]}, "^the offsets"),
-        ({"offsets": [0, 1, 2], "gates": [-1, 0]}, "^the gate of row 1 is 0"),
-        ({"offsets": [0, 2], "gates": [-1, 1]}, "^the gate of row 1 is 1"),
-        ({"offsets": [0, 2], "gates": [-1, 2]}, "^the gate of row 1 is 2"),
-        ({"offsets": [0, 2], "gates": [-2, -1]}, "^the gate of row 0 is -2"),
-        ({"gates": [-1]}, "^gates has 1 values, but there are 2 rows"),
-        ({"tokens": [1, 2, 3]}, "^tokens has 3 values, but there are 2 rows"),
         ({"threads": 0}, "^threads is 0"),
         ({"threads": 257}, "^threads is 257"),
     ],
@@ -366,9 +329,6 @@ def test_each_row_needs_its_own_key(short: str) -> None:
             seeds=np.ones(sizes["seeds"], np.uint64),
             positions=np.ones(sizes["positions"], np.uint32),
             stream=0,
-            offsets=int32s([0, 2]),
-            gates=int32s([-1, -1]),
-            tokens=int32s([0, 0]),
             threads=1,
         )
 

@@ -151,9 +151,6 @@ def chosen(threads: int) -> list[bytes]:
             seeds=numbers.astype(np.uint64),
             positions=numbers.astype(np.uint32),
             stream=0,
-            offsets=int32s(range(rows + 1)),
-            gates=int32s([-1] * rows),
-            tokens=int32s([-1] * rows),
             threads=threads,
         )
     ]

@@ -10,7 +10,7 @@ import pytest
 
 from engine.asking import ASKED, answers, prompts, wanted
 from engine.drafters import Scripted
-from foresay import Draft, Wants
+from foresay import Draft, DraftBatch, SamplingParams, Wants
 from foresay.engine.engine import Engine
 from foresay.errors import InputError, StateError
 from foresay.models.target import Target
@@ -94,6 +94,20 @@ def test_drafted_tokens_outside_the_vocabulary_are_left_out(target: Target) -> N
     assert [request.token_ids for request in answers(engine, asked)] == expected
 
 
+def test_foreign_tokens_are_forgotten_where_nothing_is_drafted(target: Target) -> None:
+    """One request ends, and the other may get one token more; or the drafter fails."""
+    asked = [(p, SamplingParams(max_tokens=5 + i)) for i, p in enumerate(prompts(2))]
+    expected = wanted(target, asked)
+    engine = Engine(target, Foreign({}), policy="fixed")
+    assert [request.token_ids for request in answers(engine, asked)] == expected
+
+    failing = Foreign({})
+    setattr(failing, "observe", broken("observe", ZeroDivisionError("none")).observe)  # noqa: B010
+    engine = Engine(target, failing, policy="fixed")
+    with pytest.warns(UserWarning, match="is not asked again"):
+        assert [request.token_ids for request in answers(engine, asked)] == expected
+
+
 class Careless(Scripted):
     """Writes into what it has handed out, after it was checked."""
 
@@ -111,3 +125,28 @@ def test_what_a_careless_drafter_gives_is_checked_again(target: Target) -> None:
     with pytest.warns(UserWarning, match="is not asked again"):
         requests = answers(engine, asked)
     assert [request.token_ids for request in requests] == expected
+
+
+class Reusing(Scripted):
+    """Writes into what it has handed out when it is told of the verdicts."""
+
+    given: DraftBatch | None = None
+
+    def propose(self, states: Sequence[Any], budgets: Sequence[int], /) -> Any:
+        scores = np.array([0.9, 0.8], np.float32)
+        drafts = [Draft.chain([3, 4], scores) if b > 1 else Draft.empty() for b in budgets]
+        self.given = DraftBatch.of(drafts)
+        return self.given
+
+    def observe(self, states: Sequence[Any], verdicts: Any, /) -> None:
+        if self.given is not None and self.given.scores is not None:
+            self.given.tokens[:], self.given.parents[:], self.given.scores[:] = -1, 7, 5
+
+
+@pytest.mark.parametrize("policy", ["fixed", "adaptive", "dynamic-k"])
+def test_a_drafter_may_use_its_arrays_again(target: Target, policy: str) -> None:
+    asked = list(zip(prompts(4), ASKED[:4], strict=True))
+    expected = wanted(target, asked)
+    engine = Engine(target, Reusing({}), policy=policy)
+    assert [request.token_ids for request in answers(engine, asked)] == expected
+    assert sum(request.stats.drafted for request in answers(engine, asked)) > 0

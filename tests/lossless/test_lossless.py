@@ -6,12 +6,15 @@ import json
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from copy import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from foresay import _core
 from foresay.errors import InputError
 from foresay.lossless import exact, sampled, schemes, scripts
 from foresay.lossless.prove import batched_match
@@ -340,12 +343,31 @@ def test_a_broken_batched_choice_is_found_by_scripts(monkeypatch: pytest.MonkeyP
 def test_a_walk_that_accepts_some_tokens_always_is_found_by_scripts(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also with the core, which leaves out the rows behind such a token."""
+    """Over arrays, which for the core is half of the steps."""
     right = match_module._agrees
     monkeypatch.setattr(
         match_module, "_agrees", lambda rows, chosen: right(rows, chosen) | (rows.token % 7 == 3)
     )
     assert scripts.run(batched_match(kernel), 20, enough=1).differences
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda given: given | {"positions": given["positions"] * 0},
+        lambda given: given | {"stops": given["stops"] * 0},
+        lambda given: given | {"room": given["room"] + 1},
+        lambda given: given | {"parents": given["parents"] * 0 - 1},
+    ],
+)
+def test_a_broken_call_of_the_core_is_found_by_scripts(
+    wrong: Callable[[dict[str, Any]], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = SimpleNamespace(
+        match=lambda logits, **given: _core.match(logits, **wrong(given)), choose=_core.choose
+    )
+    monkeypatch.setattr(match_module, "_core", broken)
+    assert scripts.run(batched_match("core"), 40, enough=1).differences
 
 
 def test_a_penalty_that_forgets_the_path_is_found_by_scripts(

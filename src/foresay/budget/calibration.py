@@ -70,7 +70,8 @@ class ScoreCalibration:
         self._gap = self._beyond / (self._seen + self._prior)
 
     def _classed(self, drafts: DraftBatch, parents: Int64s) -> tuple[Float64s, Int64s]:
-        """Each node's score over its parent's, and the class of that."""
+        """Each node's score over its parent's, and the class of that; as `calibrated` of
+        csrc/budget/ranking.cpp has it."""
         n = len(parents) - 1
         scores = np.ones(n + 1)
         scores[:n] = drafts.scores

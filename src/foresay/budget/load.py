@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,6 @@ __all__ = [
 Int64s: TypeAlias = NDArray[np.int64]
 Float64s: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
-T = TypeVar("T", np.int64, np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,9 +257,7 @@ def parents_of(drafts: DraftBatch) -> Int64s:
     return parents
 
 
-def along_paths(
-    drafts: DraftBatch, parents: Int64s, values: NDArray[T], combine: np.ufunc
-) -> NDArray[T]:
+def along_paths(drafts: DraftBatch, parents: Int64s, values: Int64s, combine: np.ufunc) -> Int64s:
     """`values` combined over each node and its ancestors, [N + 1].
 
     `parents` comes from `parents_of`; the last of the `values` stands above all roots and must

@@ -7,7 +7,8 @@
                 which at most 40 % was; one k per request
     adaptive    what pays on this machine (`adaptive`), the default
 
-A step calls `budgets` before it drafts, `choose` with the drafts, and `observe` with the outcome.
+A step calls `budgets` before it drafts, `choose` with the drafts, and `observe` with the outcome;
+where all budgets are 0, nothing is chosen.
 No policy changes a text; every one leaves out nodes beyond max_tokens.
 """
 
@@ -53,7 +54,8 @@ class Policy(Protocol):
         ...
 
     def choose(self, drafts: DraftBatch, load: Load) -> Chosen:
-        """Which of the drafted nodes are verified: with a node always its parent.
+        """Which of the drafted nodes are verified: with a node always its parent. Not called in a
+        step in which all budgets are 0.
 
         Mutates: what the policy remembers of this step. Valid until: for ever. Raises: InputError
         for a number of drafts that does not fit the load. GIL: held.

@@ -99,10 +99,10 @@ class CheckedDrafter:
         try:
             given = self._drafter.propose([request.state for request in requests], budgets)
             packed = given if isinstance(given, DraftBatch) else _without_probs(given)
-            packed.check()
-            drafts = DraftBatch._trusted(
-                packed.tokens, packed.parents, packed.offsets, packed.scores
-            )
+            # A copy: the drafter may write into its arrays before the step ends.
+            parts = (packed.tokens, packed.parents, packed.offsets, packed.scores)
+            drafts = DraftBatch._trusted(*(None if of is None else of.copy() for of in parts))  # type: ignore[arg-type]
+            drafts.check()
             check_lengths(len(requests), len(drafts), "drafts")
             if (sizes_of(drafts.offsets) > budgets).any():
                 raise InputError(f"a draft has more nodes than its budget of {max(budgets)}")

@@ -293,8 +293,6 @@ class Engine:
         load = load_of(turns, requests_wait=bool(self.scheduler.waiting))
         budgets = self.policy.budgets(load) if self._drafter.active else [0] * len(decoding)
         check_lengths(len(decoding), len(budgets), "budgets of the policy")
-        if not any(budgets):
-            return Step(turns, decoding, load, Chosen.nothing(len(decoding)), {})
         # For drafts that may be sampled, memory is reserved before they are sampled: the size of a
         # draft can depend on its tokens (see `with_all_sampled`).
         budgets = [
@@ -302,6 +300,8 @@ class Engine:
             for r, n in zip(decoding, budgets, strict=True)
         ]
         proposal = self._drafter.propose(decoding, budgets)
+        if not any(budgets):
+            return Step(turns, decoding, load, Chosen.nothing(len(decoding)), {})
         chosen = self.policy.choose(proposal.drafts, load)
         chosen = self._that_fits(decoding, with_all_sampled(chosen, proposal, load))
         return Step(turns, decoding, load, chosen, proposal.probs_of(chosen))

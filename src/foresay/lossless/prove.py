@@ -141,9 +141,8 @@ def _noise(effort: Effort, seed: int) -> Iterator[Check]:
 
 
 def batched_match(kernel: Kernel) -> scripts.Verify:
-    """`acceptance.match` as the scripts call it. In half of the steps every row is chosen from:
-    where the core leaves out rows that no walk reaches, a walk that goes wrong ends, and is not
-    seen.
+    """`acceptance.match` as the scripts call it. In half of the steps the core only chooses, from
+    every row, and the paths are found over arrays as on other devices: both are tried.
     """
 
     def verify(drafts: DraftBatch, logits: Any, asks: Sequence[Ask]) -> Any:
@@ -157,16 +156,12 @@ def batched_match(kernel: Kernel) -> scripts.Verify:
 
 def _core_sampler(logits: Any, seeds: Any, positions: Any) -> Any:
     rows = len(logits)
-    nothing = np.full(rows, -1, np.int32)
     return _core.choose(
         np.ascontiguousarray(logits),
         temperatures=np.ones(rows, np.float32),
         seeds=seeds,
         positions=np.asarray(positions).astype(np.uint32),
         stream=0,
-        offsets=np.arange(rows + 1, dtype=np.int32),
-        gates=nothing,
-        tokens=nothing,
         threads=torch.get_num_threads(),
     )[0]
 

@@ -5,7 +5,7 @@ ask         Ask, AskBatch: a request's input to one verification
 noise       the keyed noise, its specification
 processors  logits to scores and probabilities, one row at a time
 reference   rules match and rejection, one request at a time
-acceptance  both rules over packed batches, in torch, and what they need; the noise also in Triton
+acceptance  both rules over packed batches, in torch and the core; the noise also in Triton
 logprobs    log probabilities of what was committed
 theory      expected tokens per step, speed-up, bounds
 """

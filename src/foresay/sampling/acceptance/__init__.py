@@ -1,5 +1,5 @@
-"""Logits processors and both rules over packed batches, in torch: no Python loop over requests or
-tokens.
+"""Logits processors and both rules over packed batches, in torch, and rule match on processors in
+the core: no Python loop over requests or tokens.
 
 rows        which row of logits belongs to which request and drafted node
 inputs      what both rules take, checked

@@ -1,4 +1,4 @@
-"""Rule match over a packed batch: a token is sampled in every row, then paths are accepted.
+"""Rule match over a packed batch: a token is sampled after each text and node, paths are accepted.
 
 On the CPU the core does all of it, and leaves out rows that no walk reaches. Elsewhere rows are
 sampled where their logits are, by the Triton kernel on a GPU or by torch, and the paths are found
@@ -141,7 +141,7 @@ def _choose(
     kernel: Kernel,
     threads: int,
 ) -> tuple[Longs, NDArray[np.uint8]]:
-    """The token of each row, and the row's status; the core's too."""
+    """The token of each row, and the row's status, by the kernel of that name."""
     seeds, positions = asks.seeds[rows.request], asks.positions[rows.request] + rows.depth
     if kernel == "core":
         chosen, _, status = _core.choose(
@@ -150,9 +150,6 @@ def _choose(
             seeds=seeds,
             positions=positions.astype(np.uint32),
             stream=Stream.TARGET,
-            offsets=rows.starts.astype(np.int32),
-            gates=np.full(len(rows), -1, np.int32),
-            tokens=rows.token.astype(np.int32),
             threads=threads_of(threads),
         )
         return chosen.astype(np.int64), status

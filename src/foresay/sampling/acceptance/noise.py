@@ -39,7 +39,7 @@ class Choice(NamedTuple):
     values: Tensor
     """float64[R]: the winner's perturbed logit; NaN where nothing was chosen."""
     status: Tensor
-    """uint8[R]: a RowStatus; NOT_REACHED is known only to the core, which walks the tree."""
+    """uint8[R]: a RowStatus."""
 
 
 def uniform(seeds: Tensor, positions: Tensor, tokens: Tensor, stream: int = 0) -> Tensor:

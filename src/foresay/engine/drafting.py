@@ -100,8 +100,12 @@ class CheckedDrafter:
             given = self._drafter.propose([request.state for request in requests], budgets)
             packed = given if isinstance(given, DraftBatch) else _without_probs(given)
             # A copy: the drafter may write into its arrays before the step ends.
-            parts = (packed.tokens, packed.parents, packed.offsets, packed.scores)
-            drafts = DraftBatch._trusted(*(None if of is None else of.copy() for of in parts))  # type: ignore[arg-type]
+            drafts = DraftBatch._trusted(
+                packed.tokens.copy(),
+                packed.parents.copy(),
+                packed.offsets.copy(),
+                None if packed.scores is None else packed.scores.copy(),
+            )
             drafts.check()
             check_lengths(len(requests), len(drafts), "drafts")
             if (sizes_of(drafts.offsets) > budgets).any():

@@ -14,9 +14,9 @@ from foresay.budget import asking
 from foresay.budget.adaptive import Adaptive
 from foresay.budget.calibration import DepthCalibration, RequestCalibration, ScoreCalibration
 from foresay.budget.cost import StepCost
-from foresay.budget.load import Chosen, Load, StepFacts, parents_of
+from foresay.budget.load import Chosen, Load, StepFacts
 from foresay.budget.policy import Fixed, Policy
-from foresay.draft import Draft, DraftBatch
+from foresay.draft import DraftBatch
 from foresay.verdict import VerdictBatch
 
 Array = NDArray[Any]
@@ -394,17 +394,3 @@ def test_chances_never_rise_down_a_path() -> None:
             assert (chances[has_parent] <= chances[parents[has_parent]]).all()
             assert ((chances >= 0) & (chances <= 1)).all()
             calibration.observe(batch, rng.random(n) < 0.5)
-
-
-def test_what_is_learned_of_a_class_is_used_for_it() -> None:
-    """Observations fall into classes here, and the core looks them up: also at their very edges."""
-    calibration = ScoreCalibration()
-    calibration._gap[:] = np.arange(len(calibration._gap)) * 1e-4
-    for score in (*calibration._edges.astype(np.float32).tolist(), 0.0, 0.3, 1.0):
-        below = np.nextafter(np.float32(score), np.float32(0)).item()
-        drafts = [Draft.chain([1, 2], [1.0, score]), Draft.chain([3], [score])]
-        batch = DraftBatch.of([*drafts, Draft.chain([3], [below])])
-        stated, kinds = calibration._classed(batch, parents_of(batch))
-        wanted = np.clip(stated + calibration._gap[kinds], 1e-6, 1 - 1e-9)
-        wanted[1] *= wanted[0]
-        assert np.allclose(calibration(batch), wanted, rtol=1e-12, atol=0)

@@ -16,13 +16,14 @@ FILES = sorted(SRC.rglob("*.py"))
 
 # Floors from the ground up. A room imports only from floors below its own, and from itself.
 FLOORS = [
-    ["_core", "errors", "counts"],
+    ["_core", "errors", "counts", "plot"],
     ["arrays"],
     ["draft", "verdict", "traces"],
     ["sampling", "models", "oracle", "corpus"],
     ["drafter"],
     ["budget", "drafters", "lossless"],
     ["engine"],
+    ["rl"],
     ["serve", "bench"],
     ["doctor", "integrations"],
     ["cli"],

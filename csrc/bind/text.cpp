@@ -152,6 +152,13 @@ void bind_drafter(nb::module_& m) {
         .def("finish", &TextDrafter::finish, "state"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("text", [](const TextDrafter& self, const Request& state) { return own(self.text(state)); }, "state"_a)
         .def("kinds", &TextDrafter::kinds, "state"_a, "Of source that had seen each node of the state's last draft: a bit set.")
+        .def("add_to_group", [](TextDrafter& self, const std::string& group, const std::optional<std::string>& tenant, const Tokens& prompt,
+                                const Tokens& answer) {
+            const std::vector<int32_t> before = copy(prompt), after = copy(answer);
+            const nb::gil_scoped_release released;
+            self.add_to_group(group, tenant, before, after);
+        }, "group"_a, "tenant"_a.none(), "prompt"_a.noconvert(), "answer"_a.noconvert())
+        .def("new_version", &TextDrafter::new_version, "tenant"_a.none(), "keep"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("drop_group", &TextDrafter::drop_group, "group"_a, "tenant"_a.none(), nb::call_guard<nb::gil_scoped_release>())
         .def("drop_tenant", &TextDrafter::drop_tenant, "tenant"_a, nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("bytes", &TextDrafter::bytes)

@@ -125,6 +125,12 @@ public:
 
     /// The empty context: what is usual in this text.
     Context usual() const noexcept { return context_of(node(kRoot), 0); }
+    /// How often a token was counted there.
+    uint32_t usual(Token token) const noexcept {
+        const EdgeList& edges = node(kRoot).edges;
+        const uint32_t slot = edges_.find(edges, token);
+        return slot == Edges::kNone ? 0 : edges_.view(edges).counts[slot];
+    }
 
     /// The position after `position` in its sequence, or kNoPosition at the sequence's end.
     uint32_t next(uint32_t position) const noexcept;

@@ -8,6 +8,7 @@ namespace {
 constexpr float kShareFloor = 0.0005f;
 constexpr float kMostSeen = 500;  // an entry's share follows the last few hundred outcomes
 constexpr float kSlowestRate = 0.002f, kFirstRate = 0.02f;
+constexpr float kOccurrenceRate = 0.03f;
 constexpr float kSettled = 2000;  // outcomes after which the rate is the slowest: kFirstRate / sqrt(1 + 2000 * 0.05) is less
 
 float stretch(float p) noexcept { return std::log(p / (1 - p)); }
@@ -61,7 +62,8 @@ void Calibration::learn(const Candidate& candidate, bool came, TokenLean* lean) 
     const float rate = w.seen > kSettled ? kSlowestRate : std::max(kSlowestRate, kFirstRate / std::sqrt(1 + w.seen * 0.05f));
     w.seen += 1;
     w.bias += rate * error;
-    if (lean) lean->learn(candidate.token, error);
+    if (candidate.occurrence > 0) occurrences_[candidate.kinds * 8u + candidate.longest][candidate.occurrence] += kOccurrenceRate * error;
+    if (lean) lean->learn(candidate.slots, error);
     for (uint32_t k = 0; k < kKinds; ++k) {
         if (candidate.entries[k] == Candidate::kNothing) continue;
         Entry& e = entries_[k][candidate.entries[k]];

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "suffix/edges.hpp"
+#include "suffix/lean.hpp"
 
 namespace foresay {
 
@@ -34,26 +35,14 @@ struct Candidate {
     std::array<uint8_t, kKinds> counts;    // how often the kind has seen it after that context, at most 255
     uint8_t kinds;                         // bit set of the kinds that have seen it
     uint8_t longest;                       // class of the longest context over all kinds
+    uint8_t occurrence = 0;                // how often own text and group have it at all, see Calibration::occurrence()
+    TokenLean::Slots slots;                // of the token, alone and after each of the last tokens
 };
 
 /// The natural logarithm to within 0.06, which is enough for a bound with slack.
 inline float rough_log(float x) noexcept {
     return 0.69314718f * (static_cast<float>(std::bit_cast<int32_t>(x)) * 0x1p-23f - 126.94f);
 }
-
-/// How much more or less often than its evidence says a token comes, as log odds. Tokens share slots.
-class TokenLean {
-public:
-    TokenLean() : lean_(size_t{1} << kBits, 0.f) {}
-    float of(Token token) const noexcept { return lean_[slot(token)]; }
-    void learn(Token token, float error) noexcept { lean_[slot(token)] += 0.1f * error; }
-    size_t bytes() const noexcept { return lean_.size() * sizeof(float); }
-
-private:
-    static constexpr uint32_t kBits = 14;
-    static uint32_t slot(Token token) noexcept { return (static_cast<uint32_t>(token) * 2654435761u) >> (32 - kBits); }
-    std::vector<float> lean_;
-};
 
 class Calibration {
 public:
@@ -78,6 +67,11 @@ public:
         const uint32_t shape = best_count == total ? (total == 1 ? 0 : total < 4 ? 1 : 2) : 2 * best_count > total ? 3 : 4;
         return static_cast<uint16_t>(kSeenEntries + length_bucket(length) * 5 + shape);
     }
+    /// How often a token occurs in the request's own text and in its group, whatever came before it.
+    static uint8_t occurrence(uint32_t own, uint32_t group) noexcept {
+        const auto bucket = [](uint32_t count) { return count < 3 ? count : count < 6 ? 3u : 4u; };
+        return static_cast<uint8_t>(1 + bucket(own) * 5 + bucket(group));
+    }
     static uint8_t length_class(uint32_t length) noexcept {
         return length <= 2 ? static_cast<uint8_t>(length) : length <= 4 ? 3 : length <= 8 ? 4 : 5;
     }
@@ -101,6 +95,7 @@ private:
     static constexpr uint32_t kRanks = 4;
     static constexpr uint32_t kSeenEntries = kLengths * kShares * 2 * kRanks;
     static constexpr uint32_t kUnseenEntries = kLengths * 5;
+    static constexpr uint32_t kOccurrences = 26;  // 0: not asked
     static constexpr float kMaxLogOdds = 9;
 
     // Lengths 0-8, -10, -12, -16, -24, and more.
@@ -142,14 +137,15 @@ private:
 
     std::array<std::array<Entry, kSeenEntries + kUnseenEntries>, kKinds> entries_;
     std::array<Weights, size_t{8} << kKinds> weights_;
+    std::array<std::array<float, kOccurrences>, size_t{8} << kKinds> occurrences_{};  // log odds to add, beside each of the weights
 };
 
 inline float Calibration::chance(const Candidate& candidate, std::span<const Kind> kinds, const TokenLean* lean) const noexcept {
     const Weights& w = weights_[candidate.kinds * 8u + candidate.longest];
-    float sum = w.bias;
+    float sum = w.bias + occurrences_[candidate.kinds * 8u + candidate.longest][candidate.occurrence];
     for (const Kind k : kinds)
         if (candidate.entries[k] != Candidate::kNothing) sum += w.weight[k] * entries_[k][candidate.entries[k]].log_odds;
-    if (lean) sum += lean->of(candidate.token);
+    if (lean) sum += lean->of(candidate.slots);
     return squash(std::clamp(sum, -kMaxLogOdds, kMaxLogOdds));
 }
 

@@ -138,7 +138,7 @@ inline void ChainGrower::note(Kind kind, Token token, uint32_t entry, uint32_t l
     } else {
         ++num_found_;
         constexpr uint16_t none = Candidate::kNothing;
-        candidate = {token, 0, {none, none, none, none}, {}, {}, 0, 0};
+        candidate = {token, 0, {none, none, none, none}, {}, {}, 0, 0, 0, TokenLean::slots(token)};
     }
     candidate.kinds |= bit;
     candidate.entries[kind] = static_cast<uint16_t>(entry);

@@ -1,7 +1,8 @@
 // The finished texts of one tenant, bounded in bytes.
 //
 // A suffix automaton cannot forget a sequence, so the history is a row of automata, each a share of the quota. When the
-// newest is full a newer one is begun, and when all together exceed the quota the oldest is dropped whole.
+// newest is full a newer one is begun, and when all together exceed the quota the oldest is dropped whole. So are those of old
+// versions: where the model that writes these texts is being trained, each segment is of one version of it.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +22,7 @@ public:
     struct Segment {
         uint64_t id;  // never used again, so that a cursor can tell whether its segment is still there
         Automaton automaton;
+        uint64_t version;
     };
 
     explicit History(size_t quota) : quota_(quota) {}
@@ -28,7 +30,8 @@ public:
     /// Adds a finished text. May drop older segments; cursors into them must not be used afterwards.
     void add(std::span<const Token> text) {
         ++changes_;
-        if (segments_.empty() || segments_.front()->automaton.bytes() > quota_ / kSegments) begin_segment();
+        if (segments_.empty() || segments_.front()->version != version_ || segments_.front()->automaton.bytes() > quota_ / kSegments)
+            begin_segment();
         write(text);
         while (segments_.size() > 1 && bytes() > quota_) segments_.pop_back();
         if (bytes() <= quota_) return;
@@ -36,6 +39,14 @@ public:
         begin_segment();
         write(text);
         if (bytes() > quota_) segments_.clear();
+    }
+
+    /// What is added from now on is of a new version; texts stay of the last `keep` versions before it. Cursors into others must
+    /// not be used afterwards.
+    void new_version(uint64_t keep) noexcept {
+        ++changes_;
+        ++version_;
+        while (!segments_.empty() && version_ - segments_.back()->version > keep) segments_.pop_back();
     }
 
     /// How often it was changed: as long as that is the same, cursors stay as good as they are.
@@ -59,7 +70,7 @@ public:
     }
 
 private:
-    void begin_segment() { segments_.push_front(std::make_unique<Segment>(Segment{next_id_++, Automaton()})); }
+    void begin_segment() { segments_.push_front(std::make_unique<Segment>(Segment{next_id_++, Automaton(), version_})); }
     void write(std::span<const Token> text) {
         Automaton& newest = segments_.front()->automaton;
         Automaton::Sequence sequence = newest.begin();
@@ -69,6 +80,7 @@ private:
     size_t quota_;
     uint64_t next_id_ = 0;
     uint64_t changes_ = 0;
+    uint64_t version_ = 0;
     std::deque<std::unique_ptr<Segment>> segments_;
 };
 

@@ -3,16 +3,13 @@
 #include <algorithm>
 
 namespace foresay {
-namespace {
 
-void check_tokens(std::span<const Token> tokens) {
+void TextDrafter::check_tokens(std::span<const Token> tokens) {
     for (size_t i = 0; i < tokens.size(); ++i)
         if (tokens[i] < 0 || tokens[i] == INT32_MAX)
             throw InputError("token " + std::to_string(tokens[i]) + " at index " + std::to_string(i) +
                              " is not a token id; expected 0 to 2147483646");
 }
-
-}  // namespace
 
 Request::~Request() { owner_->forget(*this); }
 
@@ -129,6 +126,7 @@ void TextDrafter::find_bookmarks(Request& request) const {
 void TextDrafter::find_sources(Request& request, TreeGrower& grower) const {
     grower.sources.clear();
     grower.cursors.clear();
+    for (size_t d = 0; d < TokenLean::kFar; ++d) grower.recent.tokens[d] = d < request.text_.size() ? request.text_.end()[-1 - static_cast<ptrdiff_t>(d)] : -1;
     const auto add = [&](Kind kind, const Automaton& automaton, Automaton::Cursor cursor) {
         grower.sources.push_back({kind, &automaton, nullptr});
         grower.cursors.push_back({cursor, {}});

@@ -118,6 +118,11 @@ public:
     void finish(Request& request);
     std::vector<Token> text(const Request& request) const;  // prompt and observed tokens
     std::vector<uint8_t> kinds(const Request& request) const;  // of source that had seen each node of its last draft: a bit set
+    /// Adds a finished text to a group, which is made if it is not there: the prompt's end and an answer to it.
+    void add_to_group(const std::string& group, const std::optional<std::string>& tenant, std::span<const Token> prompt,
+                      std::span<const Token> answer);
+    /// The texts of the tenant's history are of an old version now; those of the last `keep` versions stay.
+    void new_version(const std::optional<std::string>& tenant, uint64_t keep);
     void drop_group(const std::string& group, const std::optional<std::string>& tenant);
     void drop_tenant(const std::string& name);
     /// Refuses every further call, because of what a change or its caller ran out of.
@@ -157,6 +162,7 @@ private:
             throw;
         }
     }
+    static void check_tokens(std::span<const Token> tokens);
     void check(const Request& request) const;
     void check_all(std::span<Request* const> requests);
     struct Committed {  // tokens[offsets[i] .. offsets[i + 1]) are those of request i

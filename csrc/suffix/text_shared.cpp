@@ -3,6 +3,32 @@
 
 namespace foresay {
 
+void TextDrafter::add_to_group(const std::string& group, const std::optional<std::string>& tenant, std::span<const Token> prompt,
+                               std::span<const Token> answer) {
+    if (prompt.size() + answer.size() > options_.max_tokens)
+        throw InputError("the text has " + std::to_string(prompt.size() + answer.size()) + " tokens; expected at most " +
+                         std::to_string(options_.max_tokens));
+    check_tokens(prompt);
+    check_tokens(answer);
+    const auto lock = enter();
+    const std::pair key(key_of(tenant), group);
+    if (!groups_.contains(key)) groups_.emplace(key, std::make_shared<Group>());
+    Group& found = *groups_.at(key);
+    found.used = ++clock_;
+    change([&] {
+        Automaton::Sequence sequence = found.automaton.begin();
+        for (const Token token : prompt.last(std::min<size_t>(kLead, prompt.size()))) found.automaton.extend(sequence, token);
+        for (const Token token : answer) found.automaton.extend(sequence, token);
+    });
+    evict();
+}
+
+void TextDrafter::new_version(const std::optional<std::string>& tenant, uint64_t keep) {
+    const auto lock = enter();
+    const auto found = tenants_.find(key_of(tenant));
+    if (found != tenants_.end()) found->second->history.new_version(keep);
+}
+
 void TextDrafter::drop_group(const std::string& group, const std::optional<std::string>& tenant) {
     const auto lock = enter();
     const auto found = groups_.find({key_of(tenant), group});

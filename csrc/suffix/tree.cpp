@@ -146,15 +146,40 @@ void TreeGrower::expand() {
     considered_->nodes[node_].end = begin_ + num_found_;
 
     const std::span<const Kind> kinds(kinds_used_.data(), num_kinds_);
+    const TokenLean::Recent before = lean_ ? recent_before_children() : TokenLean::Recent{};
     for (uint32_t c = 0; c < num_found_; ++c) {
         Candidate& candidate = found_[c];
-        if (num_kinds_ > 1)  // else the one kind has seen it
+        if (num_kinds_ > 1) {  // else the one kind has seen it
             for (const Kind kind : kinds)
                 if (!(candidate.kinds >> kind & 1)) candidate.entries[kind] = unseen_[kind];
+            candidate.occurrence = occurrence(candidate.token);
+        }
+        if (lean_) candidate.slots = TokenLean::slots(candidate.token, before);
         candidate.chance = calibration_->chance(candidate, kinds, lean_);
     }
     // By itself, since a guess which is the better is often wrong: then the next chance would wait for the last.
     for (uint32_t c = 0; c < num_found_; ++c) wait(pending(score * found_[c].chance, begin_ + c));
+}
+
+/// The last tokens before the children of the node that is expanded.
+TokenLean::Recent TreeGrower::recent_before_children() const {
+    TokenLean::Recent out;
+    uint32_t known = 0;
+    for (int32_t at = static_cast<int32_t>(node_); at > 0 && known < TokenLean::kFar; at = considered_->nodes[static_cast<uint32_t>(at)].parent)
+        out.tokens[known++] = considered_->nodes[static_cast<uint32_t>(at)].token;
+    std::copy_n(recent.tokens.begin(), TokenLean::kFar - known, out.tokens.begin() + known);
+    return out;
+}
+
+/// How often the request's own text and its group have a token.
+uint8_t TreeGrower::occurrence(Token token) const {
+    uint32_t own = 0, group = 0;
+    for (const Source& source : sources) {
+        if (source.kind == kOwn) own = source.automaton->usual(token);
+        if (source.kind == kGroup) group = source.automaton->usual(token);
+        if (source.kind > kGroup) break;  // they stand by kind
+    }
+    return Calibration::occurrence(own, group);
 }
 
 /// Notes the longest context that a kind of source matches.
@@ -248,7 +273,7 @@ inline void TreeGrower::note(const Shape& shape, Token token, uint32_t entry, ui
         marks_ |= mark;
         tokens_[c] = token;
         constexpr uint16_t none = Candidate::kNothing;
-        candidate = {token, 0, {none, none, none, none}, {}, {}, 0, 0};
+        candidate = {token, 0, {none, none, none, none}, {}, {}, 0, 0, 0, {}};
         origins_[begin_ + c] = {child, node_};
     }
     candidate.kinds |= bit;

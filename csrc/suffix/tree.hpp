@@ -113,6 +113,7 @@ public:
     // The texts to draft from and the request's place in each: to be filled before start().
     std::vector<Source> sources;
     std::vector<SourceCursor> cursors;
+    TokenLean::Recent recent;  // of the request's text
 
     /// Begins a tree of at most `budget` nodes, none with a score below `floor`. `considered` is written until step() returns
     /// false.
@@ -153,6 +154,8 @@ private:
 
     SourceCursor& place(uint32_t node, size_t source) { return places_[node * static_cast<uint32_t>(sources.size()) + static_cast<uint32_t>(source)]; }
     void take_best();
+    TokenLean::Recent recent_before_children() const;
+    uint8_t occurrence(Token token) const;
     void set_least(float score);
     float promise(const Candidate& candidate) const;
     void expand();

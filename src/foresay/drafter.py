@@ -95,10 +95,12 @@ class Drafter(Protocol[State]):
     """Drafts the next tokens of many requests at once.
 
     Some methods are optional, and callers look for them by name: `drop_group(group, tenant=None)`
-    forgets a group at once; `bytes_used()`, `bytes_of(tenant)` and `tokens_held()` say what the
-    drafter keeps in memory; `sources(state)` gives for each node of the state's last draft its
-    `Source`s, one or more, until the draft is observed; and `text(state)` returns prompt + observed
-    tokens, for tests and debugging.
+    forgets a group at once; `add_to_group(group, prompt, answer, *, tenant=None)` lets it draft
+    from an earlier answer; `new_version(keep, *, tenant=None)` says that the target's weights were
+    replaced: of a history the texts of the last `keep` versions before stay; `bytes_used()`,
+    `bytes_of(tenant)` and `tokens_held()` say what the drafter keeps in memory; `sources(state)`
+    gives for each node of the state's last draft its `Source`s, one or more, until the draft is
+    observed; and `text(state)` returns prompt + observed tokens, for tests and debugging.
     """
 
     wants: Wants

@@ -25,10 +25,11 @@ from foresay.draft import Draft, DraftBatch
 from foresay.drafter import MAX_BUDGET, Drafter
 from foresay.drafters.lineup import Share
 from foresay.errors import InputError, UnknownGroup
+from foresay.rl.history import PromptHistory
 from foresay.traces import Trace, staggered
 from foresay.verdict import Verdict, VerdictBatch
 
-__all__ = ["BUCKET", "ReplayResult", "chain_nodes", "replay", "walk"]
+__all__ = ["BUCKET", "ReplayResult", "chain_nodes", "replay", "replay_epochs", "walk"]
 
 Order = Literal["file", "stagger"]
 
@@ -107,6 +108,7 @@ def replay(
     share: Share = "none",
     lockstep: int = 1,
     order: Order = "file",
+    earlier: PromptHistory | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> ReplayResult:
     """Run every trace through `drafter` and count.
@@ -115,6 +117,7 @@ def replay(
     "none" requests begin without a group; with "group" and "all" siblings share, and a group is
     dropped when its last member has finished; whether finished requests feed a history is the
     drafter's own setting. `lockstep`: how many requests advance together, refilled as they finish.
+    `earlier`: answers to the same prompts that groups draft from; those of this replay are added.
     `progress` is called with the number of tokens committed by each round.
 
     Raises: InputError for options out of range, and what the drafter raises.
@@ -130,11 +133,15 @@ def replay(
     members = Counter(trace.group for trace in traces)
     drop_group = getattr(drafter, "drop_group", None)
     running: list[_Running] = []
+    told: set[str] = set()
 
     while waiting or running:
         while waiting and len(running) < lockstep:
             trace = waiting.pop()
             group = None if share == "none" else trace.group
+            if earlier is not None and trace.group not in told:
+                told.add(trace.group)
+                earlier.tell(drafter, trace.group, trace.prompt)
             running.append(_Running(trace, drafter.begin(trace.prompt, group=group)))
 
         active = [request for request in running if request.left]
@@ -154,7 +161,63 @@ def replay(
                 with suppress(UnknownGroup):  # dropped already, to keep a bound on memory
                     drop_group(group)
         running = [request for request in running if request.left]
+    if earlier is not None:
+        for trace in traces:
+            earlier.add(trace.prompt, [trace.output])
     return result
+
+
+def replay_epochs(
+    traces: Sequence[Trace],
+    drafter: Drafter[Any],
+    epochs: int,
+    *,
+    budget: int,
+    chain: bool = False,
+    lockstep: int = 1,
+    order: Order = "file",
+    progress: Callable[[int], None] | None = None,
+) -> list[ReplayResult]:
+    """Replay the samples of each group in several epochs, as if they were sampled while the model
+    is trained: groups draft from each other's text and from the answers of the epochs before.
+
+    Raises: InputError for fewer samples in a group than epochs; as `replay`.
+    """
+    samples: dict[str, list[Trace]] = {}
+    for trace in traces:
+        samples.setdefault(trace.group, []).append(trace)
+    fewest = min(map(len, samples.values()), default=epochs)
+    if not 1 <= epochs <= fewest:
+        raise InputError(
+            f"epochs is {epochs}; expected 1 to {fewest}, the fewest samples that a group has"
+        )
+    earlier = PromptHistory(versions=epochs, limit=1 << 30)
+    results = []
+    for epoch in range(epochs):
+        some = [
+            trace
+            for group in samples.values()
+            for trace in group[epoch * len(group) // epochs : (epoch + 1) * len(group) // epochs]
+        ]
+        if epoch:
+            earlier.new_version()
+            change = getattr(drafter, "new_version", None)
+            if change is not None:
+                change(epochs)
+        results.append(
+            replay(
+                some,
+                drafter,
+                budget=budget,
+                chain=chain,
+                share="all",
+                lockstep=lockstep,
+                order=order,
+                earlier=earlier,
+                progress=progress,
+            )
+        )
+    return results
 
 
 def walk(draft: Draft, truth: list[int], allowed: set[int] | None = None) -> list[int]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foresay.cli.root import AsJson, app
 from foresay.cli.show import print_fields, print_table, progress
 from foresay.errors import InputError
+
+if TYPE_CHECKING:
+    from foresay.bench.replay import ReplayResult
 
 TraceFile = Annotated[Path, typer.Argument(help="Trace file: JSON lines, optionally gzipped.")]
 
@@ -46,6 +49,13 @@ def replay(
     order: Annotated[
         OrderOption, typer.Option(help="File order, or one sibling of every group first.")
     ] = OrderOption.file,
+    epochs: Annotated[
+        int,
+        typer.Option(
+            help="Deal each group's samples out over so many epochs, the later ones with the "
+            "answers of the earlier ones to draft from; needs --share all."
+        ),
+    ] = 1,
     corpus: Annotated[
         Path | None, typer.Option(help="Corpus file to draft from as well; verified first.")
     ] = None,
@@ -69,10 +79,12 @@ def replay(
       foresay replay traces.jsonl.gz
       foresay replay traces.jsonl --drafter ngram --budget 8 --json
       foresay replay traces.jsonl --share all --lockstep 64 --order stagger
+      foresay replay traces.jsonl --share all --lockstep 64 --order stagger --epochs 2
       foresay replay traces.jsonl --corpus answers.foresay --plot curve.svg
     """
     from foresay.bench import curve as curves
     from foresay.bench.replay import replay as run_replay
+    from foresay.bench.replay import replay_epochs
     from foresay.corpus import tokenizer_hash_of
     from foresay.drafters.lineup import make_drafter
     from foresay.traces import read_traces
@@ -93,6 +105,28 @@ def replay(
         verify=True,
         chain=chain,
     )
+    if epochs != 1:
+        if share is not ShareOption.all:
+            raise InputError(
+                f"share is {share.value!r} (--share) with {epochs} epochs; expected 'all'"
+            )
+        if curve is not None or plot is not None:
+            raise InputError(
+                "a curve is of one epoch; expected --curve and --plot without --epochs"
+            )
+        with progress("replaying", sum(len(t.output) for t in traces)) as advance:
+            results = replay_epochs(
+                traces,
+                made_drafter,
+                epochs,
+                budget=budget,
+                chain=chain,
+                lockstep=lockstep,
+                order=order.value,
+                progress=advance,
+            )
+        _print_epochs(results, as_json)
+        return
     with progress("replaying", sum(len(t.output) for t in traces)) as advance:
         result = run_replay(
             traces,
@@ -119,4 +153,24 @@ def replay(
     print_table(
         ["position", "steps", "tokens", "tokens per step"],
         [[f"{a}-{b}", str(s), str(t), f"{r:.3f}"] for a, b, s, t, r in curves.rows(result)],
+    )
+
+
+def _print_epochs(results: list[ReplayResult], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"epochs": [result.as_dict() for result in results]}))
+        return
+    print_table(
+        ["epoch", "requests", "steps", "tokens", "tokens per step", "of the first"],
+        [
+            [
+                str(number),
+                str(result.requests),
+                str(result.steps),
+                str(result.tokens),
+                f"{result.tokens_per_step:.3f}",
+                f"{result.tokens_per_step / results[0].tokens_per_step:.3f}x",
+            ]
+            for number, result in enumerate(results, 1)
+        ],
     )

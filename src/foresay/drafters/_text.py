@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from foresay._core import Request
-from foresay.arrays import Int32s, IntsLike, as_items
+from foresay.arrays import Int32s, IntsLike, as_items, as_tokens
 from foresay.draft import DraftBatch
 from foresay.drafter import SeededParams, Source, as_prompt
 from foresay.errors import InputError, StateError
@@ -136,6 +136,32 @@ class TextDrafter:
         Raises: StateError if it was finished before.
         """
         self._core.finish(_as_state(state))
+
+    def add_to_group(
+        self, group: str, prompt: IntsLike, answer: IntsLike, *, tenant: str | None = None
+    ) -> None:
+        """Let a group draft from an earlier answer to its prompt, too. A group that is not there is
+        made; without members it may be dropped to keep a limit.
+
+        Mutates: the group's text. Valid until: the group is dropped. Raises: TokenTypeError,
+        InputError for what is no name, an empty prompt, a token out of range or too many tokens;
+        nothing has changed then.
+        """
+        _check_name("group", group, needed=True)
+        _check_name("tenant", tenant)
+        tokens = as_prompt(prompt), as_tokens(answer, "answer")
+        self._core.add_to_group(group, tenant, *tokens)
+
+    def new_version(self, keep: int, *, tenant: str | None = None) -> None:
+        """The model that writes the texts was changed: of a tenant's history the texts of the last
+        `keep` versions before the new one stay.
+
+        Mutates: the history. Raises: InputError.
+        """
+        _check_name("tenant", tenant)
+        if type(keep) is not int or not 0 <= keep < 1 << 31:
+            raise InputError(f"keep is {keep!r}; expected a whole number from 0, of versions")
+        self._core.new_version(tenant, keep)
 
     def drop_group(self, group: str, tenant: str | None = None) -> None:
         """Forget a group's text at once; members that still run go on without it.

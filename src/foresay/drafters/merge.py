@@ -169,6 +169,28 @@ class MergeDrafter:
         for drafter, inner in zip(self.drafters, state.states, strict=True):
             drafter.finish(inner)
 
+    def add_to_group(
+        self, group: str, prompt: IntsLike, answer: IntsLike, *, tenant: str | None = None
+    ) -> None:
+        """Add an earlier answer to a group in every drafter that keeps groups.
+
+        Mutates: the group's text. Raises: TokenTypeError, InputError.
+        """
+        for drafter in self.drafters:
+            add = getattr(drafter, "add_to_group", None)
+            if add is not None:
+                add(group, prompt, answer, tenant=tenant)
+
+    def new_version(self, keep: int, *, tenant: str | None = None) -> None:
+        """Tell every drafter with a history that its texts are of an old version now.
+
+        Mutates: the histories. Raises: InputError.
+        """
+        for drafter in self.drafters:
+            change = getattr(drafter, "new_version", None)
+            if change is not None:
+                change(keep, tenant=tenant)
+
     def drop_group(self, group: str, tenant: str | None = None) -> None:
         """Forget a group in every drafter that keeps groups.
 

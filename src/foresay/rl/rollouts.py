@@ -1,35 +1,43 @@
 """Rollouts: several samples of each of many prompts, all waited for.
 
-The samples of a prompt are a group, which drafts from each other as they grow. Where not all of
-them fit at once, one sample of every prompt begins before the second of any, so that the later
-ones have something to draft from.
+The samples of a prompt are a group: each drafts from the others as they grow, and from the answers
+to the same prompt with earlier versions of the weights. Where not all of them fit at once, one
+sample of every prompt begins before the second of any, so that the later ones have something to
+draft from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from time import perf_counter
+from typing import Any, Literal
 from uuid import uuid4
 
 import numpy as np
 from torch import Tensor
 
-from foresay.arrays import IntsLike, as_items, check_callable, check_positive
+from foresay.arrays import Int32s, IntsLike, as_items, as_tokens, check_callable, check_positive
 from foresay.budget.policy import Policy
 from foresay.drafter import Drafter
-from foresay.drafters.lineup import make_drafter
+from foresay.drafters.lineup import Room, make_drafter
 from foresay.engine.engine import Engine
 from foresay.engine.request import FinishReason, Request, RequestStats
-from foresay.errors import InputError, StateError
+from foresay.errors import InputError, StateError, UnknownGroup
+from foresay.models.progress import Progress, silent
 from foresay.models.target import Target
+from foresay.rl.history import PromptHistory
+from foresay.rl.steplog import RolloutStats, StepRecord
 from foresay.sampling.noise import Doubles, seed_of_sample
-from foresay.sampling.params import SamplingParams
+from foresay.sampling.params import SamplingParams, check_seed
 
-__all__ = ["Rollout", "Rollouts"]
+__all__ = ["Order", "Rollout", "Rollouts"]
+
+Order = Literal["stagger", "prompt"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rollout:
     """One sample of a prompt.
 
@@ -39,7 +47,7 @@ class Rollout:
     logprobs       float64[T], of each token under the distribution that it was sampled from: after
                    temperature, penalties and limits
     raw_logprobs   float64[T], of each token under the model's own distribution
-    finish_reason  "stop" or "length"; a request that failed raises instead
+    finish_reason  "stop" or "length"
     version        of the weights, which sampled all of it
     stats          what it took
     """
@@ -57,12 +65,21 @@ class Rollout:
 class Rollouts:
     """Samples of many prompts from a model that is being trained.
 
-    target       the model
-    drafter      "suffix", another name of a drafter, a Drafter, or None
-    policy       how many drafted tokens are verified, as in `Engine`
-    memory       bytes for the KV cache
-    max_running  samples in one step; the others wait
-    max_rows     prompt tokens in one step
+    target         the model
+    drafter        "suffix", another name of a drafter, a Drafter, or None
+    policy         how many drafted tokens are verified, as in `Engine`
+    versions       answers of so many versions before the present one are drafted from
+    history_bytes  limit of the answers that are kept by prompt, and again of those that are kept
+                   for all prompts together
+    order          "stagger": one sample of every prompt begins before the second of any, which is
+                   faster where not all fit at once; "prompt": all samples of a prompt before the
+                   next, so that the first groups are complete earlier
+    memory         bytes for the KV cache
+    max_running    samples in one step; the others wait
+    max_rows       prompt tokens in one step
+    progress       called while steps are timed, which takes seconds
+
+    `steps` and `stats` tell of the last rollout.
 
     Raises: InputError when constructed. One thread at a time may use it.
     """
@@ -73,34 +90,57 @@ class Rollouts:
         drafter: str | Drafter[Any] | None = "suffix",
         policy: str | Policy = "adaptive",
         *,
+        versions: int = 2,
+        history_bytes: int = 128 << 20,
+        order: Order = "stagger",
         memory: int = 4 << 30,
         max_running: int = 256,
         max_rows: int = 512,
+        progress: Progress = silent,
     ) -> None:
-        made = make_drafter(drafter, share="all") if isinstance(drafter, str) else drafter
+        if order not in ("stagger", "prompt"):
+            raise InputError(f"order is {order!r}; expected 'stagger' or 'prompt'")
+        self._answers = PromptHistory(versions, history_bytes)
+        self._versions, self._order = versions, order
+        if isinstance(drafter, str):
+            room = Room(history_bytes=history_bytes, tenant_bytes=history_bytes, max_tenants=1)
+            drafter = None if drafter == "none" else make_drafter(drafter, share="all", room=room)
+        self._drafter = drafter
         self.engine = Engine(
             target,
-            made,
+            drafter,
             policy=policy,
             memory=memory,
             max_running=max_running,
             max_rows=max_rows,
+            progress=progress,
         )
+        self._version_told = self.engine.version
+        self._sampling = False
+        self.steps: list[StepRecord] = []
+        self.stats: RolloutStats | None = None
 
     @property
     def version(self) -> int:
         """How often the weights were replaced."""
         return self.engine.version
 
-    def replace_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Go on with other weights, by the names that the model gives them.
+    @property
+    def bytes_used(self) -> int:
+        """Bytes that are held between rollouts: answers by prompt, and what the drafter holds."""
+        return self._answers.bytes_used + self._drafter_bytes()
 
-        Raises: StateError while samples run; InputError as `Target.replace_weights`; nothing has
-        changed then.
+    def replace_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Go on with other weights, by the names that the model gives them. Answers of versions
+        that are too old are forgotten.
+
+        Mutates: the target. Raises: StateError while samples run; InputError as
+        `Target.replace_weights`; nothing has changed then.
         """
-        if self.engine.busy:
+        if self._sampling:
             raise StateError("samples are running; expected new weights between two rollouts")
         self.engine.replace_weights(weights)
+        self._follow_version()
 
     def sample(
         self,
@@ -119,54 +159,136 @@ class Rollouts:
         stops     token ids that end an answer
         progress  called for new tokens: progress(how many); what it raises ends the rollout
 
-        Raises: InputError for what cannot be answered, before anything has begun; what a request
-        or the model raises. Whatever is raised, nothing runs and nothing is held any more.
+        Raises: InputError for what cannot be answered, before anything has begun; StateError while
+        another rollout runs, or if the weights were replaced meanwhile; what a request or the model
+        raises. Whatever is raised, nothing runs and nothing is held any more.
         """
         check_callable(progress, "progress")
+        check_positive(samples, "samples")
+        check_seed(seed)
+        if not isinstance(params, SamplingParams):
+            raise InputError(f"params are {params!r}; expected SamplingParams")
+        if self._sampling:
+            raise StateError("samples are running; expected one rollout at a time")
         if params.logprobs is None:
             params = replace(params, logprobs=0)
-        check_positive(samples, "samples")
         listed = as_items(prompts, "prompts", "a list of prompts, each of token ids")
-        groups = [f"rollout {uuid4()}" for _ in listed]
+        tokens = [as_tokens(prompt, "prompt") for prompt in listed]
+        self._follow_version()
+        version = self.version
+        groups = [f"rollout {uuid4()}" for _ in tokens]
         asked: dict[tuple[int, int], Request] = {}
+        self._sampling = True
         try:
             for group in groups:
                 self.engine.groups.open(None, group)
-            for sample in range(samples):
-                for at, prompt in enumerate(listed):
-                    asked[at, sample] = self.engine.add(
-                        prompt,
-                        params,
-                        seed=seed_of_sample(seed, 1 + at * samples + sample),
-                        stops=stops,
-                        group=groups[at],
-                        together=True,
-                    )
-            while self.engine.busy:
-                before = sum(request.stats.tokens for request in asked.values())
-                self.engine.step()
-                if progress is not None:
-                    progress(sum(r.stats.tokens for r in asked.values()) - before)
+            for at, sample in _in_order(len(tokens), samples, self._order):
+                asked[at, sample] = self.engine.add(
+                    tokens[at],
+                    params,
+                    seed=seed_of_sample(seed, 1 + at * samples + sample),
+                    stops=stops,
+                    group=groups[at],
+                    together=True,
+                )
+            self._prepare(groups, tokens)
+            self._run(list(asked.values()), progress)
+            if self.version != version:
+                raise StateError("the weights were replaced while samples ran; they are discarded")
         finally:
+            self._sampling = False
             self.engine.cancel(*asked.values())
-            for group in groups:
-                self.engine.groups.close(None, group)
-        return [
-            [self._rollout(at, sample, asked[at, sample]) for sample in range(samples)]
-            for at in range(len(listed))
+            self._forget(groups)
+        found = [
+            [_rollout(at, sample, asked[at, sample], version) for sample in range(samples)]
+            for at in range(len(tokens))
         ]
+        for prompt, answers in zip(tokens, found, strict=True):
+            self._answers.add(prompt, [answer.token_ids for answer in answers])
+        return found
 
-    def _rollout(self, prompt: int, sample: int, request: Request) -> Rollout:
-        if request.error is not None:
-            raise InputError(f"sample {sample} of prompt {prompt} failed: {request.error}")
-        assert request.finish_reason is not None
-        return Rollout(
-            prompt,
-            sample,
-            request.token_ids,
-            np.array([p.processed for p in request.logprobs], np.float64),
-            np.array([p.logprob for p in request.logprobs], np.float64),
-            request.finish_reason,
-            self.version,
-            request.stats,
+    def _run(self, requests: list[Request], progress: Callable[[int], None] | None) -> None:
+        """Step until all have ended, and note each step."""
+        self.steps, self.stats = [], None
+        engine, drafted, accepted, tokens, held = self.engine, 0, 0, 0, 0
+        begin = perf_counter()
+        while engine.busy:
+            engine.step()
+            running, waiting = len(engine.scheduler.running), len(engine.scheduler.waiting)
+            before = drafted, accepted, tokens
+            drafted = sum(request.stats.drafted for request in requests)
+            accepted = sum(request.stats.accepted for request in requests)
+            tokens = sum(request.stats.tokens for request in requests)
+            new = drafted - before[0], accepted - before[1], tokens - before[2]
+            self.steps.append(StepRecord(perf_counter() - begin, running, waiting, *new))
+            if len(self.steps) % _WEIGHED == 1:
+                held = max(held, self._drafter_bytes())
+            if progress is not None:
+                progress(new[2])
+        self.stats = RolloutStats(
+            len(requests),
+            len(self.steps),
+            tokens,
+            drafted,
+            accepted,
+            sum(request.stats.steps for request in requests),
+            perf_counter() - begin,
+            max(held, self._drafter_bytes()),
         )
+
+    def _prepare(self, groups: Sequence[str], prompts: Sequence[Int32s]) -> None:
+        """Let each group draft from the earlier answers to its prompt. What the drafter raises
+        costs speed only."""
+        if self._drafter is None:
+            return
+        with suppress(Exception):
+            for group, prompt in zip(groups, prompts, strict=True):
+                self._answers.tell(self._drafter, group, prompt)
+
+    def _forget(self, groups: Sequence[str]) -> None:
+        """Drop groups, also those that no request of them had begun."""
+        drop = getattr(self._drafter, "drop_group", None)
+        for group in groups:
+            self.engine.groups.close(None, group)
+            if drop is not None:
+                with suppress(UnknownGroup):
+                    drop(group)
+
+    def _follow_version(self) -> None:
+        """Drop what is too old, also where the weights were replaced through the target."""
+        change = getattr(self._drafter, "new_version", None)
+        while self._version_told < self.version:
+            self._version_told += 1
+            self._answers.new_version()
+            if change is not None:
+                change(self._versions)
+
+    def _drafter_bytes(self) -> int:
+        used = getattr(self._drafter, "bytes_used", None)
+        return 0 if used is None else int(used())
+
+
+_WEIGHED = 16  # steps after which the drafter's memory is looked at again
+
+
+def _in_order(prompts: int, samples: int, order: Order) -> list[tuple[int, int]]:
+    """(prompt, sample) in the order in which they are to begin."""
+    if order == "prompt":
+        return [(at, sample) for at in range(prompts) for sample in range(samples)]
+    return [(at, sample) for sample in range(samples) for at in range(prompts)]
+
+
+def _rollout(prompt: int, sample: int, request: Request, version: int) -> Rollout:
+    if request.error is not None:
+        raise InputError(f"sample {sample} of prompt {prompt} failed: {request.error}")
+    assert request.finish_reason is not None
+    return Rollout(
+        prompt,
+        sample,
+        request.token_ids,
+        np.array([p.processed for p in request.logprobs], np.float64),
+        np.array([p.logprob for p in request.logprobs], np.float64),
+        request.finish_reason,
+        version,
+        request.stats,
+    )

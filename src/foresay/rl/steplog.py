@@ -1,0 +1,79 @@
+"""What each step of a rollout did, for analysis: the long tail is seen in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from foresay.counts import tokens_per_step
+
+__all__ = ["RolloutStats", "StepRecord", "write_steps"]
+
+
+class StepRecord(NamedTuple):
+    """One step of the engine.
+
+    time       seconds from the beginning of the rollout to the end of the step
+    running    requests that were running after it was scheduled
+    waiting    requests that waited
+    drafted    nodes that were verified
+    accepted   nodes that were committed
+    committed  tokens that were committed
+    """
+
+    time: float
+    running: int
+    waiting: int
+    drafted: int
+    accepted: int
+    committed: int
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutStats:
+    """What one rollout took.
+
+    requests       samples of all prompts
+    passes         forward passes of the target
+    tokens         of all samples
+    drafted        nodes that were verified
+    accepted       nodes that were committed
+    request_steps  steps summed over the requests that were in them
+    seconds        from the first step's beginning to the last one's end
+    drafter_bytes  the most that the drafter held, where it can tell
+    """
+
+    requests: int
+    passes: int
+    tokens: int
+    drafted: int
+    accepted: int
+    request_steps: int
+    seconds: float
+    drafter_bytes: int
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens of a request per step that it was in; see `foresay.counts`."""
+        return tokens_per_step(self.tokens, self.request_steps)
+
+    @property
+    def acceptance(self) -> float:
+        """Share of the verified nodes that were committed."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        """All of it as plain values."""
+        return asdict(self) | {
+            "tokens_per_step": self.tokens_per_step,
+            "acceptance": self.acceptance,
+        }
+
+
+def write_steps(steps: Iterable[StepRecord], path: Path) -> None:
+    """Write steps as JSON lines, as `foresay tail` reads them. Raises: OSError."""
+    lines = [json.dumps(step._asdict()) for step in steps]
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")

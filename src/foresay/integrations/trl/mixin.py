@@ -63,5 +63,5 @@ class ForesayMixin:
         return loss
 
 
-class ForesayGRPOTrainer(ForesayMixin, GRPOTrainer):
+class ForesayGRPOTrainer(ForesayMixin, GRPOTrainer):  # type: ignore[misc]
     """GRPOTrainer with foresay's rollouts."""

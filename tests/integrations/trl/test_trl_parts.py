@@ -11,7 +11,7 @@ import torch
 
 from foresay.errors import InputError, UnsupportedModel
 from foresay.integrations.trl import ForesayGRPOTrainer, Settings, foresay_rollouts
-from foresay.integrations.trl.policy import model_of, target_for
+from foresay.integrations.trl.model import model_of, target_for
 from foresay.integrations.trl.sampler import runs_of, seed_of
 from integrations.trl.training import SUFFIX, make, model
 
@@ -71,6 +71,17 @@ def test_gradient_checkpointing(tmp_path: Path) -> None:
     trainer.train()
     (row,) = [row for row in trainer.state.log_history if "loss" in row]
     assert row["sampling/sampling_logp_difference/max"] < 1e-5
+
+
+def test_a_batch_that_is_masked_as_a_whole(tmp_path: Path) -> None:
+    """Its process must not be missing where the others gather."""
+    trainer = make(
+        tmp_path, "mixin", mask_truncated_completions=True, max_completion_length=1, max_steps=1
+    )
+    trainer.train()
+    (row,) = [row for row in trainer.state.log_history if "loss" in row]
+    assert row["completions/clipped_ratio"] == 1
+    assert row["sampling/sampling_logp_difference/max"] == 0
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -91,9 +91,11 @@ def make(
     reward: Callable[..., list[float]] = digits,
     prompts: list[Any] | None = None,
     trained: Any = None,
+    arguments: dict[str, Any] | None = None,
     **more: Any,
 ) -> Any:
-    """A trainer with the rollout function, or with the mixin."""
+    """A trainer with the rollout function, or with the mixin. `arguments` are the trainer's, `more`
+    its config's."""
     given: dict[str, Any] = {
         "output_dir": str(folder),
         "use_cpu": True,
@@ -120,6 +122,7 @@ def make(
         "train_dataset": data,
         "eval_dataset": data,
         "processing_class": tokenizer(),
+        **(arguments or {}),
     }
     if how == "mixin":
         return ForesayGRPOTrainer(**shared, foresay=settings)

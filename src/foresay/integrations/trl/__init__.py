@@ -12,7 +12,7 @@ Drafts change no token: with `Settings(drafter=None)` all losses and parameters 
 function, mixin  the two
 settings         what both take
 sampler          prompts through `foresay.rl.Rollouts`: groups, seeds, weights, metrics
-policy           a target from a copy of the trainer's model, or why there is none
+model            a target from a copy of the trainer's model, or why there is none
 difference       log probabilities of the rollouts against the trainer's own
 """
 

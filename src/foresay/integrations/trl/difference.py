@@ -28,13 +28,10 @@ def note_difference(trainer: Any, own: Tensor, rolled: Tensor, mask: Tensor) -> 
     own     [B, T], the trainer's
     rolled  [B, T]
     mask    [B, T], not 0 where the policy chose a token
-
-    Mutates: the trainer's metrics.
     """
-    used = mask.bool()
-    apart = (own.detach().double() - rolled.to(own.device).double())[used]
-    if not apart.numel():
-        return
+    apart = (own.detach().float() - rolled.to(own.device).float())[mask.bool()]
+    if not apart.numel():  # all masked in this process; the others wait for it in `gather`
+        apart = apart.new_zeros(1)
     ratio, size = apart.exp(), apart.abs()
     mode = "train" if trainer.model.training else "eval"
     metrics, gather = trainer._metrics[mode], trainer.accelerator.gather
@@ -52,9 +49,7 @@ def trainers_own(
     logprobs: Sequence[Sequence[float]],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The trainer's log probabilities of the answers, the given ones, and the mask of both: one
-    more forward pass over them all, without dropout.
-
-    Mutates: nothing that stays; the model is back in its mode.
+    more forward pass over them all, without dropout; the model is put back into its mode.
     """
     pad = trainer._tokenizer.pad_token_id
     width, longest = max(map(len, prompts)), max(map(len, answers))
@@ -83,4 +78,4 @@ def trainers_own(
     finally:
         trainer.model.train(training)
     rolled = [[*row, *[0.0] * (longest - len(row))] for row in logprobs]
-    return own, torch.tensor(rolled, dtype=torch.float64), attention[:, width:]
+    return own, torch.tensor(rolled), attention[:, width:]

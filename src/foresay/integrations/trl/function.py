@@ -53,8 +53,8 @@ def foresay_rollouts(settings: Settings | None = None, *, compare: bool = True) 
     The log probabilities that it returns are of the distribution that was sampled from, after
     temperature, as those of TRL with vLLM.
 
-    Valid until: for ever; with another trainer it begins anew. Raises: InputError. What the
-    function raises: see `RolloutFunction`.
+    With another trainer the function begins anew. Raises: InputError. What the function raises: see
+    `RolloutFunction`.
     """
     check_flag(compare, "compare")
     return RolloutFunction(settings or Settings(), compare=compare)

@@ -21,7 +21,7 @@ from torch import nn
 from foresay.counts import tokens_per_step
 from foresay.errors import InputError
 from foresay.integrations.transformers.arguments import check_config, end_ids, params_of
-from foresay.integrations.trl.policy import marks_of, model_of, target_for, weights_of
+from foresay.integrations.trl.model import marks_of, model_of, target_for, weights_of
 from foresay.integrations.trl.settings import Settings
 from foresay.rl import Rollout, Rollouts
 from foresay.sampling.params import SamplingParams
@@ -75,7 +75,7 @@ class Sampler:
 
     rollouts  None before that
 
-    Mutates: itself. Raises: see `sample`. One thread at a time may use it.
+    Raises: see `sample`. One thread at a time may use it.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -89,9 +89,10 @@ class Sampler:
     def sample(
         self, trainer: Any, prompts: Sequence[Sequence[int]], num_generations: int
     ) -> Answers:
-        """An answer to each row, with the trainer's sampling parameters and present weights.
+        """An answer to each row, with the trainer's sampling parameters and present weights; what it
+        took is added to the trainer's metrics.
 
-        Mutates: the trainer's metrics. Raises: UnsupportedModel for a model that cannot be run,
+        Raises: UnsupportedModel for a model that cannot be run,
         InputError for an argument that cannot be honoured, by its name. Nothing runs then.
         """
         params, stops = _asked(trainer)

@@ -89,8 +89,8 @@ class Sampler:
     def sample(
         self, trainer: Any, prompts: Sequence[Sequence[int]], num_generations: int
     ) -> Answers:
-        """An answer to each row, with the trainer's sampling parameters and present weights; what it
-        took is added to the trainer's metrics.
+        """An answer to each row, with the trainer's sampling parameters and present weights. What
+        it took is added to the trainer's metrics.
 
         Raises: UnsupportedModel for a model that cannot be run,
         InputError for an argument that cannot be honoured, by its name. Nothing runs then.

@@ -76,7 +76,7 @@ class Trained:
     passes: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.passes = sum(row["foresay/target_passes"] for row in self.steps)
+        self.passes = sum(row.get("foresay/target_passes", 0) for row in self.steps)
 
     @property
     def steps(self) -> list[dict[str, float]]:

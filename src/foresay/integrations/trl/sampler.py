@@ -92,8 +92,8 @@ class Sampler:
         """An answer to each row, with the trainer's sampling parameters and present weights. What
         it took is added to the trainer's metrics.
 
-        Raises: UnsupportedModel for a model that cannot be run,
-        InputError for an argument that cannot be honoured, by its name. Nothing runs then.
+        Raises: UnsupportedModel for a model that cannot be run, InputError for an argument that
+        cannot be honoured, by its name. Nothing runs then.
         """
         params, stops = _asked(trainer)
         began = time.perf_counter()
@@ -125,14 +125,15 @@ class Sampler:
         model = model_of(trainer)
         marks, step = marks_of(model), trainer.state.global_step
         if self.rollouts is None or self._model is None or self._model() is not model:
-            set_, self.rollouts, self._step = self.settings, None, None
+            self.rollouts, self._step = None, None  # before the copy, so that there are not two
+            given = self.settings
             self.rollouts = Rollouts(
-                target_for(model, set_),
-                set_.drafter,
-                set_.policy,
-                memory=set_.memory,
-                max_running=set_.max_running,
-                max_rows=set_.max_rows,
+                target_for(model, given),
+                given.drafter,
+                given.policy,
+                memory=given.memory,
+                max_running=given.max_running,
+                max_rows=given.max_rows,
             )
             self._model = weakref.ref(model)
         elif step != self._step or marks != self._marks:

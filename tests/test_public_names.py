@@ -16,6 +16,7 @@ import foresay.errors
 import foresay.sampling
 from foresay.budget.policy import Policy
 from foresay.models.target import Target, TextKv
+from real_trl import import_trl
 
 FACTS = ("Mutates:", "Valid until:", "Raises:", "GIL:")
 DEFAULTS = r"Mutates: nothing\.|Valid until: for ever\.|Raises: nothing\.|GIL: held\."
@@ -103,6 +104,7 @@ def test_other_docstrings_state_what_differs_from_the_default() -> None:
 
 
 def test_every_module_says_what_it_is() -> None:
+    import_trl()
     root = Path(foresay.__file__).parent
     for path in sorted(root.rglob("*.py")):
         if path.name != "__main__.py":

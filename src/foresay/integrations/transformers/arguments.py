@@ -95,9 +95,9 @@ def check_call(callers: dict[str, Any]) -> None:
             raise InputError(f"{name} was given; expected None with this custom_generate")
 
 
-def check_config(config: GenerationConfig) -> None:
+def check_config(config: GenerationConfig, where: str = "custom_generate=generate") -> None:
     """Refuse, by its name, each field that is set and not supported here, also fields of later
-    versions of transformers.
+    versions of transformers. `where` is for the message.
 
     Raises: InputError.
     """
@@ -108,8 +108,7 @@ def check_config(config: GenerationConfig) -> None:
         off = _OFF.get(name, usual.get(name))
         if value is not None and value is not False and value != off:
             raise InputError(
-                f"the GenerationConfig's {name} is {value!r}; expected {off!r} with "
-                "custom_generate=generate"
+                f"the GenerationConfig's {name} is {value!r}; expected {off!r} with {where}"
             )
 
 

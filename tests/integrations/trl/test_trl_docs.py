@@ -1,0 +1,30 @@
+"""docs/trl.md is a program that runs and prints what its comments promise."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tiny import save_model
+
+PAGE = Path(__file__).parents[3] / "docs" / "trl.md"
+MODEL = '"HuggingFaceTB/SmolLM2-135M-Instruct"'
+
+
+def test_the_examples_run(tmp_path: Path) -> None:
+    program = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
+    assert program.count(MODEL) == 2
+    folder = save_model(tmp_path / "model", chats=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program.replace(MODEL, repr(str(folder)))],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line == "True"] == ["True", "True"]

@@ -27,7 +27,7 @@ endef
 export NEEDS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint types stub sanitize tsan peers test-clients vllm test-vllm torch clean
+.PHONY: help demo test test-slow lint types stub sanitize tsan peers test-clients vllm test-vllm test-verl torch clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 18
@@ -101,6 +101,16 @@ test-vllm: $(VENV)/.core $(VENV)/.engine .venv-vllm/.foresay  ## test inside the
 	@PATH="$$PWD/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m pip install -qq --no-build-isolation --no-deps .
 	@touch $@
 
+# verl stands on that venv: it sees vLLM, torch and foresay there, and adds itself.
+test-verl: $(VENV)/.core $(VENV)/.engine .venv-vllm/.foresay .venv-verl/.verl  ## test inside the real verl, in a venv of its own
+	@FORESAY_TEST_MODEL="$$($(PY) -c 'from foresay.models.weights import find; print(find("smollm2-135m"))')" \
+	OMP_NUM_THREADS=2 .venv-verl/bin/python -m pytest tests/verl --confcutdir=tests/verl
+
+.venv-verl/.verl: tests/verl/make_venv.sh .venv-vllm/.vllm
+	@echo "installing verl into .venv-verl"
+	@sh tests/verl/make_venv.sh .venv-verl .venv-vllm
+	@touch $@
+
 test-clients: $(VENV)/.core $(VENV)/.dev $(VENV)/.engine .venv-clients/.clients  ## test with lm-eval and guidellm, in a venv of their own
 	@FORESAY_TEST_PYTHON="$$PWD/$(PY)" \
 	FORESAY_TEST_MODEL="$$($(PY) -c 'from foresay.models.weights import find; print(find("smollm2-135m"))')" \
@@ -114,7 +124,7 @@ test-clients: $(VENV)/.core $(VENV)/.dev $(VENV)/.engine .venv-clients/.clients 
 torch: $(VENV)/.torch  ## install the torch that the engine is tested with
 
 clean:  ## remove everything that make has made
-	@rm -rf $(VENV) .venv-peers .venv-clients .venv-vllm build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .venv-peers .venv-clients .venv-vllm .venv-verl build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.tools: constraints.txt

@@ -240,7 +240,7 @@ def test_every_option_exists_and_every_option_of_serve_is_told() -> None:
 def test_the_settings_of_vllm(tmp_path: Path) -> None:
     arctic = (SRC / "integrations" / "vllm" / "arctic.py").read_text(encoding="utf-8")
     both = set(re.findall(r"\bsettings\.(\w+)", arctic))
-    assert both == {"history", "history_bytes", "corpus"}
+    assert both == {"history", "history_bytes", "corpus", "versions"}
     rows = []
     for item in fields(VllmSettings):
         where = "suffix" if item.name == "suffix" else "both" if item.name in both else "proposer"

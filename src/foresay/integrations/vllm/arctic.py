@@ -23,6 +23,7 @@ from foresay.errors import InputError
 from foresay.integrations.vllm.host import set_up
 from foresay.integrations.vllm.meter import log
 from foresay.integrations.vllm.settings import asks_for_suffix, read_settings
+from foresay.integrations.vllm.versions import changes, run_hooks
 from foresay.verdict import VerdictBatch
 
 __all__ = ["SuffixDecodingCache", "SuffixDecodingDraft", "register"]
@@ -78,6 +79,7 @@ class SuffixDecodingCache:
             verify=True,
         )
         self._may_draft = set_up("suffix", settings, 1)
+        self._changes, self._kept = changes(), settings.versions
         self._active: dict[Hashable, Request] = {}
         self._cached: dict[Hashable, None] = {}  # oldest first
         self._stopped: OrderedDict[Hashable, tuple[int, Int32s]] = OrderedDict()
@@ -100,6 +102,9 @@ class SuffixDecodingCache:
         if req_id in self._active:
             raise InputError(f"request {req_id!r} is active; expected a stopped or a new one")
         prompt = np.array(prompt_token_ids, np.int32)
+        if self._changes != changes():  # of the weights
+            self._changes = changes()
+            self._drafter.new_version(self._kept)
         text = prompt
         length, earlier = self._stopped.pop(req_id, (0, prompt))
         if length == len(prompt) and np.array_equal(earlier[:length], prompt):
@@ -186,10 +191,11 @@ def register() -> None:
     """Make vLLM's method `suffix` import our cache, if FORESAY_VLLM_SUFFIX is on.
 
     vLLM calls this for every command. A setting that is not valid is only logged here; the error
-    is raised when a drafter is made.
+    is raised when a drafter is made. What was registered by `when_vllm_starts` is called, too.
 
     Mutates: sys.modules, if the variable is on; a second call changes nothing.
     """
+    run_hooks()
     try:
         asked = read_settings().suffix
     except InputError as error:

@@ -11,6 +11,7 @@ from foresay import __version__
 from foresay.integrations.vllm.meter import log
 from foresay.integrations.vllm.sampler_patch import patch_sampler
 from foresay.integrations.vllm.settings import VllmSettings
+from foresay.integrations.vllm.versions import run_hooks
 
 __all__ = ["drafts_by_rows", "set_up"]
 
@@ -38,6 +39,7 @@ def set_up(method: str, settings: VllmSettings, threads: int) -> bool:
         ", ".join(changed) or "as by default",
     )
     _warn_of(version)
+    run_hooks()
     return patch_sampler()
 
 

@@ -32,6 +32,7 @@ class ProposerStats:
     finished: int = 0
     running: int = 0  # texts that are tracked now
     errors: int = 0
+    versions: int = 0  # changes of the weights
     seconds: float = 0.0
 
     @property
@@ -52,8 +53,10 @@ class Meter:
         self._pause = settings.log_seconds
         self._told = clock()
         self._last = ProposerStats()
-        if self._path:
-            with open(self._path, "a", encoding="utf-8"):
+        self._versions_path = settings.versions_file
+        self._at_version = ProposerStats()
+        for path in filter(None, (self._path, self._versions_path)):
+            with open(path, "a", encoding="utf-8"):
                 pass  # a path that cannot be written fails now
 
     def count(self, rows: int, tokens: int, drafted: int, seconds: float) -> None:
@@ -78,12 +81,40 @@ class Meter:
                 "drafted": drafted,
                 "microseconds": round(seconds * 1e6, 1),
             }
-            try:
-                with open(self._path, "a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
-            except OSError as error:  # ranks must not differ in their drafts
-                log.warning("foresay: %s cannot be written any more (%s)", self._path, error)
-                self._path = ""
+            self._path = _appended(self._path, line)
+
+    def end_version(self) -> None:
+        """The weights have changed: count it, and report the steps since the last change, if any,
+        in the log and in the file, if there is one.
+        """
+        last, sums = self._at_version, self.sums
+        steps, rows = sums.steps - last.steps, sums.rows - last.rows
+        if steps:
+            tokens, drafted = sums.tokens - last.tokens, sums.drafted - last.drafted
+            accepted = sums.accepted - last.accepted
+            line = {
+                "pid": os.getpid(),
+                "version": sums.versions,
+                "steps": steps,
+                "rows": rows,
+                "tokens": tokens,
+                "drafted": drafted,
+                "accepted": accepted,
+                "seconds": round(sums.seconds - last.seconds, 6),
+            }
+            log.info(
+                "foresay: weights changed %d times; Steps: %d, Tokens per step: %.2f, "
+                "Draft acceptance rate: %.1f%%, Drafting: %.0f us/step",
+                sums.versions + 1,
+                steps,
+                tokens_per_step(tokens, rows),
+                100 * accepted / drafted if drafted else 0.0,
+                1e6 * (sums.seconds - last.seconds) / steps,
+            )
+            if self._versions_path:
+                self._versions_path = _appended(self._versions_path, line)
+        sums.versions += 1
+        self._at_version = replace(sums)
 
     def tell(self) -> None:
         """Write a line to the log if it is time, of all steps since the last one."""
@@ -109,3 +140,14 @@ class Meter:
                 sums.closed - last.closed,
                 steps,
             )
+
+
+def _appended(path: str, line: dict[str, float]) -> str:
+    """Append a line to the file; returns where the next one goes: nowhere, if this failed."""
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+    except OSError as error:  # ranks must not differ in their drafts
+        log.warning("foresay: %s cannot be written any more (%s)", path, error)
+        return ""
+    return path

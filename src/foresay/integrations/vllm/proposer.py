@@ -15,15 +15,18 @@ from foresay.arrays import Int32s
 from foresay.budget.least_chance import LeastChance
 from foresay.drafters import SuffixDrafter
 from foresay.drafters._text import default_threads
+from foresay.errors import UnknownGroup
 from foresay.integrations.vllm.host import drafts_by_rows, set_up
 from foresay.integrations.vllm.meter import Meter, ProposerStats, clock, log
 from foresay.integrations.vllm.rows import Rows, Texts
 from foresay.integrations.vllm.settings import VllmSettings, read_settings
+from foresay.integrations.vllm.versions import changes, watch
 from foresay.verdict import Verdict, VerdictBatch
 
 __all__ = ["SuffixProposer"]
 
 _NO_PATH: Int32s = np.empty(0, np.int32)
+_MOST_GROUPS = 1 << 16  # whose age is known
 
 
 class SuffixProposer:
@@ -39,6 +42,9 @@ class SuffixProposer:
     and its answer may be drafted from. An exception in here costs drafts, never the step: it is
     logged once, and the proposer starts anew. In a vLLM that would give sampled requests wrong
     texts (`sampler_patch`) nothing is drafted.
+
+    Where a trainer changes the weights (`versions`), finished texts are drafted from until the
+    weights have changed more than `versions` times since.
 
     All ranks of a tensor-parallel group get the same rows and draft the same: nothing depends on
     time there. With one rank, measured times may shorten drafts (`foresay.budget.least_chance`).
@@ -56,6 +62,7 @@ class SuffixProposer:
         # Half of the processors: all threads wait for one that loses its processor.
         self._threads = self.settings.threads or default_threads(2 * self._ranks)
         self._meter = Meter(self.settings)
+        self._changes = changes()  # of the weights
         self._begin_anew()
         self._may_draft = set_up("custom_class", self.settings, self._threads)
 
@@ -79,13 +86,15 @@ class SuffixProposer:
         self._prompts: dict[Request, str] = {}  # the hash of each text's prompt
         self._members: dict[str, list[Request]] = {}  # the texts with this prompt
         self._groups: set[str] = set()  # prompts with more than one text at a time
+        self._born: dict[str, int] = {}  # the version in which a group began, oldest first
         self._ended = 0.0
         self._nodes = 0  # drafted in the last step
         self._draft_seconds = 0.0
         self._least = 0.0  # the least chance of those
 
-    def load_model(self, *args: Any, **kwargs: Any) -> None:
-        """There is no model to load."""
+    def load_model(self, model: Any = None, *args: Any, **kwargs: Any) -> None:
+        """There is no model to load. The target's is watched: new weights begin a new version."""
+        watch(model)
 
     def stats(self) -> ProposerStats:
         """Sums since the start.
@@ -131,6 +140,9 @@ class SuffixProposer:
         token_ids: NDArray[np.int32],
         begun: float,
     ) -> list[list[int]]:
+        if self._changes != changes():
+            self._changes = changes()
+            self._begin_version()
         rows = Rows(sampled, num_tokens, token_ids)
         if not len(rows):
             return [[] for _ in sampled]
@@ -168,6 +180,9 @@ class SuffixProposer:
         members = self._members.setdefault(name, [])
         if members and self.settings.groups and name not in self._groups:
             self._groups.add(name)
+            self._born.setdefault(name, self._meter.sums.versions)
+            if len(self._born) > _MOST_GROUPS:
+                self._forget(next(iter(self._born)))
             if members[0] in texts:  # if it is absent, it may be finished
                 self._regroup(members[0], name, texts)
         text = self._drafter.begin(prompt, group=name if name in self._groups else None)
@@ -195,6 +210,25 @@ class SuffixProposer:
             del self._members[name]
             self._groups.discard(name)
         self._drafter.finish(text)
+
+    def _begin_version(self) -> None:
+        """The weights have changed. What is absent now is finished: trainers wait for the answers,
+        or ask again for the rest of them.
+        """
+        self._ended = 0.0  # the time until now was not a step's
+        for text in self._texts.end_absent():
+            self._finish(text)
+        kept = self.settings.versions
+        self._drafter.new_version(kept)
+        self._meter.end_version()
+        for name, born in list(self._born.items()):
+            if self._meter.sums.versions - born > kept and name not in self._groups:
+                self._forget(name)
+
+    def _forget(self, group: str) -> None:
+        del self._born[group]
+        with suppress(UnknownGroup):  # it was dropped for its bytes
+            self._drafter.drop_group(group)
 
     def _most_of(self, rows: int) -> int:
         """The most tokens of a draft in a step of so many requests."""

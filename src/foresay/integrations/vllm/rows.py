@@ -111,8 +111,16 @@ class Texts(Generic[Text]):
         Valid until: the next `claim`.
         """
         self._keys, self._present = keys, list(texts)
+        return self._over(self._step - self._grace)
+
+    def end_absent(self) -> list[Text]:
+        """The texts that were not in the last step, which are finished with this."""
+        return self._over(self._step)
+
+    def _over(self, last: int) -> list[Text]:
+        """Take the texts that have been absent since step `last`, or for longer."""
         over: list[Text] = []
-        while self._missed and self._missed[0][0] + self._grace <= self._step:
+        while self._missed and self._missed[0][0] <= last:
             since, key = self._missed.popleft()
             waiting = self._absent.get(key)
             if waiting and waiting[0][0] <= since:

@@ -66,6 +66,15 @@ class VllmSettings:
         0,
         4096,
     )
+    versions: int = _setting(
+        2,
+        "where a trainer changes the weights: for how many changes a text is drafted from",
+        0,
+        1 << 20,
+    )
+    versions_file: str = _setting(
+        "", "a file that gets one JSON line per change of the weights; none if empty"
+    )
     log_seconds: float = _setting(10.0, "time between two lines in the log; 0: none", 0, 86400)
     steps_file: str = _setting("", "a file that gets one JSON line per step; none if empty")
 

@@ -1,0 +1,79 @@
+"""Reads the files that FORESAY_VLLM_VERSIONS_FILE names: one line per change of the weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from os import PathLike
+from pathlib import Path
+
+from foresay.counts import tokens_per_step
+from foresay.errors import InputError
+
+__all__ = ["VersionLine", "read_versions", "summary"]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionLine:
+    """What one drafter did between two changes of the weights.
+
+    pid      of its process
+    version  how often the weights had changed before
+    steps    in which any request got tokens
+    rows     requests that got tokens, summed over the steps
+    seconds  spent in drafting
+    """
+
+    pid: int
+    version: int
+    steps: int
+    rows: int
+    tokens: int
+    drafted: int
+    accepted: int
+    seconds: float
+
+
+def read_versions(path: str | PathLike[str]) -> list[VersionLine]:
+    """The lines of a file, in their order.
+
+    Raises: InputError for a file that cannot be read, or a line that is not one of these.
+    """
+    names = [item.name for item in fields(VersionLine)]
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error})") from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(VersionLine(**json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise InputError(
+                f"line {number} of {path} is {line[:80]!r}; expected an object with "
+                f"{', '.join(names)}"
+            ) from error
+    return found
+
+
+def summary(lines: Iterable[VersionLine]) -> dict[int, dict[str, float]]:
+    """By version, over all drafters: metrics under names for the trainer's own logger.
+
+    The ranks of a tensor-parallel group all draft the same, so their sums are multiples, and these
+    ratios are right.
+    """
+    sums: dict[int, list[float]] = {}
+    for line in lines:
+        total = sums.setdefault(line.version, [0.0] * 6)
+        given = (line.tokens, line.rows, line.drafted, line.accepted, line.seconds, line.steps)
+        for at, value in enumerate(given):
+            total[at] += value
+    return {
+        version: {
+            "foresay/tokens_per_step": tokens_per_step(int(tokens), int(rows)),
+            "foresay/accept_rate": accepted / drafted if drafted else 0.0,
+            "foresay/drafting_ms_per_step": 1e3 * seconds / steps if steps else 0.0,
+        }
+        for version, (tokens, rows, drafted, accepted, seconds, steps) in sorted(sums.items())
+    }

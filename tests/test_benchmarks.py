@@ -152,3 +152,20 @@ def test_gpu_sampling_in_the_interpreter(tmp_path: Path) -> None:
     for dtype in ("float32", "bfloat16"):
         for name in ("sampled", "greedy", "top_50"):
             assert record[dtype][name]["different_tokens"] == 0
+
+
+@pytest.mark.slow
+def test_simulate(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    small = "--quick", "--count", "2", "--samples", "2", "--tokens", "12", "--rounds", "1"
+    own = "--model", tiny_model, "--dtype", "float32"
+    out, record = run("simulate.py", tmp_path, *small, *own)
+    rows = record["engine"]["rows"]
+    assert len(rows) == 12 and all(row["identical"] and row["predicted"] > 0 for row in rows)
+    for row in rows:  # what does not depend on time is predicted exactly
+        if not row["config"].startswith("adaptive"):
+            assert row["predicted_steps"] == row["steps"], row["config"]
+    plans = record["published"]["sets"]["countdown"]["plans"]
+    assert [plan["plan"] for plan in plans][:2] == ["none", "threshold:none:file"]
+    assert len({plan["tokens"] for plan in plans}) == 1
+    assert "held out: mean error" in out

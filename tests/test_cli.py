@@ -129,7 +129,10 @@ def test_help_says_what_ngram_sees() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["generate", "demo", "replay", "doctor", "corpus build", "corpus inspect", "corpus verify"],
+    [
+        *("generate", "demo", "replay", "simulate", "tail", "doctor"),
+        *("corpus build", "corpus inspect", "corpus verify"),
+    ],
 )
 def test_help_has_examples_and_json(command: str) -> None:
     text = ok(*command.split(), "--help")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from math import floor, log10
 
-__all__ = ["COLOURS", "line_chart"]
+__all__ = ["COLOURS", "line_chart", "ticks"]
 
 COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#4b5563")
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 640, 360, 64, 16, 56, 48
@@ -47,13 +47,13 @@ def line_chart(
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
         f'<text x="{_LEFT}" y="22" font-size="15">{escape(title)}</text>',
     ]
-    for tick in _ticks(bottom, top):
+    for tick in ticks(bottom, top):
         parts.append(
             f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{up(tick):.1f}" y2="{up(tick):.1f}" '
             f'stroke="#ddd"/><text x="{_LEFT - 8}" y="{up(tick) + 4:.1f}" text-anchor="end">'
             f"{tick:g}</text>"
         )
-    for tick in _ticks(0.0, right):
+    for tick in ticks(0.0, right):
         parts.append(
             f'<text x="{across(tick):.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">'
             f"{tick:g}</text>"
@@ -87,7 +87,7 @@ def line_chart(
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """Four to eight round numbers from `low` to `high`."""
     rough = (high - low) / 5
     unit = 10.0 ** floor(log10(rough))

@@ -24,7 +24,7 @@ import numpy as np
 from foresay.arrays import Int32s, as_tokens
 from foresay.errors import InputError, TraceError
 
-__all__ = ["Field", "Trace", "read_texts", "read_traces", "staggered"]
+__all__ = ["Field", "Trace", "read_records", "read_texts", "read_traces", "staggered"]
 
 Field: TypeAlias = Literal["both", "output"]
 """The text of a request: prompt and output together, or the output alone."""
@@ -48,7 +48,7 @@ def read_traces(path: str | Path) -> list[Trace]:
 
     Raises: TraceError naming the file and the line.
     """
-    traces = [_trace(where, record) for where, record in _records(Path(path))]
+    traces = [_trace(where, record) for where, record in read_records(Path(path))]
     if not traces:
         raise TraceError(f"{path} holds no request; expected one JSON object per line")
     return traces
@@ -63,7 +63,7 @@ def read_texts(path: str | Path, field: Field = "both") -> Iterator[Int32s]:
     """
     if field not in ("both", "output"):
         raise InputError(f"field is {field!r}; expected 'both' or 'output'")
-    return (_text(where, record, field) for where, record in _records(Path(path)))
+    return (_text(where, record, field) for where, record in read_records(Path(path)))
 
 
 def staggered(traces: Sequence[Trace]) -> list[Trace]:
@@ -113,8 +113,11 @@ def _value(where: str, record: dict[str, Any], field: str, kind: type, needs: st
     return record[field]
 
 
-def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The place and the object of each line that is not blank."""
+def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The place and the object of each line that is not blank.
+
+    Raises: TraceError, while iterating, naming the file and the line.
+    """
     for number, line in _lines(path):
         where = f"{path}, line {number}"
         if not line.strip():

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from foresay import SamplingParams
 from foresay.drafters import SuffixDrafter
-from foresay.engine import engine as engine_module
+from foresay.engine import compute
 from foresay.engine.engine import Engine
 from foresay.engine.logprobs import note_prompt_logprobs
 from foresay.engine.pages import PAGE
@@ -207,7 +207,7 @@ def test_rows_of_other_tokens_are_found(
     def shifted(prompts: Sequence[tuple[Request, int]], logits: torch.Tensor) -> None:
         note_prompt_logprobs(prompts, logits.roll(1, 0))
 
-    monkeypatch.setattr(engine_module, "note_prompt_logprobs", shifted)
+    monkeypatch.setattr(compute, "note_prompt_logprobs", shifted)
     request = asked(Engine(target), texts((20,)), [0])[0]
     with pytest.raises(AssertionError):
         check(model, request, 0)

@@ -10,13 +10,27 @@ demo        foresay demo
 generate    foresay generate
 serve       foresay serve
 replay      foresay replay
+simulate    foresay simulate
+tail        foresay tail
 corpus      foresay corpus build, inspect, verify
 lossless    foresay lossless
 doctor      foresay doctor
 """
 
-from foresay.cli import corpus, demo, doctor, generate, lossless, replay, serve
+from foresay.cli import corpus, demo, doctor, generate, lossless, replay, serve, simulate, tail
 from foresay.cli.root import app, run
 
 # Each module adds its commands to `app` when it is imported.
-__all__ = ["app", "corpus", "demo", "doctor", "generate", "lossless", "replay", "run", "serve"]
+__all__ = [
+    "app",
+    "corpus",
+    "demo",
+    "doctor",
+    "generate",
+    "lossless",
+    "replay",
+    "run",
+    "serve",
+    "simulate",
+    "tail",
+]

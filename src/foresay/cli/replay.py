@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foresay.cli.root import AsJson, app
-from foresay.cli.show import print_fields, print_table, progress
+from foresay.cli.show import check_out, print_fields, print_table, progress
 from foresay.errors import InputError
 
 if TYPE_CHECKING:
@@ -89,13 +89,8 @@ def replay(
     from foresay.drafters.lineup import make_drafter
     from foresay.traces import read_traces
 
-    for out in (curve, plot):  # before the work, not after it
-        if out is not None and out.exists() and out.samefile(file):
-            raise InputError(f"'{out}' is the trace itself; expected another file to write to")
-        if out is not None and not out.parent.is_dir():
-            raise InputError(
-                f"'{out.parent}' is not a folder; expected a file in an existing folder"
-            )
+    for out in (curve, plot):
+        check_out(out, file)
     traces = read_traces(file)
     made_drafter = make_drafter(
         drafter,

@@ -7,13 +7,17 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from foresay.errors import InputError
+
 __all__ = [
+    "check_out",
     "harmless",
     "print_fields",
     "print_heading",
@@ -51,6 +55,18 @@ def _bar() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     # Results that are printed meanwhile go to stdout, not to stderr.
     return Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)
+
+
+def check_out(out: Path | None, file: Path) -> None:
+    """Refuse a file to write to that is the one that is read, or is in no folder: before the work,
+    not after it.
+
+    Raises: InputError.
+    """
+    if out is not None and out.exists() and file.exists() and out.samefile(file):
+        raise InputError(f"'{out}' is the trace itself; expected another file to write to")
+    if out is not None and not out.parent.is_dir():
+        raise InputError(f"'{out.parent}' is not a folder; expected a file in an existing folder")
 
 
 def tolerate_encoding() -> None:

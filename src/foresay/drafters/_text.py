@@ -143,7 +143,7 @@ class TextDrafter:
         """Let a group draft from an earlier answer to its prompt, too. A group that is not there is
         made; without members it may be dropped to keep a limit.
 
-        Mutates: the group's text. Valid until: the group is dropped. Raises: TokenTypeError,
+        Raises: TokenTypeError,
         InputError for what is no name, an empty prompt, a token out of range or too many tokens;
         nothing has changed then.
         """
@@ -156,7 +156,7 @@ class TextDrafter:
         """The model that writes the texts was changed: of a tenant's history the texts of the last
         `keep` versions before the new one stay.
 
-        Mutates: the history. Raises: InputError.
+        Raises: InputError.
         """
         _check_name("tenant", tenant)
         if type(keep) is not int or not 0 <= keep < 1 << 31:
@@ -195,7 +195,7 @@ class TextDrafter:
     def text(self, state: Request, /) -> Int32s:
         """Prompt and observed tokens, as the drafter holds them.
 
-        Valid until: for ever, it is a copy. Raises: StateError.
+        A copy. Raises: StateError.
         """
         text: Int32s = self._core.text(_as_state(state))
         return text
@@ -208,7 +208,7 @@ class TextDrafter:
         """Bytes that are held for one tenant: its history, its groups, its running requests; 0 for
         one that is not known.
 
-        Valid until: the next call. Raises: InputError.
+        Raises: InputError.
         """
         _check_name("tenant", tenant)
         return self._core.bytes_of(tenant)
@@ -220,6 +220,6 @@ class TextDrafter:
     def check_integrity(self) -> None:
         """Check every promise of every automaton, in time linear in the text.
 
-        Valid until: the next call. Raises: RuntimeError with the first broken promise.
+        Raises: RuntimeError with the first broken promise.
         """
         self._core.check_integrity()

@@ -174,7 +174,7 @@ class MergeDrafter:
     ) -> None:
         """Add an earlier answer to a group in every drafter that keeps groups.
 
-        Mutates: the group's text. Raises: TokenTypeError, InputError.
+        Raises: TokenTypeError, InputError.
         """
         for drafter in self.drafters:
             add = getattr(drafter, "add_to_group", None)
@@ -184,7 +184,7 @@ class MergeDrafter:
     def new_version(self, keep: int, *, tenant: str | None = None) -> None:
         """Tell every drafter with a history that its texts are of an old version now.
 
-        Mutates: the histories. Raises: InputError.
+        Raises: InputError.
         """
         for drafter in self.drafters:
             change = getattr(drafter, "new_version", None)
@@ -215,7 +215,7 @@ class MergeDrafter:
     def bytes_used(self) -> Callable[[], int]:
         """What the drafters hold in memory, all together.
 
-        Valid until: the next call. Raises: AttributeError if a drafter has no `bytes_used`: a
+        Raises: AttributeError if a drafter has no `bytes_used`: a
         caller that looks for the name must not get a part of the sum.
         """
         every = [drafter.bytes_used for drafter in self.drafters]  # type: ignore[attr-defined]
@@ -225,7 +225,7 @@ class MergeDrafter:
     def bytes_of(self) -> Callable[[str | None], int]:
         """What the drafters that know tenants hold for one tenant.
 
-        Valid until: the next call. Raises: AttributeError if none knows tenants.
+        Raises: AttributeError if none knows tenants.
         """
         every = [d.bytes_of for d in self.drafters if hasattr(d, "bytes_of")]
         if not every:
@@ -235,7 +235,7 @@ class MergeDrafter:
     def text(self, state: MergeState, /) -> Int32s:
         """Prompt and observed tokens, as the drafters with `text` hold them: all the same.
 
-        Valid until: for ever, it is a copy. Raises: StateError if it was finished or if the
+        A copy. Raises: StateError if it was finished or if the
         drafters' texts differ, InputError if no drafter has `text`.
         """
         as_states([state], MergeState, self)

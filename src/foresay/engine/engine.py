@@ -8,8 +8,9 @@ it where there are stop strings). It has no threads: the caller of `step` drives
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,10 @@ from foresay.arrays import IntsLike, as_tokens, check_flag, check_positive, size
 from foresay.budget.load import Chosen, StepFacts
 from foresay.budget.policy import Policy, make_policy
 from foresay.drafter import Drafter, check_drafter, check_lengths
+from foresay.engine.compute import Compute, forward_and_verify
 from foresay.engine.drafting import CheckedDrafter
 from foresay.engine.groups import Groups
-from foresay.engine.logprobs import logprobs_for, note_logprobs, note_prompt_logprobs
+from foresay.engine.logprobs import note_logprobs
 from foresay.engine.measure import measured_cost
 from foresay.engine.pages import PAGE, Pages
 from foresay.engine.proposal import with_all_sampled
@@ -40,9 +42,7 @@ from foresay.errors import ForesayError, InputError
 from foresay.models.progress import Progress, silent
 from foresay.models.target import Part, Target, check_target
 from foresay.sampling.acceptance.verdicts import Verified, cut
-from foresay.sampling.acceptance.verify import verify
-from foresay.sampling.ask import AskBatch
-from foresay.sampling.logprobs import Logprobs, topk_of
+from foresay.sampling.logprobs import Logprobs
 from foresay.sampling.noise import new_seed
 from foresay.sampling.params import SamplingParams
 from foresay.verdict import VerdictBatch
@@ -63,6 +63,8 @@ class Engine:
     max_rows      prompt tokens in one step
     with_sources  note where each token was drafted from
     progress      called while steps are timed, which takes seconds
+    compute       the forward pass and the verification of a step; None: by the target
+    clock         the seconds by which steps are timed
 
     Raises: InputError when constructed.
     """
@@ -78,6 +80,8 @@ class Engine:
         max_rows: int = 512,
         with_sources: bool = False,
         progress: Progress = silent,
+        compute: Compute | None = None,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         given = {"max_running": max_running, "max_rows": max_rows, "memory": memory}
         for name, value in given.items():
@@ -101,9 +105,12 @@ class Engine:
         pages = Pages(tokens // PAGE)
         self.scheduler = Scheduler(target.open, pages, max_running=max_running, max_rows=max_rows)
         self.groups = Groups()
+        self._compute = forward_and_verify(target) if compute is None else compute
+        self._clock = clock
         self._added = 0
         self._mark = object()  # by which it knows its requests
         self._computed_with = target.version  # of the stored keys and values
+        self.last_step: StepFacts | None = None  # None also after one that computed nothing
 
     @property
     def busy(self) -> bool:
@@ -220,7 +227,8 @@ class Engine:
         its error; the others go on. After an interrupt, cancel the running requests to free their
         memory.
         """
-        laps = Laps()
+        laps = Laps(self._clock)
+        self.last_step = None
         self._recompute_if_replaced()
         turns, failed = self._begun(self.scheduler.schedule())
         laps.end("schedule")
@@ -231,19 +239,10 @@ class Engine:
             return failed
         laps.end("draft")
         step.parts = self._parts(step)
-        wants = self._drafter.wants
-        outputs = self.target.forward(step.parts, hidden=wants.hidden)
-        logits, step.hidden = outputs.logits, outputs.hidden
-        laps.end("forward")
-        own = len(logits) - sum(part.prefill_logits for part in step.parts)
-        verified, logprobs = self._verify(step, logits[:own])
-        step.topk = topk_of(logits[:own], wants.topk)
-        note_prompt_logprobs(
-            [(t.request, part.prefill_logits) for t, part in zip(turns, step.parts, strict=True)],
-            logits[own:],
-        )
+        outcome = self._compute(step, self._drafter.wants, laps)
+        step.topk, step.hidden = outcome.topk, outcome.hidden
         laps.end("verify")
-        verdicts = self._commit(step, verified, logprobs)
+        verdicts = self._commit(step, outcome.verified, outcome.logprobs)
         laps.end("commit")
         self._account(step, verdicts, laps)
         return failed + step.decoding
@@ -334,14 +333,6 @@ class Engine:
         ]
         return chosen if all(fits) else chosen.only(np.array(fits))
 
-    def _verify(self, step: Step, logits: Tensor) -> tuple[Verified, Logprobs | None]:
-        """Which drafted tokens are accepted, and the target's own tokens."""
-        if not step.decoding:
-            return _NOTHING, None
-        asks = AskBatch.of([request.ask() for request in step.decoding])
-        verified = verify(step.chosen.drafts, logits, asks, step.draft_probs)
-        return verified, logprobs_for(step.decoding, verified, step.chosen.drafts, logits, asks)
-
     def _commit(self, step: Step, verified: Verified, logprobs: Logprobs | None) -> VerdictBatch:
         """Find stops, store keys and values, tell the drafter, and finish what has ended."""
         sizes, failures = until_texts_end(step, verified)
@@ -368,6 +359,7 @@ class Engine:
         seconds = laps.seconds["forward"] + laps.seconds["verify"]
         facts = StepFacts.of(step.load, step.chosen, verdicts, seconds, laps.seconds["draft"])
         self.policy.observe(facts)
+        self.last_step = facts
         for turn in step.turns:
             spent = turn.request.stats.seconds
             for phase, lap in laps.seconds.items():
@@ -393,6 +385,3 @@ class Engine:
             self.drop_group(request.group, request.tenant)
             self.groups.close(request.tenant, request.group)
         request.error, request.finish_reason = error, reason
-
-
-_NOTHING = Verified(VerdictBatch.of([]), {}, np.empty(0, np.int64))

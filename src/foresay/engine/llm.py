@@ -145,7 +145,7 @@ class LLM:
         check_flag(with_sources, "with_sources")
         check_callable(progress, "progress")
         # All is checked before the long work, not after it.
-        self._limits = {
+        self._limits: dict[str, Any] = {
             "memory": _free_memory() // 4 if memory is None else memory,
             "max_running": max_running,
             "max_rows": max_rows,

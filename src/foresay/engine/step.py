@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -45,14 +45,15 @@ class Step:
 
 
 class Laps:
-    """How long each phase took."""
+    """How long each phase took, by a clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self.seconds: dict[str, float] = {}
-        self._begin = perf_counter()
+        self._clock = clock
+        self._begin = clock()
 
     def end(self, phase: str) -> None:
-        now = perf_counter()
+        now = self._clock()
         self.seconds[phase] = now - self._begin
         self._begin = now
 

@@ -111,8 +111,6 @@ class Puzzle:
 def draw_puzzle(task: Task, rng: Generator) -> Puzzle:
     """A puzzle that has a solution: random pairs are combined until one value is left, which is
     the target.
-
-    Mutates: rng.
     """
     while True:
         numbers = tuple(int(n) for n in rng.integers(1, task.largest, task.numbers, endpoint=True))
@@ -125,10 +123,7 @@ def draw_puzzle(task: Task, rng: Generator) -> Puzzle:
 
 
 def search_trace(puzzle: Puzzle, task: Task, rng: Generator) -> list[int]:
-    """An answer by depth-first search, `<eos>` included; cut where it reaches `task.cap`.
-
-    Mutates: rng.
-    """
+    """An answer by depth-first search, `<eos>` included; cut where it reaches `task.cap`."""
     tokens: list[int] = []
     found = _search(puzzle.numbers, puzzle.target, task, rng, tokens)
     tokens += [_FOUND if found else _NONE, EOS]

@@ -68,7 +68,7 @@ class PromptHistory:
     def add(self, prompt: IntsLike, answers: Sequence[IntsLike]) -> None:
         """Keep the answers to a prompt, sampled with the present version.
 
-        Mutates: itself; the oldest answers go beyond the limit. Raises: TokenTypeError, InputError.
+        Beyond the limit the oldest go. Raises: TokenTypeError, InputError.
         """
         if not self._versions:
             return
@@ -84,10 +84,7 @@ class PromptHistory:
             self._drop_oldest()
 
     def new_version(self) -> None:
-        """The weights were replaced: answers of versions that are too old are dropped.
-
-        Mutates: itself.
-        """
+        """The weights were replaced: answers of versions that are too old are dropped."""
         self._version += 1
         while self._records and self._version - self._records[0].version > self._versions:
             self._drop_oldest()
@@ -95,7 +92,7 @@ class PromptHistory:
     def tell(self, drafter: Drafter[Any], group: str, prompt: Int32s) -> None:
         """Let a group of `drafter`, if it has groups, draft from the answers to its prompt.
 
-        Mutates: the drafter's group. Raises: as the drafter does.
+        Raises: as the drafter does.
         """
         add = getattr(drafter, "add_to_group", None)
         if add is not None:

@@ -134,7 +134,7 @@ class Rollouts:
         """Go on with other weights, by the names that the model gives them. Answers of versions
         that are too old are forgotten.
 
-        Mutates: the target. Raises: StateError while samples run; InputError as
+        Raises: StateError while samples run; InputError as
         `Target.replace_weights`; nothing has changed then.
         """
         if self._sampling:
@@ -210,17 +210,25 @@ class Rollouts:
     def _run(self, requests: list[Request], progress: Callable[[int], None] | None) -> None:
         """Step until all have ended, and note each step."""
         self.steps, self.stats = [], None
-        engine, drafted, accepted, tokens, held = self.engine, 0, 0, 0, 0
-        begin = perf_counter()
+        engine, held = self.engine, 0
+        begin = last = perf_counter()
         while engine.busy:
-            engine.step()
-            running, waiting = len(engine.scheduler.running), len(engine.scheduler.waiting)
-            before = drafted, accepted, tokens
-            drafted = sum(request.stats.drafted for request in requests)
-            accepted = sum(request.stats.accepted for request in requests)
-            tokens = sum(request.stats.tokens for request in requests)
-            new = drafted - before[0], accepted - before[1], tokens - before[2]
-            self.steps.append(StepRecord(perf_counter() - begin, running, waiting, *new))
+            got = engine.step()
+            now, ended = perf_counter(), sum(request.finished for request in got)
+            queues, did = engine.scheduler, engine.last_step
+            new = (0, 0, 0)
+            if did is not None:
+                new = len(did.chosen.nodes), int(did.accepted.sum()), did.committed
+            self.steps.append(
+                StepRecord(
+                    now - begin,
+                    now - last,
+                    len(queues.running) + ended,
+                    len(queues.waiting),
+                    *new,
+                )
+            )
+            last = now
             if len(self.steps) % _WEIGHED == 1:
                 held = max(held, self._drafter_bytes())
             if progress is not None:
@@ -228,9 +236,9 @@ class Rollouts:
         self.stats = RolloutStats(
             len(requests),
             len(self.steps),
-            tokens,
-            drafted,
-            accepted,
+            sum(request.stats.tokens for request in requests),
+            sum(request.stats.drafted for request in requests),
+            sum(request.stats.accepted for request in requests),
             sum(request.stats.steps for request in requests),
             perf_counter() - begin,
             max(held, self._drafter_bytes()),

@@ -17,7 +17,8 @@ class StepRecord(NamedTuple):
     """One step of the engine.
 
     time       seconds from the beginning of the rollout to the end of the step
-    running    requests that were running after it was scheduled
+    seconds    that the step took
+    running    requests that it advanced or prefilled
     waiting    requests that waited
     drafted    nodes that were verified
     accepted   nodes that were committed
@@ -25,6 +26,7 @@ class StepRecord(NamedTuple):
     """
 
     time: float
+    seconds: float
     running: int
     waiting: int
     drafted: int

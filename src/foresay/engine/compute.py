@@ -1,0 +1,80 @@
+"""What a step computes: the forward pass and the verification, as one function.
+
+An engine can be given another function of this kind: `foresay.bench.simulate` gives it one that
+walks recorded answers and advances a clock, so that everything else of a step is the engine's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from torch import Tensor
+
+from foresay.engine.logprobs import logprobs_for, note_prompt_logprobs
+from foresay.engine.step import Laps, Step
+from foresay.models.target import Target
+from foresay.sampling.acceptance.verdicts import Verified
+from foresay.sampling.acceptance.verify import verify
+from foresay.sampling.ask import AskBatch
+from foresay.sampling.logprobs import Logprobs, topk_of
+from foresay.verdict import TopK, VerdictBatch, Wants
+
+__all__ = ["Compute", "Outcome", "forward_and_verify"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What a step's computation found.
+
+    verified  the verdicts on the drafts of `step.decoding`
+    logprobs  of the verdicts' tokens, if one of the requests wants them
+    topk      the likeliest tokens after each row of `decoding`, if the drafter wants them
+    hidden    the last hidden states of all rows, if the drafter wants them
+    """
+
+    verified: Verified
+    logprobs: Logprobs | None = None
+    topk: TopK | None = None
+    hidden: Tensor | None = None
+
+
+Compute: TypeAlias = Callable[[Step, Wants, Laps], Outcome]
+"""compute(step, wants, laps): the outcome of a step whose parts are made. It ends the lap "forward"
+with the forward pass; what follows is the lap "verify"."""
+
+
+def forward_and_verify(target: Target) -> Compute:
+    """The computation by a model."""
+
+    def compute(step: Step, wants: Wants, laps: Laps) -> Outcome:
+        outputs = target.forward(step.parts, hidden=wants.hidden)
+        laps.end("forward")
+        own = len(outputs.logits) - sum(part.prefill_logits for part in step.parts)
+        logits = outputs.logits[:own]
+        verified, logprobs = _verify(step, logits)
+        topk = topk_of(logits, wants.topk)
+        note_prompt_logprobs(
+            [
+                (turn.request, part.prefill_logits)
+                for turn, part in zip(step.turns, step.parts, strict=True)
+            ],
+            outputs.logits[own:],
+        )
+        return Outcome(verified, logprobs, topk, outputs.hidden)
+
+    return compute
+
+
+def _verify(step: Step, logits: Tensor) -> tuple[Verified, Logprobs | None]:
+    """Which drafted tokens are accepted, and the target's own tokens."""
+    if not step.decoding:
+        return _NOTHING, None
+    asks = AskBatch.of([request.ask() for request in step.decoding])
+    verified = verify(step.chosen.drafts, logits, asks, step.draft_probs)
+    return verified, logprobs_for(step.decoding, verified, step.chosen.drafts, logits, asks)
+
+
+_NOTHING = Verified(VerdictBatch.of([]), {}, np.empty(0, np.int64))

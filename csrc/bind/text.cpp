@@ -101,14 +101,14 @@ void bind_drafter(nb::module_& m) {
 
     nb::class_<TextDrafter>(m, "TextDrafter", "Drafts from text that exists. Each call locks it, so threads may share it.")
         .def("__init__", [](TextDrafter* self, std::vector<std::shared_ptr<const FrozenIndex>> corpora, bool own, bool history,
-                            size_t history_bytes, size_t tenant_bytes, size_t group_bytes, size_t max_tenants, uint32_t max_tokens,
+                            size_t history_bytes, size_t tenant_bytes, size_t group_bytes, size_t own_bytes, size_t max_tenants, uint32_t max_tokens,
                             uint32_t threads,
                             bool chain, const std::optional<SamRule>& sam) {
             if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; expected 1 to 256");
-            TextOptions options{own, history, history_bytes, tenant_bytes, group_bytes, max_tenants, max_tokens, threads, {}, sam};
+            TextOptions options{own, history, history_bytes, tenant_bytes, group_bytes, own_bytes, max_tenants, max_tokens, threads, {}, sam};
             options.growth.chain = chain;
             new (self) TextDrafter(options, std::move(corpora));
-        }, "corpora"_a, nb::kw_only(), "own"_a, "history"_a, "history_bytes"_a, "tenant_bytes"_a, "group_bytes"_a, "max_tenants"_a, "max_tokens"_a,
+        }, "corpora"_a, nb::kw_only(), "own"_a, "history"_a, "history_bytes"_a, "tenant_bytes"_a, "group_bytes"_a, "own_bytes"_a, "max_tenants"_a, "max_tokens"_a,
            "threads"_a, "chain"_a, "sam"_a.none())
         .def("begin", [](TextDrafter& self, const Tokens& prompt, const std::optional<std::string>& group,
                          const std::optional<std::string>& tenant) {

@@ -38,6 +38,8 @@ struct TextOptions {
     size_t tenant_bytes = size_t{4} << 30;     // all tenants together: beyond it idle ones are dropped, least recently used first
     size_t group_bytes = size_t{1} << 30;      // all groups together: beyond it idle ones are dropped, least recently used
                                                // first, whenever a request begins or finishes
+    size_t own_bytes = size_t{1} << 50;        // own texts' automata of all members of groups: beyond it the largest are dropped now and
+                                               // then; such a request still has its text in its group
     size_t max_tenants = 256;                  // idle tenants beyond this many lose their history
     uint32_t max_tokens = 1u << 26;            // of one request
     uint32_t threads = 1;                      // at most this many share a large batch
@@ -192,6 +194,7 @@ private:
     void learn(const Request& request, std::span<const Token> tokens);
     void forget(Request& request) noexcept;
     void evict();
+    void shrink_own() noexcept;
     static std::string key_of(const std::optional<std::string>& tenant);
 
     TextOptions options_;

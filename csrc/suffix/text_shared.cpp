@@ -93,6 +93,25 @@ void TextDrafter::evict() {
     shrink(tenants_, options_.tenant_bytes, options_.max_tenants);
 }
 
+/// Drops automata of own texts, the largest first, until those of all members of groups keep their bound.
+void TextDrafter::shrink_own() noexcept {
+    const auto members = [&](const auto& work) {
+        for (Request* request : requests_)
+            if (request->own_ && request->group_) work(*request);
+    };
+    size_t sum = 0;
+    members([&](const Request& request) { sum += request.own_->bytes(); });
+    while (sum > options_.own_bytes) {
+        Request* largest = nullptr;
+        members([&](Request& request) {
+            if (!largest || request.own_->bytes() > largest->own_->bytes()) largest = &request;
+        });
+        if (!largest) return;
+        sum -= largest->own_->bytes();
+        largest->own_.reset();
+    }
+}
+
 size_t TextDrafter::bytes() const {
     const std::lock_guard lock(mutex_);
     size_t sum = 0;

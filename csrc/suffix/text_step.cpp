@@ -8,6 +8,7 @@ namespace {
 
 // Once there has been much to learn from, every fourth lesson is enough.
 constexpr uint64_t kYoung = 20000, kLessonEvery = 4;
+constexpr uint64_t kWeighed = 16;  // steps after which the memory of own texts is looked at again
 
 }  // namespace
 
@@ -177,6 +178,7 @@ void TextDrafter::step(std::span<Request* const> requests, std::span<const Token
             if (fused)
                 grow_chains(requests.subspan(first, count), budgets.subspan(first, count), least, {&chain_growers_[lane], count}, *part);
         });
+        if (steps_ % kWeighed == 0) shrink_own();
         if (out && !fused) draft(requests, budgets, least, *out);
     });
 }

@@ -49,6 +49,7 @@ class CorpusDrafter(TextDrafter):
             history_bytes=0,
             tenant_bytes=0,
             group_bytes=0,
+            own_bytes=0,
             max_tenants=1,
             max_tokens=max_tokens,
             threads=default_threads(),

@@ -81,6 +81,8 @@ class SuffixDrafter(TextDrafter):
     history_bytes  limit of one tenant's history; the oldest part is evicted first
     tenant_bytes   limit of all tenants together; beyond it idle ones lose their history
     group_bytes    beyond this, idle groups are dropped when a request begins or finishes
+    own_bytes      beyond this, members of groups with long texts draft from their group instead of
+                   their own text, which is in it; looked at now and then
     max_tenants    idle tenants beyond this many lose their history, least recently used first
     max_tokens     the most tokens one request may have
     threads        at most this many draft for a batch of 64 requests or more (default: up to 4)
@@ -101,6 +103,7 @@ class SuffixDrafter(TextDrafter):
         history_bytes: int = 256 << 20,
         tenant_bytes: int = 4 << 30,
         group_bytes: int = 1 << 30,
+        own_bytes: int = 1 << 50,
         max_tenants: int = 256,
         max_tokens: int = 1 << 26,
         threads: int | None = None,
@@ -114,6 +117,7 @@ class SuffixDrafter(TextDrafter):
             ("history_bytes", history_bytes, 0, 1 << 50),
             ("tenant_bytes", tenant_bytes, 0, 1 << 50),
             ("group_bytes", group_bytes, 0, 1 << 50),
+            ("own_bytes", own_bytes, 0, 1 << 50),
             ("max_tenants", max_tenants, 1, 1 << 20),
             ("max_tokens", max_tokens, 1, 1 << 30),
             ("threads", default_threads() if threads is None else threads, 1, 256),
@@ -144,6 +148,7 @@ class SuffixDrafter(TextDrafter):
             history_bytes=history_bytes,
             tenant_bytes=tenant_bytes,
             group_bytes=group_bytes,
+            own_bytes=own_bytes,
             max_tenants=max_tenants,
             max_tokens=max_tokens,
             threads=default_threads() if threads is None else threads,

@@ -21,7 +21,8 @@ from torch import Tensor
 from foresay.arrays import Int32s, IntsLike, as_items, as_tokens, check_callable, check_positive
 from foresay.budget.policy import Policy
 from foresay.drafter import Drafter
-from foresay.drafters.lineup import Room, make_drafter
+from foresay.drafters.lineup import make_drafter
+from foresay.drafters.suffix import SuffixDrafter
 from foresay.engine.engine import Engine
 from foresay.engine.request import FinishReason, Request, RequestStats
 from foresay.errors import InputError, StateError, UnknownGroup
@@ -102,9 +103,10 @@ class Rollouts:
             raise InputError(f"order is {order!r}; expected 'stagger' or 'prompt'")
         self._answers = PromptHistory(versions, history_bytes)
         self._versions, self._order = versions, order
-        if isinstance(drafter, str):
-            room = Room(history_bytes=history_bytes, tenant_bytes=history_bytes, max_tenants=1)
-            drafter = None if drafter == "none" else make_drafter(drafter, share="all", room=room)
+        if drafter == "suffix":
+            drafter = SuffixDrafter(history_bytes=history_bytes, own_bytes=_OWN_BYTES)
+        elif isinstance(drafter, str):
+            drafter = None if drafter == "none" else make_drafter(drafter, share="all")
         self._drafter = drafter
         self.engine = Engine(
             target,
@@ -276,6 +278,7 @@ class Rollouts:
         return 0 if used is None else int(used())
 
 
+_OWN_BYTES = 128 << 20  # a thousand answers of thousands of tokens would take a gigabyte
 _WEIGHED = 16  # steps after which the drafter's memory is looked at again
 
 

@@ -18,14 +18,14 @@ def test_members_of_groups_keep_a_bound_on_their_own_texts() -> None:
     for each in (drafter, free):
         members = [each.begin(tokens(1, 2, 3), group="g") for _ in range(8)]
         alone = each.begin(tokens(1, 2, 3))
-        for step in range(32):
+        for _ in range(32):
             told = [*members, alone]
             each.observe(told, [Verdict([], long + 1000 * i) for i in range(len(told))])
         each.check_integrity()
         drafts = each.propose([*members, alone], [4] * 9)
         assert all(len(draft) for draft in drafts)
         for i, draft in enumerate(drafts):
-            assert draft.tokens[0] == 1000 * i, step
+            assert draft.tokens[0] == 1000 * i
         for member in members:
             each.finish(member)
         each.drop_group("g")

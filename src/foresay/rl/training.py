@@ -22,6 +22,7 @@ from foresay.counts import tokens_per_step
 from foresay.rl import dapo
 from foresay.rl.mismatch import difference
 from foresay.rl.rollouts import Rollout, Rollouts
+from foresay.rl.steplog import StepRecord
 from foresay.rl.warm_start import Example, padded
 from foresay.sampling.params import SamplingParams
 
@@ -133,24 +134,20 @@ class _Sample:
         return len(self.example.prompt) + len(self.example.answer)
 
 
-class _Watch:
-    """Counts the passes of rollouts; given to `Rollouts.sample` as progress."""
+@dataclass(frozen=True, slots=True)
+class _Took:
+    """What one rollout took; its tail is when at most an eighth of its requests are left."""
 
-    def __init__(self, rollouts: Rollouts, requests: int) -> None:
-        self._scheduler, self._few = rollouts.engine.scheduler, max(1, requests // _TAIL)
-        self._left = requests
-        self._last = perf_counter()
-        self.passes = self.tail_passes = 0
-        self.seconds = self.tail_seconds = 0.0
+    passes: int
+    seconds: float
+    tail_passes: int
+    tail_seconds: float
 
-    def __call__(self, tokens: int) -> None:
-        now = perf_counter()
-        spent, self._last = now - self._last, now
-        self.passes += 1
-        if self._left <= self._few:  # when the pass began
-            self.tail_passes += 1
-            self.tail_seconds += spent
-        self._left = len(self._scheduler.running) + len(self._scheduler.waiting)
+    @classmethod
+    def of(cls, steps: Sequence[StepRecord], requests: int) -> _Took:
+        few = max(1, requests // _TAIL)
+        tail = [step.seconds for step in steps if step.running + step.waiting <= few]
+        return cls(len(steps), steps[-1].time if steps else 0.0, len(tail), sum(tail))
 
 
 def train(
@@ -180,24 +177,20 @@ def train(
     for step in range(steps):
         begin = perf_counter()
         record = TrainingStep(step)
-        watched: list[_Watch] = []
+        took: list[_Took] = []
 
-        def draw(step: int = step, watched: list[_Watch] = watched) -> list[_Group]:
+        def draw(step: int = step, took: list[_Took] = took) -> list[_Group]:
             nonlocal taken
             chosen = [problems[(taken + n) % len(problems)] for n in range(settings.prompts)]
             taken += settings.prompts
-            watch = _Watch(rollouts, len(chosen) * settings.samples)
-            watched.append(watch)
-            sampled_from = perf_counter()
             sampled = rollouts.sample(
                 [problem.prompt for problem in chosen],
                 SamplingParams(max_tokens=settings.cap, temperature=settings.temperature),
                 samples=settings.samples,
-                seed=_seed(seed, step, len(watched)),
+                seed=_seed(seed, step, 1 + len(took)),
                 stops=stops,
-                progress=watch,
             )
-            watch.seconds = perf_counter() - sampled_from
+            took.append(_Took.of(rollouts.steps, len(chosen) * settings.samples))
             return [
                 _judged(problem, answers, settings)
                 for problem, answers in zip(chosen, sampled, strict=True)
@@ -209,14 +202,14 @@ def train(
             wanted=settings.groups,
             rounds=settings.rounds,
         )
-        _note_rollouts(record, drawn, watched)
+        _note_rollouts(record, drawn, took)
         record.kept = len(kept)
         before_training = perf_counter()
         if kept:
             _update(model, optimiser, kept, settings, record)
             rollouts.replace_weights(dict(model.named_parameters()))
         record.parameters = fingerprint(model)
-        now, sampling = perf_counter(), sum(watch.seconds for watch in watched)
+        now, sampling = perf_counter(), sum(each.seconds for each in took)
         record.seconds = {
             "rollout": sampling,
             "train": now - before_training,
@@ -249,27 +242,25 @@ def _judged(problem: Problem, answers: Sequence[Rollout], settings: RlSettings) 
     return _Group(problem.prompt, answers, rewards, shaped)
 
 
-def _note_rollouts(
-    record: TrainingStep, drawn: Sequence[_Group], watched: Sequence[_Watch]
-) -> None:
+def _note_rollouts(record: TrainingStep, drawn: Sequence[_Group], took: Sequence[_Took]) -> None:
     answers = [answer for group in drawn for answer in group.rollouts]
     lengths = [len(answer.token_ids) for answer in answers]
     record.reward = float(np.mean([reward for group in drawn for reward in group.rewards]))
     record.mean_length, record.max_length = float(np.mean(lengths)), max(lengths)
     record.capped = float(np.mean([answer.finish_reason == "length" for answer in answers]))
-    record.drawn, record.rounds, record.tokens = len(drawn), len(watched), sum(lengths)
+    record.drawn, record.rounds, record.tokens = len(drawn), len(took), sum(lengths)
     digest = hashlib.sha256()
     for answer in answers:
         digest.update(np.array(answer.token_ids, np.int32).tobytes() + answer.logprobs.tobytes())
     record.tokens_digest = digest.hexdigest()
-    record.passes = sum(watch.passes for watch in watched)
-    record.tail_passes = sum(watch.tail_passes for watch in watched)
+    record.passes = sum(each.passes for each in took)
+    record.tail_passes = sum(each.tail_passes for each in took)
     record.drafted = sum(answer.stats.drafted for answer in answers)
     record.accepted = sum(answer.stats.accepted for answer in answers)
     record.acceptance = record.accepted / max(record.drafted, 1)
     record.tokens_per_step = tokens_per_step(sum(lengths), sum(a.stats.steps for a in answers))
-    seconds = sum(watch.seconds for watch in watched)
-    record.tail = sum(watch.tail_seconds for watch in watched) / max(seconds, 1e-9)
+    seconds = sum(each.seconds for each in took)
+    record.tail = sum(each.tail_seconds for each in took) / max(seconds, 1e-9)
 
 
 def _update(

@@ -104,20 +104,19 @@ class Sampler:
         self._calls[mode] = call + 1
         rank = trainer.accelerator.process_index
         found: list[Rollout | None] = [None] * len(prompts)
-        passes: list[int] = []
+        passes = 0
         runs = runs_of(prompts, num_generations)
         for size in sorted({run.size for run in runs}):
             same = [run for run in runs if run.size == size]
             seed = seed_of("trl", trainer.args.seed, rank, self._step, mode, call, size)
             listed = [prompts[run.first] for run in same]
-            groups = rollouts.sample(
-                listed, params, samples=size, seed=seed, stops=stops, progress=passes.append
-            )
+            groups = rollouts.sample(listed, params, samples=size, seed=seed, stops=stops)
+            passes += 0 if rollouts.stats is None else rollouts.stats.passes
             for run, group in zip(same, groups, strict=True):
                 found[run.first : run.first + size] = group
         done = [one for one in found if one is not None]
         seconds = {"sync_seconds": synced - began, "seconds": time.perf_counter() - synced}
-        _note(trainer, mode, done, {"target_passes": float(len(passes)), **seconds})
+        _note(trainer, mode, done, {"target_passes": float(passes), **seconds})
         return Answers([one.token_ids for one in done], [one.logprobs.tolist() for one in done])
 
     def _synced(self, trainer: Any) -> Rollouts:

@@ -23,9 +23,9 @@ public:
         std::array<uint16_t, kFar> after{};
         bool looked_back = false;
     };
-    /// The last tokens, the latest first; fewer at a text's beginning.
+    /// The last tokens, the latest first; -1 before a text's beginning. Chains do not look back.
     struct Recent {
-        std::array<Token, kFar> tokens{};
+        std::array<Token, kFar> tokens{-1, -1, -1, -1, -1};
     };
 
     TokenLean() : alone_(size_t{1} << kBits, 0.f), after_(kFar << kPairBits, 0.f) {}

@@ -96,7 +96,10 @@ std::unique_ptr<Request> TextDrafter::begin(std::span<const Token> prompt, const
         request->group_->used = ++clock_;
         Automaton& text = request->group_->automaton;
         request->group_sequence_ = text.begin();
-        change([&] { for (const Token token : lead) text.extend(request->group_sequence_, token); });
+        change([&] {
+            for (const Token token : request->group_->prompted ? lead : prompt) text.extend(request->group_sequence_, token);
+            request->group_->prompted = true;
+        });
     }
     evict();
     return request;
@@ -126,7 +129,8 @@ void TextDrafter::find_bookmarks(Request& request) const {
 void TextDrafter::find_sources(Request& request, TreeGrower& grower) const {
     grower.sources.clear();
     grower.cursors.clear();
-    for (size_t d = 0; d < TokenLean::kFar; ++d) grower.recent.tokens[d] = d < request.text_.size() ? request.text_.end()[-1 - static_cast<ptrdiff_t>(d)] : -1;
+    const std::vector<Token>& text = request.text_;
+    for (size_t d = 0; d < TokenLean::kFar; ++d) grower.recent.tokens[d] = d < text.size() ? text[text.size() - 1 - d] : -1;
     const auto add = [&](Kind kind, const Automaton& automaton, Automaton::Cursor cursor) {
         grower.sources.push_back({kind, &automaton, nullptr});
         grower.cursors.push_back({cursor, {}});

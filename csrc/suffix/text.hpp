@@ -38,8 +38,8 @@ struct TextOptions {
     size_t tenant_bytes = size_t{4} << 30;     // all tenants together: beyond it idle ones are dropped, least recently used first
     size_t group_bytes = size_t{1} << 30;      // all groups together: beyond it idle ones are dropped, least recently used
                                                // first, whenever a request begins or finishes
-    size_t own_bytes = size_t{1} << 50;        // own texts' automata of all members of groups: beyond it the largest are dropped now and
-                                               // then; such a request still has its text in its group
+    size_t own_bytes = size_t{1} << 50;        // own texts' automata of all members of groups: beyond it the largest are dropped, every
+                                               // few steps; such a request still has its answer, and its group's prompt, in its group
     size_t max_tenants = 256;                  // idle tenants beyond this many lose their history
     uint32_t max_tokens = 1u << 26;            // of one request
     uint32_t threads = 1;                      // at most this many share a large batch
@@ -84,6 +84,7 @@ private:
 
 struct Group {
     Automaton automaton;
+    bool prompted = false;  // whether it has the prompt; of later members it gets the prompt's end
     uint64_t used = 0;  // when last
 
     size_t bytes() const noexcept { return automaton.bytes(); }

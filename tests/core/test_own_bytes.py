@@ -3,47 +3,52 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from doubles import tokens
 from foresay import Verdict
 from foresay.drafters import SuffixDrafter
 
+PROMPT = np.arange(200, dtype=np.int32)
 
-def test_members_of_groups_keep_a_bound_on_their_own_texts() -> None:
-    """The longest lose their own automaton, and draft from their group, where their text is."""
-    bound = 200_000
+
+def grown(bound: int, group: str | None) -> tuple[SuffixDrafter, list[object]]:
+    """Eight requests with 4,800 random tokens each."""
     drafter = SuffixDrafter(history=False, own_bytes=bound)
-    free = SuffixDrafter(history=False)
-    long = np.arange(400, dtype=np.int32)
-    for each in (drafter, free):
-        members = [each.begin(tokens(1, 2, 3), group="g") for _ in range(8)]
-        alone = each.begin(tokens(1, 2, 3))
-        for _ in range(32):
-            told = [*members, alone]
-            each.observe(told, [Verdict([], long + 1000 * i) for i in range(len(told))])
-        each.check_integrity()
-        drafts = each.propose([*members, alone], [4] * 9)
-        assert all(len(draft) for draft in drafts)
-        for i, draft in enumerate(drafts):
-            assert draft.tokens[0] == 1000 * i
-        for member in members:
-            each.finish(member)
-        each.drop_group("g")
-        held = each.bytes_of(None)
-        each.finish(alone)
-        if each is drafter:
-            assert held > bound  # of the one that is in no group, nothing was dropped
-    assert drafter.bytes_used() == free.bytes_used()
+    states = [drafter.begin(PROMPT, group=group) for _ in range(8)]
+    random = np.random.default_rng(0)
+    for _ in range(48):
+        texts = random.integers(1000, 1500, (8, 100), np.int32)
+        drafter.observe(states, [Verdict([], text) for text in texts])
+    drafter.check_integrity()
+    return drafter, list(states)
 
 
-def test_the_bound_on_own_texts_lowers_the_peak() -> None:
-    peaks = []
-    for bound in (1 << 50, 300_000):
-        drafter = SuffixDrafter(history=False, own_bytes=bound)
-        members = [drafter.begin(tokens(1, 2, 3), group="g") for _ in range(8)]
-        random = np.random.default_rng(0)
-        for _ in range(48):
-            texts = random.integers(0, 500, (8, 100), np.int32)
-            drafter.observe(members, [Verdict([], text) for text in texts])
-        peaks.append(drafter.bytes_used())
-    assert peaks[1] < 0.75 * peaks[0]
+def test_members_of_groups_keep_the_bound() -> None:
+    (free, one), (bounded, two) = grown(1 << 50, "g"), grown(300_000, "g")
+    assert len(one) == len(two)  # both are kept: a state that is dropped frees its text
+    (alone, states) = grown(1 << 50, None)
+    own = alone.bytes_used()
+    for state in states:
+        alone.finish(state)  # type: ignore[arg-type]
+    own -= alone.bytes_used()
+    assert own > 1_500_000
+    saved = free.bytes_used() - bounded.bytes_used()
+    assert 0.75 * own - 300_000 < saved < own
+
+
+def test_requests_without_a_group_keep_their_text() -> None:
+    assert grown(0, None)[0].bytes_used() == grown(1 << 50, None)[0].bytes_used()
+
+
+@pytest.mark.parametrize("bound", [0, 1 << 50])
+def test_without_own_text_prompt_and_answer_are_drafted_from_the_group(bound: int) -> None:
+    drafter, states = grown(bound, "g")
+    known = tokens(5, 6, 7, 8, 9, 10)  # of the prompt's beginning
+    drafter.observe(states, [Verdict([], known)] * 8)  # type: ignore[arg-type]
+    for draft in drafter.propose(states, [4] * 8):  # type: ignore[arg-type]
+        assert draft.tokens[:1].tolist() == [11]
+    for state in states:
+        drafter.finish(state)  # type: ignore[arg-type]
+    drafter.drop_group("g")
+    assert drafter.bytes_used() < 900_000  # what is left is what was learned, not text

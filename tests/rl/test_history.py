@@ -68,6 +68,15 @@ def test_the_limit_holds_and_the_oldest_goes_first(
         assert history.bytes_used <= all_of_it.bytes_used
 
 
+def test_the_latest_answers_within_a_number_of_tokens() -> None:
+    history = PromptHistory(3, LARGE)
+    for version in range(3):
+        history.add([1], [[version] * 4, [10 + version] * 4])
+        history.new_version()
+    for most, kept in ((0, []), (3, []), (4, [12]), (11, [2, 12]), (24, [0, 10, 1, 11, 2, 12])):
+        assert [answer[0] for answer in history.latest([1], most)] == kept
+
+
 def test_what_is_kept_is_a_copy() -> None:
     history, answer = PromptHistory(1, LARGE), np.array([1, 2, 3], np.int32)
     history.add([9], [answer])

@@ -193,13 +193,22 @@ class Failing(SuffixDrafter):
         raise RuntimeError("broken")
 
 
-@pytest.mark.parametrize("method", ["begin", "propose", "observe", "finish", "add_to_group"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        *("begin", "propose", "observe", "finish"),
+        *("add_to_group", "new_version", "drop_group", "bytes_used"),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:the drafter failed")
 def test_a_drafter_that_fails_costs_speed_only(target: Target, method: str) -> None:
     plain = ids(Rollouts(target, None).sample(PROMPTS, PARAMS, samples=2, seed=1))
     rollouts = Rollouts(target, Failing(method), policy="fixed")
     for _ in range(2):
         assert ids(rollouts.sample(PROMPTS, PARAMS, samples=2, seed=1)) == plain
+    rollouts.replace_weights({})
+    assert rollouts.version == 1
+    assert ids(rollouts.sample(PROMPTS, PARAMS, samples=2, seed=1)) == plain
 
 
 def test_steps_and_statistics_add_up(target: Target) -> None:

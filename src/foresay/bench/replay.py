@@ -132,6 +132,7 @@ def replay(
     waiting = (staggered(traces) if order == "stagger" else list(traces))[::-1]
     members = Counter(trace.group for trace in traces)
     drop_group = getattr(drafter, "drop_group", None)
+    add = getattr(drafter, "add_to_group", None) if share != "none" else None
     running: list[_Running] = []
     told: set[str] = set()
 
@@ -139,9 +140,10 @@ def replay(
         while waiting and len(running) < lockstep:
             trace = waiting.pop()
             group = None if share == "none" else trace.group
-            if earlier is not None and trace.group not in told:
+            if earlier is not None and add is not None and trace.group not in told:
                 told.add(trace.group)
-                earlier.tell(drafter, trace.group, trace.prompt)
+                for answer in earlier.of(trace.prompt):
+                    add(trace.group, trace.prompt, answer)
             running.append(_Running(trace, drafter.begin(trace.prompt, group=group)))
 
         active = [request for request in running if request.left]

@@ -81,8 +81,9 @@ class SuffixDrafter(TextDrafter):
     history_bytes  limit of one tenant's history; the oldest part is evicted first
     tenant_bytes   limit of all tenants together; beyond it idle ones lose their history
     group_bytes    beyond this, idle groups are dropped when a request begins or finishes
-    own_bytes      beyond this, members of groups with long texts draft from their group instead of
-                   their own text, which is in it; looked at now and then
+    own_bytes      beyond this, the members of groups with the longest texts draft from their group
+                   alone, which has their answer and the prompt of its first member, too; looked at
+                   every 16 observed steps
     max_tenants    idle tenants beyond this many lose their history, least recently used first
     max_tokens     the most tokens one request may have
     threads        at most this many draft for a batch of 64 requests or more (default: up to 4)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from foresay.arrays import Floats, all_of, sizes_of
+from foresay.arrays import Floats, Int32s, all_of, sizes_of
 from foresay.budget.load import Chosen, along_paths, choose_nodes, parents_of
 from foresay.draft import Draft, DraftBatch
 from foresay.drafter import Drafter, SeededParams, Source, check_lengths
@@ -183,6 +183,24 @@ class CheckedDrafter:
             pass  # no request of it had begun
         except Exception as error:
             self._give_up(error)
+
+    def add_to_group(self, group: str, prompt: Int32s, answer: Int32s) -> None:
+        """Let a group draft from an earlier answer, if the drafter has groups."""
+        add = getattr(self._drafter, "add_to_group", None)
+        if add is not None:
+            self._tell(add, group, prompt, answer)
+
+    def new_version(self, keep: int) -> None:
+        """The target's weights were replaced: of a history, what the last `keep` versions before
+        wrote stays."""
+        change = getattr(self._drafter, "new_version", None)
+        if change is not None:
+            self._tell(change, keep)
+
+    def bytes_used(self) -> int:
+        """What the drafter holds in memory, 0 if it cannot tell."""
+        used = getattr(self._drafter, "bytes_used", None)
+        return 0 if used is None else int(self._tell(used) or 0)
 
     def _tell(self, call: Callable[..., T], *values: Any) -> T | None:
         try:

@@ -97,7 +97,7 @@ class Engine:
                 f"the smallest text of {PAGE} tokens"
             )
         self.target = target
-        self._drafter = CheckedDrafter(drafter, target.vocabulary, with_sources=with_sources)
+        self.drafter = CheckedDrafter(drafter, target.vocabulary, with_sources=with_sources)
         make_policy(policy)  # an invalid one is refused before the long work
         used = "none" if drafter is None else policy
         cost = measured_cost(target, progress) if used == "adaptive" else None
@@ -202,7 +202,7 @@ class Engine:
         """
         check_name("group", group)
         check_name("tenant", tenant)
-        self._drafter.drop_group(group, tenant)
+        self.drafter.drop_group(group, tenant)
 
     def replace_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Go on with other weights, by the names that the model gives them; weights that are not
@@ -239,7 +239,7 @@ class Engine:
             return failed
         laps.end("draft")
         step.parts = self._parts(step)
-        outcome = self._compute(step, self._drafter.wants, laps)
+        outcome = self._compute(step, self.drafter.wants, laps)
         step.topk, step.hidden = outcome.topk, outcome.hidden
         laps.end("verify")
         verdicts = self._commit(step, outcome.verified, outcome.logprobs)
@@ -280,7 +280,7 @@ class Engine:
         """The turns of requests that the drafter has begun, and the requests that it refused."""
         refused = []
         for turn in turns:
-            error = self._drafter.begin(turn.request) if turn.whole else None
+            error = self.drafter.begin(turn.request) if turn.whole else None
             if error is not None:
                 self._finish(turn.request, "error", error)
                 refused.append(turn.request)
@@ -290,7 +290,7 @@ class Engine:
         """Ask for drafts, and choose the nodes that are verified."""
         decoding = [turn.request for turn in turns if turn.whole]
         load = load_of(turns, requests_wait=bool(self.scheduler.waiting))
-        budgets = self.policy.budgets(load) if self._drafter.active else [0] * len(decoding)
+        budgets = self.policy.budgets(load) if self.drafter.active else [0] * len(decoding)
         check_lengths(len(decoding), len(budgets), "budgets of the policy")
         # For drafts that may be sampled, memory is reserved before they are sampled: the size of a
         # draft can depend on its tokens (see `with_all_sampled`).
@@ -298,7 +298,7 @@ class Engine:
             0 if r.params.rule == "rejection" and n and not self.scheduler.reserve(r, n) else n
             for r, n in zip(decoding, budgets, strict=True)
         ]
-        proposal = self._drafter.propose(decoding, budgets)
+        proposal = self.drafter.propose(decoding, budgets)
         if not any(budgets):
             return Step(turns, decoding, load, Chosen.nothing(len(decoding)), {})
         chosen = self.policy.choose(proposal.drafts, load)
@@ -339,15 +339,15 @@ class Engine:
         note_logprobs(step.decoding, verified, logprobs, sizes)
         verified = cut(verified, sizes)
         verdicts = verified.verdicts
-        told = self._drafter.original_paths(step.chosen, seen_by_drafter(step, verified))
-        sources = [self._drafter.sources(*of) for of in zip(step.decoding, told, strict=True)]
+        told = self.drafter.original_paths(step.chosen, seen_by_drafter(step, verified))
+        sources = [self.drafter.sources(*of) for of in zip(step.decoding, told, strict=True)]
         each = iter(verdicts)
         for turn, part in zip(step.turns, step.parts, strict=True):
             part.keep(next(each).path if turn.whole else ())
         for request, verdict, names in zip(step.decoding, verdicts, sources, strict=True):
             request.append(verdict.tokens)
             request.sources += names
-        self._drafter.observe(step.decoding, told)
+        self.drafter.observe(step.decoding, told)
         for at, request in enumerate(step.decoding):
             reason = "error" if at in failures else request.ending
             if reason is not None:
@@ -380,7 +380,7 @@ class Engine:
                 reason = "stop"
         # The finish reason is set last: after an interrupt before that, this can be repeated.
         self.scheduler.release(request, cache=reason in ("stop", "length"))
-        self._drafter.finish(request)
+        self.drafter.finish(request)
         if request.group is not None and self.groups.leave(request):
             self.drop_group(request.group, request.tenant)
             self.groups.close(request.tenant, request.group)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from foresay.arrays import Int32s, IntsLike, as_tokens, check_positive
-from foresay.drafter import Drafter
 from foresay.errors import InputError
 
 __all__ = ["PromptHistory"]
@@ -89,15 +88,17 @@ class PromptHistory:
         while self._records and self._version - self._records[0].version > self._versions:
             self._drop_oldest()
 
-    def tell(self, drafter: Drafter[Any], group: str, prompt: Int32s) -> None:
-        """Let a group of `drafter`, if it has groups, draft from the answers to its prompt.
-
-        Raises: as the drafter does.
+    def latest(self, prompt: IntsLike, tokens: int) -> list[Int32s]:
+        """The latest answers to a prompt that together have at most so many tokens, the oldest
+        first.
         """
-        add = getattr(drafter, "add_to_group", None)
-        if add is not None:
-            for answer in self.of(prompt):
-                add(group, prompt, answer)
+        found: list[Int32s] = []
+        for answer in reversed(self.of(prompt)):
+            tokens -= len(answer)
+            if tokens < 0:
+                break
+            found.append(answer)
+        return found[::-1]
 
     def _drop_oldest(self) -> None:
         record = self._records.popleft()

@@ -9,7 +9,6 @@ draft from.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Literal
@@ -25,7 +24,7 @@ from foresay.drafters.lineup import make_drafter
 from foresay.drafters.suffix import SuffixDrafter
 from foresay.engine.engine import Engine
 from foresay.engine.request import FinishReason, Request, RequestStats
-from foresay.errors import InputError, StateError, UnknownGroup
+from foresay.errors import InputError, StateError
 from foresay.models.progress import Progress, silent
 from foresay.models.target import Target
 from foresay.rl.history import PromptHistory
@@ -70,8 +69,8 @@ class Rollouts:
     drafter        "suffix", another name of a drafter, a Drafter, or None
     policy         how many drafted tokens are verified, as in `Engine`
     versions       answers of so many versions before the present one are drafted from
-    history_bytes  limit of the answers that are kept by prompt, and again of those that are kept
-                   for all prompts together
+    history_bytes  limit of the answers that are kept by prompt, of those that are kept for all
+                   prompts together, and of what groups get to draft from of the former
     order          "stagger": one sample of every prompt begins before the second of any, which is
                    faster where not all fit at once; "prompt": all samples of a prompt before the
                    next, so that the first groups are complete earlier
@@ -92,7 +91,7 @@ class Rollouts:
         policy: str | Policy = "adaptive",
         *,
         versions: int = 2,
-        history_bytes: int = 128 << 20,
+        history_bytes: int = 64 << 20,
         order: Order = "stagger",
         memory: int = 4 << 30,
         max_running: int = 256,
@@ -107,7 +106,7 @@ class Rollouts:
             drafter = SuffixDrafter(history_bytes=history_bytes, own_bytes=_OWN_BYTES)
         elif isinstance(drafter, str):
             drafter = None if drafter == "none" else make_drafter(drafter, share="all")
-        self._drafter = drafter
+        self._told = history_bytes // _BYTES_PER_TOKEN
         self.engine = Engine(
             target,
             drafter,
@@ -130,14 +129,14 @@ class Rollouts:
     @property
     def bytes_used(self) -> int:
         """Bytes that are held between rollouts: answers by prompt, and what the drafter holds."""
-        return self._answers.bytes_used + self._drafter_bytes()
+        return self._answers.bytes_used + self.engine.drafter.bytes_used()
 
     def replace_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Go on with other weights, by the names that the model gives them. Answers of versions
         that are too old are forgotten.
 
-        Raises: StateError while samples run; InputError as
-        `Target.replace_weights`; nothing has changed then.
+        Raises: StateError while samples run; InputError as `Target.replace_weights`; nothing has
+        changed then.
         """
         if self._sampling:
             raise StateError("samples are running; expected new weights between two rollouts")
@@ -177,7 +176,7 @@ class Rollouts:
         listed = as_items(prompts, "prompts", "a list of prompts, each of token ids")
         tokens = [as_tokens(prompt, "prompt") for prompt in listed]
         self._follow_version()
-        version = self.version
+        version, begin = self.version, perf_counter()
         groups = [f"rollout {uuid4()}" for _ in tokens]
         asked: dict[tuple[int, int], Request] = {}
         self._sampling = True
@@ -194,13 +193,15 @@ class Rollouts:
                     together=True,
                 )
             self._prepare(groups, tokens)
-            self._run(list(asked.values()), progress)
+            self._run(list(asked.values()), begin, progress)
             if self.version != version:
                 raise StateError("the weights were replaced while samples ran; they are discarded")
         finally:
-            self._sampling = False
-            self.engine.cancel(*asked.values())
-            self._forget(groups)
+            try:
+                self.engine.cancel(*asked.values())
+            finally:
+                self._forget(groups)
+                self._sampling = False
         found = [
             [_rollout(at, sample, asked[at, sample], version) for sample in range(samples)]
             for at in range(len(tokens))
@@ -209,11 +210,12 @@ class Rollouts:
             self._answers.add(prompt, [answer.token_ids for answer in answers])
         return found
 
-    def _run(self, requests: list[Request], progress: Callable[[int], None] | None) -> None:
+    def _run(
+        self, requests: list[Request], begin: float, progress: Callable[[int], None] | None
+    ) -> None:
         """Step until all have ended, and note each step."""
         self.steps, self.stats = [], None
-        engine, held = self.engine, 0
-        begin = last = perf_counter()
+        engine, held, last = self.engine, 0, begin
         while engine.busy:
             got = engine.step()
             now, ended = perf_counter(), sum(request.finished for request in got)
@@ -232,7 +234,7 @@ class Rollouts:
             )
             last = now
             if len(self.steps) % _WEIGHED == 1:
-                held = max(held, self._drafter_bytes())
+                held = max(held, engine.drafter.bytes_used())
             if progress is not None:
                 progress(new[2])
         self.stats = RolloutStats(
@@ -243,42 +245,32 @@ class Rollouts:
             sum(request.stats.accepted for request in requests),
             sum(request.stats.steps for request in requests),
             perf_counter() - begin,
-            max(held, self._drafter_bytes()),
+            max(held, engine.drafter.bytes_used()),
         )
 
     def _prepare(self, groups: Sequence[str], prompts: Sequence[Int32s]) -> None:
-        """Let each group draft from the earlier answers to its prompt. What the drafter raises
-        costs speed only."""
-        if self._drafter is None:
-            return
-        with suppress(Exception):
-            for group, prompt in zip(groups, prompts, strict=True):
-                self._answers.tell(self._drafter, group, prompt)
+        """Let each group draft from the latest answers to its prompt, as far as memory goes."""
+        for group, prompt in zip(groups, prompts, strict=True):
+            for answer in self._answers.latest(prompt, self._told // len(groups)):
+                self.engine.drafter.add_to_group(group, prompt, answer)
 
     def _forget(self, groups: Sequence[str]) -> None:
         """Drop groups, also those that no request of them had begun."""
-        drop = getattr(self._drafter, "drop_group", None)
         for group in groups:
             self.engine.groups.close(None, group)
-            if drop is not None:
-                with suppress(UnknownGroup):
-                    drop(group)
+            self.engine.drop_group(group)
 
     def _follow_version(self) -> None:
         """Drop what is too old, also where the weights were replaced through the target."""
-        change = getattr(self._drafter, "new_version", None)
         while self._version_told < self.version:
             self._version_told += 1
             self._answers.new_version()
-            if change is not None:
-                change(self._versions)
-
-    def _drafter_bytes(self) -> int:
-        used = getattr(self._drafter, "bytes_used", None)
-        return 0 if used is None else int(used())
+            self.engine.drafter.new_version(self._versions)
 
 
-_OWN_BYTES = 128 << 20  # a thousand answers of thousands of tokens would take a gigabyte
+# So that a thousand answers of eight thousand tokens take less than a gigabyte:
+_OWN_BYTES = 64 << 20
+_BYTES_PER_TOKEN = 100  # of a group's text, which is more than it usually takes
 _WEIGHED = 16  # steps after which the drafter's memory is looked at again
 
 

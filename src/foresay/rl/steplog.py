@@ -39,12 +39,12 @@ class RolloutStats:
     """What one rollout took.
 
     requests       samples of all prompts
-    passes         forward passes of the target
+    passes         steps of the engine, each a forward pass of the target
     tokens         of all samples
     drafted        nodes that were verified
     accepted       nodes that were committed
     request_steps  steps summed over the requests that were in them
-    seconds        from the first step's beginning to the last one's end
+    seconds        from the call to the end of the last step
     drafter_bytes  the most that the drafter held, where it can tell
     """
 

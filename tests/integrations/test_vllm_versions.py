@@ -25,8 +25,6 @@ from foresay.integrations.vllm.versions import (
     when_vllm_starts,
 )
 
-THERE = hasattr(SuffixDrafter, "new_version")
-
 
 @pytest.fixture(autouse=True)
 def no_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +165,6 @@ def test_groups_are_dropped_with_their_version(
     assert not proposer._born and [keep for keep, _ in sealed] == [kept] * 4
 
 
-@pytest.mark.skipif(not THERE, reason="SuffixDrafter has no new_version")
 @pytest.mark.parametrize(("kept", "drafts"), [(0, 0), (1, 1), (2, 2), (5, 4)])
 def test_old_text_is_not_drafted_from(
     kept: int, drafts: int, monkeypatch: pytest.MonkeyPatch

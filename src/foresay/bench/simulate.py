@@ -211,11 +211,17 @@ class _Replica:
         )
 
     def remember(self, trace: Trace) -> None:
-        """Let the drafter see an earlier answer as finished."""
-        if self._drafter is not None and len(trace.output):
-            state = self._drafter.begin(trace.prompt, group=None)
-            self._drafter.observe([state], [Verdict([], trace.output)])
-            self._drafter.finish(state)
+        """Let the drafter see an earlier answer as finished, and the group of its prompt draft from
+        it, as `foresay.rl.Rollouts` does."""
+        if self._drafter is None or not len(trace.output):
+            return
+        state = self._drafter.begin(trace.prompt, group=None)
+        self._drafter.observe([state], [Verdict([], trace.output)])
+        self._drafter.finish(state)
+        add = getattr(self._drafter, "add_to_group", None)
+        if add is not None and any(trace.group == other.group for other in self.traces):
+            tenant = self._tenants.get(trace.group)
+            add(trace.group, trace.prompt, trace.output, tenant=tenant)
 
     def run(self, progress: Callable[[int], None] | None) -> None:
         """Step until all requests have ended; then `requests` and `steps` are complete."""

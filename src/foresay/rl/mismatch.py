@@ -26,8 +26,13 @@ def difference(rollout: FloatsLike, trainer: FloatsLike) -> dict[str, float]:
             f"log probabilities have shapes {ours.shape} and {theirs.shape}; expected one of each "
             "for every token"
         )
-    if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
-        raise InputError("a log probability is not finite; expected that of a token that occurred")
+    for name, values in (("rollout", ours), ("trainer", theirs)):
+        wrong = np.flatnonzero(~np.isfinite(values))
+        if len(wrong):
+            raise InputError(
+                f"the {name}'s log probability {wrong[0]} is {values[wrong[0]]}; expected that of a "
+                "token that occurred, a finite number"
+            )
     if not len(ours):
         return {"mean": 0.0, "max": 0.0, "ratio": 1.0}
     apart = theirs - ours

@@ -18,7 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from foresay.arrays import check_positive
 from foresay.counts import tokens_per_step
+from foresay.errors import InputError
 from foresay.rl import dapo
 from foresay.rl.mismatch import difference
 from foresay.rl.rollouts import Rollout, Rollouts
@@ -49,6 +51,8 @@ class RlSettings:
     updates             of the optimiser in each step; each uses other groups
     clip_low, clip_high how far a probability may move in a step: 1 - low to 1 + high of what it was
     part                texts times longest text in one forward pass of the trainer
+
+    Raises: InputError when constructed.
     """
 
     prompts: int = 8
@@ -65,6 +69,14 @@ class RlSettings:
     clip_low: float = 0.2
     clip_high: float = 0.28
     part: int = 8192
+
+    def __post_init__(self) -> None:
+        for name in ("prompts", "samples", "groups", "rounds", "cap", "updates", "part"):
+            check_positive(getattr(self, name), name)
+        if not 0 <= self.buffer <= self.cap:
+            raise InputError(f"buffer is {self.buffer}; expected 0 to the cap, {self.cap}")
+        if not self.temperature > 0:
+            raise InputError(f"temperature is {self.temperature}; expected a number above 0")
 
 
 @dataclass(slots=True)
@@ -166,9 +178,11 @@ def train(
     model     of transformers, float32 on a processor; its weights are those of the rollouts' target
     stops     token ids that end an answer
 
-    Mutates: the model, and the weights of the rollouts' target. Raises: what a reward or a rollout
-    raises; the model is then as after the step before.
+    Mutates: the model, and the weights of the rollouts' target. Raises: InputError without
+    problems; what a reward or a rollout raises: the model is then as after the step before.
     """
+    if not problems:
+        raise InputError("there are no problems to train with; expected 1 or more")
     optimiser = torch.optim.AdamW(
         model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
     )

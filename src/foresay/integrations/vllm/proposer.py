@@ -44,7 +44,7 @@ class SuffixProposer:
     texts (`sampler_patch`) nothing is drafted.
 
     Where a trainer changes the weights (`versions`), finished texts are drafted from until the
-    weights have changed more than `versions` times since.
+    weights have changed more than `versions` times since; a group goes whole, with its oldest.
 
     All ranks of a tensor-parallel group get the same rows and draft the same: nothing depends on
     time there. With one rank, measured times may shorten drafts (`foresay.budget.least_chance`).

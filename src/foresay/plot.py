@@ -89,7 +89,7 @@ def line_chart(
 
 def ticks(low: float, high: float) -> list[float]:
     """Four to eight round numbers from `low` to `high`."""
-    rough = (high - low) / 5
+    rough = max((high - low) / 5, 1e-300)
     unit = 10.0 ** floor(log10(rough))
     step = next(size * unit for size in (1, 2, 2.5, 5, 10) if size * unit >= rough * 0.999)
     first = -floor(-low / step)

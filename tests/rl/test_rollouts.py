@@ -211,6 +211,73 @@ def test_a_drafter_that_fails_costs_speed_only(target: Target, method: str) -> N
     assert ids(rollouts.sample(PROMPTS, PARAMS, samples=2, seed=1)) == plain
 
 
+class Telling(SuffixDrafter):
+    """Notes what it is told beside the requests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.added: list[tuple[str, list[int], list[int]]] = []
+        self.kept: list[int] = []
+
+    def add_to_group(
+        self, group: str, prompt: Any, answer: Any, *, tenant: str | None = None
+    ) -> None:
+        self.added.append((group, list(prompt), list(answer)))
+        super().add_to_group(group, prompt, answer, tenant=tenant)
+
+    def new_version(self, keep: int, *, tenant: str | None = None) -> None:
+        self.kept.append(keep)
+        super().new_version(keep, tenant=tenant)
+
+
+def test_groups_are_told_the_answers_to_their_own_prompt(target: Target) -> None:
+    drafter = Telling()
+    rollouts = Rollouts(target, drafter, versions=1)
+    first = ids(rollouts.sample(PROMPTS, PARAMS, samples=2, seed=1))
+    assert drafter.added == []
+    rollouts.sample(PROMPTS[::-1], PARAMS, samples=1, seed=2)
+    told: dict[str, tuple[list[int], list[list[int]]]] = {}
+    for group, prompt, answer in drafter.added:
+        told.setdefault(group, (prompt, []))[1].append(answer)
+    found = {tuple(prompt): answers for prompt, answers in told.values()}
+    assert found == {tuple(prompt): answers for prompt, answers in zip(PROMPTS, first, strict=True)}
+    assert drafter._core.groups == 0  # dropped with the rollout
+
+
+def test_what_groups_are_told_is_bounded(target: Target) -> None:
+    drafter = Telling()
+    rollouts = Rollouts(target, drafter, history_bytes=100 * 3 * 24)  # an answer for each of three
+    for seed in range(3):
+        drafter.added = []
+        rollouts.sample(PROMPTS, PARAMS, samples=2, seed=seed)
+    assert 0 < len(drafter.added) <= 3
+
+
+def test_weights_replaced_through_the_target_begin_a_version_too(target: Target) -> None:
+    drafter = Telling()
+    rollouts = Rollouts(target, drafter, versions=1)
+    rollouts.sample(PROMPTS, PARAMS, samples=1, seed=1)
+    for seed in (1, 2):
+        target.replace_weights(changed(target, seed))
+    rollouts.sample(PROMPTS, PARAMS, samples=1, seed=1)
+    assert drafter.kept == [1, 1] and drafter.added == []
+
+
+def test_a_sample_that_fails_or_is_cancelled_is_no_result(target: Target) -> None:
+    rollouts = Rollouts(target)
+    with pytest.raises(StateError, match="was cancelled"):
+        rollouts.sample(
+            PROMPTS, PARAMS, samples=2, seed=1,
+            progress=lambda _: rollouts.engine.cancel(*rollouts.engine.scheduler.running),
+        )  # fmt: skip
+    assert rollouts._answers.bytes_used == 0
+    broken = {name: torch.full(shape, torch.nan) for name, shape in target.weight_shapes().items()}
+    rollouts.replace_weights({"model.norm.weight": broken["model.norm.weight"]})
+    with pytest.raises(InputError, match="sample 0 of prompt 0 failed"):
+        rollouts.sample(PROMPTS, PARAMS, samples=2, seed=1)
+    assert not rollouts.engine.busy and rollouts._answers.bytes_used == 0
+
+
 def test_steps_and_statistics_add_up(target: Target) -> None:
     rollouts = Rollouts(target, policy="fixed", max_running=4)
     found = rollouts.sample(PROMPTS, PARAMS, samples=3, seed=2)
@@ -235,6 +302,7 @@ def test_steps_and_statistics_add_up(target: Target) -> None:
         ({"samples": 0}, "samples is 0"),
         ({"seed": -1}, "seed"),
         ({"params": None}, "params are None"),
+        ({"params": SamplingParams(rule="rejection")}, "rule is 'rejection'"),
         ({"progress": 3}, "progress"),
     ],
 )

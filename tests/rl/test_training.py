@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import torch
 from numpy.random import Generator
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from foresay.errors import InputError
 from foresay.models.load_transformers import target_of
 from foresay.rl import training
 from foresay.rl.countdown import (
@@ -154,6 +156,36 @@ def test_a_reward_that_raises_leaves_the_step_before(start: LlamaForCausalLM) ->
     assert fingerprint(model) == fingerprint(start) and rollouts.version == 0
     assert not rollouts.engine.busy
     rollouts.engine.check_integrity()
+
+
+def test_the_policy_learns_what_is_rewarded(start: LlamaForCausalLM) -> None:
+    """Towards the reward, not away from it; an answer that is too long is worth less."""
+    torch.manual_seed(2)
+    fresh = LlamaForCausalLM(start.config)  # type: ignore[no-untyped-call]
+    settings = RlSettings(
+        prompts=2, samples=16, groups=2, rounds=1, cap=3, buffer=0, learning_rate=2e-2
+    )
+    problem = Problem([1, 2, 3], lambda answer: float(answer[0] % 2))
+    rollouts = Rollouts(target_of(copy.deepcopy(fresh)), None)
+    each = list(train(fresh, rollouts, [problem], settings, steps=8, seed=1, stops=[EOS]))
+    rewards = [record.reward for record in each]
+    assert np.mean(rewards[:2]) < 0.7 and np.mean(rewards[-2:]) > 0.9
+    assert len({record.tokens_digest for record in each}) == len(each)  # other noise in each step
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"samples": 0}, {"updates": 0}, {"buffer": 400}, {"temperature": 0.0}], ids=str
+)
+def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    (name, value), given = next(iter(wrong.items())), cast(Any, wrong)
+    with pytest.raises(InputError, match=f"{name} is {value}"):
+        RlSettings(**given)
+
+
+def test_without_problems_nothing_is_trained(start: LlamaForCausalLM) -> None:
+    rollouts = Rollouts(target_of(copy.deepcopy(start)), None)
+    with pytest.raises(InputError, match="no problems"):
+        next(train(start, rollouts, [], SETTINGS, steps=1, seed=1, stops=[EOS]))
 
 
 def test_nothing_to_learn_changes_nothing(start: LlamaForCausalLM) -> None:

@@ -117,6 +117,8 @@ def compare(
     base = Plan("none")
     wanted = [base, *(plan for plan in plans if plan != base)]
     wanted = list(dict.fromkeys(wanted))
+    if type(seed) is not int or seed < 0:
+        raise InputError(f"seed is {seed!r}; expected a whole number from 0")
     random = np.random.default_rng(seed)
     drawn = [_redrawn(traces, random) for _ in range(resamples)]
     times: list[list[tuple[float, float]]] = []  # by rollout and plan: seconds, of the tail

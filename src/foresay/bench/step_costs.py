@@ -23,7 +23,6 @@ import json
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import resources
-from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +33,8 @@ from foresay.budget.cost import Sample, StepCost
 from foresay.errors import InputError, TraceError
 
 __all__ = ["CostPoint", "StepTable", "bundled_tables", "read_table"]
+
+_SMALLEST, _LARGEST = 1e-9, 1e12  # seconds, rows, tokens
 
 
 class CostPoint(NamedTuple):
@@ -136,8 +137,10 @@ class StepTable:
 
         Raises: InputError.
         """
-        if not (isfinite(factor) and factor > 0):
-            raise InputError(f"stretch is {factor!r}; expected a number above 0")
+        if not _SMALLEST <= factor <= _LARGEST:
+            raise InputError(
+                f"stretch is {factor!r}; expected a number above 0, at most {_LARGEST:g}"
+            )
         if factor == 1:
             return self
         points = (p._replace(context=p.context / factor, measured=False) for p in self.points)
@@ -246,7 +249,10 @@ def _table(name: str, found: Any) -> StepTable:
 def _number(where: str, row: Any, field: str, *, whole: bool = False) -> float:
     value: Any = row.get(field) if isinstance(row, dict) else None
     kinds = (int,) if whole else (int, float)
-    if type(value) not in kinds or not isfinite(value) or value <= 0:
+    if type(value) not in kinds or not _SMALLEST <= value <= _LARGEST:
         kind = "a whole number" if whole else "a number"
-        raise TraceError(f"{where}: {field!r} is {value!r}; expected {kind} above 0")
+        raise TraceError(
+            f"{where}: {field!r} is {value!r}; expected {kind} above 0, from {_SMALLEST:g} to "
+            f"{_LARGEST:g}"
+        )
     return float(value)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from foresay.traces import read_records
 __all__ = ["Activity", "Tail", "read_activity", "tail_chart", "tail_of"]
 
 _POINTS = 2000  # of a chart
+_LARGEST = 1e15
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,7 +217,10 @@ def _steps(path: Path, lines: list[tuple[str, dict[str, Any]]]) -> Activity:
             raise TraceError(f"{where}: time is {end} after {before}; expected rising times")
         begin = before
         if "seconds" in line:
-            begin = end - _number(where, line, "seconds", _STEP)
+            took = _number(where, line, "seconds", _STEP)
+            if took < 0:
+                raise TraceError(f"{where}: 'seconds' is {took}; expected a number from 0")
+            begin = end - took
             if before is not None:
                 begin = max(begin, before)  # clocks are read twice
         if begin is not None:
@@ -252,7 +255,7 @@ def _number(
         raise TraceError(f"{where} has no {field!r}; {needs}")
     value = line[field]
     kinds = (int,) if whole else (int, float)
-    if type(value) not in kinds or not isfinite(value) or (whole and value < 0):
+    if type(value) not in kinds or not abs(value) <= _LARGEST or (whole and value < 0):
         kind = "a whole number from 0" if whole else "a number"
-        raise TraceError(f"{where}: {field!r} is {value!r}; expected {kind}")
+        raise TraceError(f"{where}: {field!r} is {value!r}; expected {kind}, at most {_LARGEST:g}")
     return float(value)

@@ -200,7 +200,7 @@ class CheckedDrafter:
     def bytes_used(self) -> int:
         """What the drafter holds in memory, 0 if it cannot tell."""
         used = getattr(self._drafter, "bytes_used", None)
-        return 0 if used is None else int(self._tell(used) or 0)
+        return 0 if used is None else self._tell(lambda: int(used())) or 0
 
     def _tell(self, call: Callable[..., T], *values: Any) -> T | None:
         try:

@@ -30,8 +30,8 @@ def difference(rollout: FloatsLike, trainer: FloatsLike) -> dict[str, float]:
         wrong = np.flatnonzero(~np.isfinite(values))
         if len(wrong):
             raise InputError(
-                f"the {name}'s log probability {wrong[0]} is {values[wrong[0]]}; expected that of a "
-                "token that occurred, a finite number"
+                f"the {name}'s log probability {wrong[0]} is {values[wrong[0]]}; expected that of "
+                "a token that occurred, a finite number"
             )
     if not len(ours):
         return {"mean": 0.0, "max": 0.0, "ratio": 1.0}

@@ -32,7 +32,7 @@ from foresay.rl.steplog import RolloutStats, StepRecord
 from foresay.sampling.noise import Doubles, seed_of_sample
 from foresay.sampling.params import SamplingParams, check_seed
 
-__all__ = ["Order", "Rollout", "Rollouts"]
+__all__ = ["Order", "Rollout", "Rollouts", "rollout_drafter"]
 
 Order = Literal["stagger", "prompt"]
 
@@ -103,7 +103,7 @@ class Rollouts:
         self._answers = PromptHistory(versions, history_bytes)
         self._versions, self._order = versions, order
         if drafter == "suffix":
-            drafter = SuffixDrafter(history_bytes=history_bytes, own_bytes=_OWN_BYTES)
+            drafter = rollout_drafter(history_bytes)
         elif isinstance(drafter, str):
             drafter = None if drafter == "none" else make_drafter(drafter, share="all")
         self._told = history_bytes // _BYTES_PER_TOKEN
@@ -169,6 +169,10 @@ class Rollouts:
         check_seed(seed)
         if not isinstance(params, SamplingParams):
             raise InputError(f"params are {params!r}; expected SamplingParams")
+        if params.rule != "match":
+            raise InputError(
+                f"rule is {params.rule!r}; expected 'match' for rollouts, which a seed repeats"
+            )
         if self._sampling:
             raise StateError("samples are running; expected one rollout at a time")
         if params.logprobs is None:
@@ -200,8 +204,8 @@ class Rollouts:
             try:
                 self.engine.cancel(*asked.values())
             finally:
-                self._forget(groups)
                 self._sampling = False
+                self._forget(groups)
         found = [
             [_rollout(at, sample, asked[at, sample], version) for sample in range(samples)]
             for at in range(len(tokens))
@@ -268,8 +272,13 @@ class Rollouts:
             self.engine.drafter.new_version(self._versions)
 
 
-# So that a thousand answers of eight thousand tokens take less than a gigabyte:
-_OWN_BYTES = 64 << 20
+def rollout_drafter(history_bytes: int) -> SuffixDrafter:
+    """The drafter of rollouts by default. Long answers of many samples are drafted from by their
+    group alone, so that a thousand of eight thousand tokens take less than a gigabyte.
+    """
+    return SuffixDrafter(history_bytes=history_bytes, own_bytes=64 << 20)
+
+
 _BYTES_PER_TOKEN = 100  # of a group's text, which is more than it usually takes
 _WEIGHED = 16  # steps after which the drafter's memory is looked at again
 
@@ -284,7 +293,8 @@ def _in_order(prompts: int, samples: int, order: Order) -> list[tuple[int, int]]
 def _rollout(prompt: int, sample: int, request: Request, version: int) -> Rollout:
     if request.error is not None:
         raise InputError(f"sample {sample} of prompt {prompt} failed: {request.error}")
-    assert request.finish_reason is not None
+    if request.finish_reason not in ("stop", "length"):
+        raise StateError(f"sample {sample} of prompt {prompt} was cancelled; expected its end")
     return Rollout(
         prompt,
         sample,

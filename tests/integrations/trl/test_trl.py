@@ -96,7 +96,7 @@ def test_a_lenient_acceptance_is_noticed(
             row += 1 + len(draft.tokens)
         return verify(drafts, logits, *rest)
 
-    monkeypatch.setattr("foresay.engine.engine.verify", lenient)
+    monkeypatch.setattr("foresay.engine.compute.verify", lenient)
     wrong = train(tmp_path, how)
     plain = runs[how, "none"]
     assert wrong.texts[0] != plain.texts[0] and not same(wrong.weights, plain.weights)

@@ -18,6 +18,8 @@ using Given = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Tokens = Given<int32_t>;
 template <class T>
 using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
+template <class T>
+using Table = nb::ndarray<nb::numpy, T, nb::ndim<2>>;
 
 template <class T>
 std::span<const T> view(const Given<T>& values) { return {values.data(), values.size()}; }
@@ -32,6 +34,14 @@ Array<T> own(std::vector<T>&& values) {
     auto* kept = new std::vector<T>(std::move(values));
     nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
     return Array<T>(kept->data(), {kept->size()}, owner);
+}
+
+/// The same in rows of `columns`.
+template <class T>
+Table<T> own(std::vector<T>&& values, size_t rows, size_t columns) {
+    auto* kept = new std::vector<T>(std::move(values));
+    nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+    return Table<T>(kept->data(), {rows, columns}, owner);
 }
 
 void bind_budget(nb::module_& m);

@@ -1,4 +1,4 @@
-// Sampling for Python: keyed noise, choices, the residual. Logits, probs and the residual are too large to copy: they
+// Sampling for Python: keyed noise, choices, log probabilities, the residual. Logits, probs and the residual are too large to copy: they
 // are read, and the residual written, while the GIL is released, so the caller keeps other threads from them. All else is copied first.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -8,6 +8,7 @@
 
 #include "bind/bind.hpp"
 #include "errors.hpp"
+#include "sampling/logprobs.hpp"
 #include "sampling/match.hpp"
 #include "sampling/noise.hpp"
 #include "sampling/residual.hpp"
@@ -87,6 +88,45 @@ void def_match(nb::module_& m) {
        "threads"_a, "level"_a = "", "(tokens, offsets, path, path_offsets, rows, statuses); see csrc/sampling/match.hpp.");
 }
 
+template <class Rows>
+RawRows raw_rows(const Rows& logits) {
+    RawRows rows{nullptr, nullptr, logits.shape(0), logits.shape(1)};
+    if constexpr (std::is_same_v<typename Rows::Scalar, const float>) rows.logits = logits.data();
+    else rows.small = logits.data();
+    return rows;
+}
+
+/// The likeliest tokens, and log probabilities, of logits of the same types.
+template <class Number>
+void def_logprobs(nb::module_& m) {
+    using Rows = nb::ndarray<const Number, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+    m.def("topk", [](const Rows& logits, size_t k, uint32_t threads, const std::string& level) {
+        const Kernels& kernels = level_of(level);
+        TopTokens out;
+        {
+            const nb::gil_scoped_release released;
+            out = topk(raw_rows(logits), k, threads, kernels);
+        }
+        return std::tuple(own(std::move(out.tokens), logits.shape(0), k), own(std::move(out.logprobs), logits.shape(0), k));
+    }, "logits"_a.noconvert(), "k"_a, nb::kw_only(), "threads"_a, "level"_a = "",
+       "(tokens, logprobs) of each row, the likeliest first; see csrc/sampling/logprobs.hpp.");
+    m.def("token_logprobs", [](const Rows& logits, const Given<int64_t>& rows, const Tokens& tokens, const Given<float>& temperatures, size_t top,
+                               uint32_t threads, const std::string& level) {
+        const Kernels& kernels = level_of(level);
+        const auto places = copy(rows);
+        const auto chosen = copy(tokens);
+        const auto heats = copy(temperatures);
+        TokenLogprobs out;
+        {
+            const nb::gil_scoped_release released;
+            out = token_logprobs(raw_rows(logits), {places, chosen, heats, top}, threads, kernels);
+        }
+        return std::tuple(own(std::move(out.logprobs)), own(std::move(out.top_tokens), places.size(), top),
+                          own(std::move(out.top_logprobs), places.size(), top));
+    }, "logits"_a.noconvert(), nb::kw_only(), "rows"_a.noconvert(), "tokens"_a.noconvert(), "temperatures"_a.noconvert(), "top"_a = 0, "threads"_a,
+       "level"_a = "", "(logprobs, top_tokens, top_logprobs) of each token; see csrc/sampling/logprobs.hpp.");
+}
+
 void bind_choices(nb::module_& m) {
     m.def("uniforms", &noise_of<uniform>, "seed"_a, "position"_a, "tokens"_a.noconvert(), "stream"_a = 0);
     m.def("gumbels", &noise_of<gumbel>, "seed"_a, "position"_a, "tokens"_a.noconvert(), "stream"_a = 0);
@@ -94,6 +134,8 @@ void bind_choices(nb::module_& m) {
     def_choose<uint16_t>(m);
     def_match<float>(m);
     def_match<uint16_t>(m);
+    def_logprobs<float>(m);
+    def_logprobs<uint16_t>(m);
 }
 
 void bind_residual(nb::module_& m) {

@@ -6,6 +6,7 @@
 #include "cpu/block_kernel.hpp"
 #include "cpu/layer_kernel.hpp"
 #include "cpu/linear_kernel.hpp"
+#include "cpu/logprobs_kernel.hpp"
 #include "cpu/noise_kernel.hpp"
 #include "cpu/residual_kernel.hpp"
 #include "cpu/row_kernel.hpp"
@@ -21,6 +22,7 @@ struct Kernels {
     row::Kernel row;
     noise::Kernel noise;
     residual::Kernel residual;
+    logprobs::Kernel logprobs;
 };
 
 extern const Kernels kPlain, kNeon, kDotprod, kI8mm, kAvx2, kAvx512, kVnni, kAmx;

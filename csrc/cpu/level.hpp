@@ -19,10 +19,12 @@
 #else
 #include "cpu/linear_loops.hpp"
 #endif
+#include "cpu/logprobs_loops.hpp"
 #include "cpu/noise_loops.hpp"
 #include "cpu/residual_loops.hpp"
 #include "cpu/row_loops.hpp"
 
 const foresay::Kernels foresay::FORESAY_LEVEL = {
     FORESAY_LEVEL_NAME, attention::kKernel, blocks::kKernel, linear::kKernel, layer::kKernel, row::kKernel, noise::kKernel, residual::kKernel,
+    logprobs::kKernel,
 };

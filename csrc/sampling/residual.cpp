@@ -1,12 +1,11 @@
 #include "sampling/residual.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <string>
 
 #include "errors.hpp"
-#include "parallel.hpp"
+#include "sampling/rows.hpp"
 
 namespace foresay {
 namespace {
@@ -62,17 +61,6 @@ int64_t draw_row(const residual::Kernel& kernel, const double* residual, size_t 
 
 // ---- what is checked -----------------------------------------------------------------------------------------------
 
-void check_size(const char* name, size_t size, size_t count) {
-    if (size != count)
-        throw InputError(std::string(name) + " has " + std::to_string(size) + " values; expected " + std::to_string(count));
-}
-
-void check_rows(const char* name, std::span<const int64_t> rows, size_t count) {
-    for (const int64_t row : rows)
-        if (row < 0 || static_cast<uint64_t>(row) >= count)
-            throw InputError(std::string(name) + " has row " + std::to_string(row) + ", but there are " + std::to_string(count) + " rows");
-}
-
 /// Threads must not write to one row.
 void check_walks(std::span<const int64_t> walks, size_t count) {
     check_rows("walks", walks, count);
@@ -89,17 +77,6 @@ void check_widths(size_t width, size_t other) {
     if (width == 0) throw InputError("a row has 0 values; expected at least 1");
 }
 
-/// Calls work(i) for i = 0 .. count - 1.
-template <class Work>
-void for_each(size_t count, uint32_t threads, Work&& work) {
-    if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; expected 1 to 256");
-    std::atomic<bool> stop = false;
-    std::atomic<size_t> next = 0;
-    in_parallel(static_cast<uint32_t>(std::clamp<size_t>(count, 1, threads)), stop, [&](uint32_t) {
-        for (size_t i; !stop && (i = next++) < count;) work(i);
-    });
-}
-
 template <class Rows>
 auto* row_of(const Rows& rows, int64_t row) { return rows.values + static_cast<size_t>(row) * rows.width; }
 
@@ -112,9 +89,7 @@ Softmax unnormalised_softmax(const FloatRows& scores, std::span<const int64_t> r
     check_size("temperatures", temperatures.size(), walks.size());
     check_rows("rows", rows, scores.count);
     check_walks(walks, residual.count);
-    for (const float temperature : temperatures)
-        if (!(temperature >= 0) || std::isinf(temperature))
-            throw InputError("temperature " + std::to_string(temperature) + " is not valid; expected 0 or more, and finite");
+    check_temperatures(temperatures);
     Softmax out{std::vector<double>(walks.size()), std::vector<uint8_t>(walks.size())};
     for_each(walks.size(), threads, [&](size_t i) {
         out.statuses[i] = softmax_row(level.residual, row_of(scores, rows[i]), scores.width, temperatures[i], row_of(residual, walks[i]), out.totals[i]);

@@ -57,7 +57,8 @@ def test_samples_are_those_without_drafts(target: Target, options: dict[str, Any
         assert ids(found) == ids(plain)
         for group, expected in zip(found, plain, strict=True):
             for one, other in zip(group, expected, strict=True):
-                assert np.abs(one.logprobs - other.logprobs).max() < 1e-12
+                assert np.array_equal(one.logprobs, other.logprobs)
+                assert np.array_equal(one.raw_logprobs, other.raw_logprobs)
                 assert one.finish_reason == other.finish_reason
     rollouts.engine.check_integrity()
 

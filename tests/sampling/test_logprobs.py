@@ -11,7 +11,7 @@ from foresay.errors import InputError
 from foresay.sampling import Ask, SamplingParams
 from foresay.sampling.acceptance.match import match
 from foresay.sampling.acceptance.rejection import rejection
-from foresay.sampling.logprobs import likeliest, logprobs_of
+from foresay.sampling.logprobs import likeliest, logprobs_of, topk_of
 from foresay.sampling.processors import probabilities, scores
 from foresay.sampling.reference import path_to
 
@@ -108,3 +108,70 @@ def test_a_top_larger_than_the_vocabulary() -> None:
     verified = match([draft], torch.zeros(1, 4), [ask])
     with pytest.raises(InputError, match="top is 5; expected 0 to the vocabulary's 4"):
         logprobs_of(verified, [draft], torch.zeros(1, 4), [ask], top=5)
+
+
+PARAMS = (
+    SamplingParams(),
+    SamplingParams(temperature=0.7),
+    SamplingParams(temperature=0),
+    SamplingParams(temperature=1.3, top_p=0.9, top_k=40),
+    SamplingParams(frequency_penalty=0.5, temperature=0.8),
+    SamplingParams(min_tokens=1, max_tokens=20),
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_core_and_torch_agree(dtype: torch.dtype) -> None:
+    logits = (torch.randn(2 * len(PARAMS), 900, generator=torch.Generator().manual_seed(5)) * 3).to(
+        dtype
+    )
+    asks = [Ask(params, seed, [1, 2]) for seed, params in enumerate(PARAMS)]
+    for some in (asks, asks[:3]):
+        rows = logits[: 2 * len(some)]
+        drafts = [Draft.chain([int(row.argmax())]) for row in rows[::2]]
+        verified = match(drafts, rows, some)
+        found = logprobs_of(verified, drafts, rows, some, top=4)
+        twin = logprobs_of(verified, drafts, rows, some, top=4, kernel="torch")
+        for name in ("processed", "raw", "top_raw"):
+            np.testing.assert_allclose(
+                getattr(found, name), getattr(twin, name), rtol=0, atol=1e-13, err_msg=name
+            )
+        np.testing.assert_array_equal(found.top_tokens, twin.top_tokens)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_request_has_the_same_bits_in_every_batch(dtype: torch.dtype) -> None:
+    """Alone, beside others that ask for other processors, and with drafts or without."""
+    draw = torch.Generator().manual_seed(6)
+    logits = (torch.randn(len(PARAMS), 49_152, generator=draw) * 3).to(dtype)
+    asks = [Ask(params, seed, [1, 2]) for seed, params in enumerate(PARAMS)]
+    none = [Draft.empty()] * len(asks)
+    together = logprobs_of(match(none, logits, asks), none, logits, asks, top=3)
+    for i, ask in enumerate(asks):
+        row = logits[i : i + 1]
+        alone = logprobs_of(match(none[:1], row, [ask]), none[:1], row, [ask], top=3)
+        drafted, rows = [Draft.chain([5])], torch.cat([row, row])
+        verified = match(drafted, rows, [ask])
+        beside = logprobs_of(verified, drafted, rows, [ask], top=3)
+        for name in ("processed", "raw", "top_tokens", "top_raw"):
+            bits = getattr(together, name)[i].tobytes()
+            assert getattr(alone, name)[0].tobytes() == bits
+            assert getattr(beside, name)[0].tobytes() == bits
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_the_likeliest_by_the_core_and_by_torch(dtype: torch.dtype) -> None:
+    draw = torch.Generator().manual_seed(7)
+    logits = torch.randint(-4, 4, (9, 400), generator=draw).to(dtype)
+    logits[1, 3], logits[2, 399], logits[3], logits[4, 5:] = torch.nan, torch.inf, -torch.inf, -70
+    for given in (logits, logits.t().contiguous().t(), logits.clone().requires_grad_()):
+        for k in (1, 8, 400):
+            found, twin = topk_of(given, k), topk_of(given, k, kernel="torch")
+            assert found is not None and twin is not None
+            np.testing.assert_array_equal(found.tokens, twin.tokens)
+            np.testing.assert_allclose(found.logprobs, twin.logprobs, rtol=2e-7, atol=1e-6)
+    assert topk_of(logits, 0) is None
+    with pytest.raises(InputError, match="k is 401; expected 0 to the vocabulary's 400"):
+        topk_of(logits, 401)
+    with pytest.raises(InputError, match="kernel is 'triton'; expected core, torch"):
+        topk_of(logits, 1, kernel="triton")  # type: ignore[arg-type]

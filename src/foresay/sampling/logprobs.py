@@ -1,27 +1,36 @@
-"""Log probabilities of committed tokens: raw (the model's) and processed (as sampled)."""
+"""Log probabilities of committed tokens: raw (the model's) and processed (as sampled).
+
+On the CPU the core computes them, each row's by itself: they are the same bits whatever else is in
+the batch. Elsewhere, and for comparison, torch does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from foresay import _core
 from foresay.arrays import Int32s
 from foresay.draft import Draft
 from foresay.errors import InputError
 from foresay.sampling.acceptance import processors
-from foresay.sampling.acceptance.inputs import checked
+from foresay.sampling.acceptance.inputs import checked, known_kernel, readable, threads_of
 from foresay.sampling.acceptance.rows import Rows
 from foresay.sampling.acceptance.verdicts import Verified
-from foresay.sampling.ask import Ask
+from foresay.sampling.ask import Ask, AskBatch
 from foresay.sampling.noise import Doubles
 from foresay.verdict import TopK
 
 __all__ = ["Logprobs", "TokenLogprob", "likeliest", "logprobs_of", "topk_of"]
+
+Kernel = Literal["core", "torch"]
+"""What computes; by default the best one for the logits' device."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +68,8 @@ def logprobs_of(
     logits: Tensor,
     asks: Sequence[Ask],
     top: int = 0,
+    *,
+    kernel: Kernel | None = None,
 ) -> Logprobs:
     """The log probabilities of the verdicts' tokens, with the arguments of `match` or `rejection`.
 
@@ -68,6 +79,8 @@ def logprobs_of(
     rows = Rows.of(drafts)
     if not 0 <= top <= logits.shape[1]:
         raise InputError(f"top is {top}; expected 0 to the vocabulary's {logits.shape[1]}")
+    if _by(kernel, logits) == "core":
+        return _in_the_core(verified, rows, logits, asks, top)
     chosen = torch.as_tensor(verified.verdicts.tokens, device=logits.device).long()[:, None]
     raw = torch.log_softmax(
         logits[torch.as_tensor(verified.rows, device=logits.device)].double(), dim=-1
@@ -88,7 +101,38 @@ def logprobs_of(
     )
 
 
-def topk_of(logits: Tensor, k: int) -> TopK | None:
+def _in_the_core(
+    verified: Verified, rows: Rows, logits: Tensor, asks: AskBatch, top: int
+) -> Logprobs:
+    which, tokens = verified.rows, verified.verdicts.tokens
+    raw, top_tokens, top_raw = _core.token_logprobs(
+        readable(logits.contiguous()),
+        rows=which,
+        tokens=tokens,
+        temperatures=np.ones(len(which), np.float32),
+        top=top,
+        threads=threads_of(0),
+    )
+    if asks.processed:
+        given = processors.scores(logits, rows, asks, which)
+        values, temperatures = given.values, given.temperatures.numpy()
+        places = other = np.arange(len(which))
+    else:
+        values, temperatures = logits, asks.temperatures[rows.request[which]]
+        places, other = which, np.flatnonzero(temperatures != 1)  # divided by 1, both are the same
+    processed = raw.copy()
+    if len(other):
+        processed[other] = _core.token_logprobs(
+            readable(values.contiguous()),
+            rows=places[other],
+            tokens=tokens[other],
+            temperatures=temperatures[other],
+            threads=threads_of(0),
+        )[0]
+    return Logprobs(processed, raw, top_tokens, top_raw)
+
+
+def topk_of(logits: Tensor, k: int, *, kernel: Kernel | None = None) -> TopK | None:
     """The k likeliest tokens of each row of logits [R, V], if any are wanted.
 
     Raises: InputError for a `k` that the vocabulary does not have.
@@ -97,6 +141,9 @@ def topk_of(logits: Tensor, k: int) -> TopK | None:
         return None
     if k > logits.shape[1]:
         raise InputError(f"k is {k}; expected 0 to the vocabulary's {logits.shape[1]}")
+    logits = logits.detach()
+    if _by(kernel, logits) == "core":
+        return TopK(*_core.topk(readable(logits.contiguous()), k, threads=threads_of(0)))
     logits = logits.float()
     whole = logits.logsumexp(dim=-1)
     bad = ~whole.isfinite()  # NaN, +inf, or nothing but -inf
@@ -106,6 +153,11 @@ def topk_of(logits: Tensor, k: int) -> TopK | None:
     tokens = tokens.int().masked_fill(bad[:, None], -1)
     logprobs = (values - whole[:, None]).masked_fill(bad[:, None], -torch.inf)
     return TopK(tokens.cpu().numpy(), logprobs.cpu().numpy())
+
+
+def _by(kernel: Kernel | None, logits: Tensor) -> Kernel:
+    best: Kernel = "core" if logits.device.type == "cpu" else "torch"
+    return known_kernel(kernel or best, logits, ("core", "torch"))
 
 
 def likeliest(raw: Tensor, top: int) -> tuple[Tensor, Tensor]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from foresay.arrays import sizes_of
@@ -15,7 +16,7 @@ from foresay.draft import Draft, DraftBatch
 from foresay.errors import ForesayError, InputError
 from foresay.sampling.ask import Ask, AskBatch
 
-__all__ = ["checked", "known_kernel", "refused", "threads_of"]
+__all__ = ["checked", "known_kernel", "readable", "refused", "threads_of"]
 
 Name = TypeVar("Name", bound=str)
 MAX_THREADS = 256
@@ -51,6 +52,16 @@ def checked(
     # Longer floats are shortened, as the readable twins do; shorter ones stay as they are.
     logits = logits.detach()
     return drafts, logits.float() if logits.dtype == torch.float64 else logits, asks
+
+
+def readable(logits: Tensor) -> NDArray[Any]:
+    """The logits as the core reads them: float32, or the bits of bfloat16, which numpy has not. A
+    copy in float32 of all rows would take longer than the choice from those that a walk reaches.
+    """
+    if logits.dtype == torch.bfloat16:
+        bits: NDArray[Any] = logits.view(torch.int16).numpy().view(np.uint16)
+        return bits
+    return logits.float().numpy()
 
 
 def refused(drafts: DraftBatch, asks: AskBatch, vocabulary: int) -> dict[int, ForesayError]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from foresay import _core
 from foresay.arrays import sizes_of
 from foresay.draft import Draft, DraftBatch
 from foresay.sampling.acceptance import noise, processors
-from foresay.sampling.acceptance.inputs import checked, known_kernel, refused, threads_of
+from foresay.sampling.acceptance.inputs import checked, known_kernel, readable, refused, threads_of
 from foresay.sampling.acceptance.noise import Choice
 from foresay.sampling.acceptance.rows import Longs, Rows
 from foresay.sampling.acceptance.verdicts import Verified, failures_of, one_each, verdicts, without
@@ -95,7 +95,7 @@ def _in_the_core(drafts: DraftBatch, logits: Tensor, asks: AskBatch, threads: in
             temperatures = temperatures.repeat(sizes_of(drafts.offsets) + 1)
     owners, stops = asks.stops
     tokens, offsets, path, path_offsets, rows, status = _core.match(
-        _readable(values.contiguous()),
+        readable(values.contiguous()),
         offsets=drafts.offsets,
         tokens=drafts.tokens,
         parents=drafts.parents,
@@ -124,16 +124,6 @@ def _best_for(logits: Tensor) -> Kernel:
     return "triton" if logits.device.type == "cuda" and find_spec("triton") else "torch"
 
 
-def _readable(logits: Tensor) -> NDArray[Any]:
-    """The logits as the core reads them: float32, or the bits of bfloat16, which numpy has not. A
-    copy in float32 of all rows would take longer than the choice from those that a walk reaches.
-    """
-    if logits.dtype == torch.bfloat16:
-        bits: NDArray[Any] = logits.view(torch.int16).numpy().view(np.uint16)
-        return bits
-    return logits.float().numpy()
-
-
 def _choose(
     given: processors.Scores,
     rows: Rows,
@@ -145,7 +135,7 @@ def _choose(
     seeds, positions = asks.seeds[rows.request], asks.positions[rows.request] + rows.depth
     if kernel == "core":
         chosen, _, status = _core.choose(
-            _readable(given.values.contiguous()),
+            readable(given.values.contiguous()),
             temperatures=given.temperatures.numpy(),
             seeds=seeds,
             positions=positions.astype(np.uint32),

@@ -12,6 +12,7 @@ import numpy as np
 from foresay.bench.plans import Plan, Setup
 from foresay.bench.simulate import Simulation, simulate
 from foresay.errors import InputError
+from foresay.rl.steplog import FEW
 from foresay.traces import Trace
 
 __all__ = ["Input", "Interval", "PlanResult", "compare", "inputs_of"]
@@ -96,7 +97,7 @@ def compare(
     plans: Sequence[Plan],
     setup: Setup,
     *,
-    few: int = 8,
+    few: int = FEW,
     resamples: int = 8,
     seed: int = 0,
     history: Sequence[Trace] = (),

@@ -36,14 +36,13 @@ def no_times(monkeypatch: pytest.MonkeyPatch) -> None:
 def sealed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """What `new_version` was called with, and how many tokens the drafter had by then."""
     found: list[tuple[int, int]] = []
-    theirs = getattr(SuffixDrafter, "new_version", None)
+    theirs = SuffixDrafter.new_version
 
     def new_version(self: Any, keep: int) -> None:
         found.append((keep, self._core.tokens))
-        if theirs is not None:
-            theirs(self, keep)
+        theirs(self, keep)
 
-    monkeypatch.setattr(SuffixDrafter, "new_version", new_version, raising=False)
+    monkeypatch.setattr(SuffixDrafter, "new_version", new_version)
     return found
 
 

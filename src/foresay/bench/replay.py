@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from foresay.counts import tokens_per_step
+from foresay.counts import acceptance, tokens_per_step
 from foresay.draft import Draft, DraftBatch
 from foresay.drafter import MAX_BUDGET, Drafter
 from foresay.drafters.lineup import Share
@@ -64,7 +64,7 @@ class ReplayResult:
     @property
     def acceptance_rate(self) -> float:
         """Share of the proposed nodes that were committed."""
-        return self.accepted / self.drafted if self.drafted else 0.0
+        return acceptance(self.accepted, self.drafted)
 
     @property
     def acceptance_by_depth(self) -> list[float]:

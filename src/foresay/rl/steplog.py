@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from foresay.counts import tokens_per_step
+from foresay.counts import acceptance, tokens_per_step
 
 __all__ = ["FEW", "RolloutStats", "StepRecord", "few_of", "write_steps"]
 
@@ -83,7 +83,7 @@ class RolloutStats:
     @property
     def acceptance(self) -> float:
         """Share of the verified nodes that were committed."""
-        return self.accepted / self.drafted if self.drafted else 0.0
+        return acceptance(self.accepted, self.drafted)
 
     def as_dict(self) -> dict[str, float]:
         """All of it as plain values."""

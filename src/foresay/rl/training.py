@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from foresay.arrays import check_positive
-from foresay.counts import tokens_per_step
+from foresay.counts import acceptance, tokens_per_step
 from foresay.errors import InputError
 from foresay.rl import dapo
 from foresay.rl.mismatch import difference
@@ -238,7 +238,9 @@ def fingerprint(model: nn.Module) -> str:
 
 
 def _seed(seed: int, step: int, round_: int) -> int:
-    """Of one rollout's noise: of nothing that drafts could change."""
+    """Of one rollout's noise: of nothing that drafts could change. The records in docs/rl rest on
+    it, so it cannot become another function.
+    """
     return int(np.random.SeedSequence([seed, step, round_]).generate_state(1, np.uint64)[0] >> 1)
 
 
@@ -267,7 +269,7 @@ def _note_rollouts(record: TrainingStep, drawn: Sequence[_Group], took: Sequence
     record.tail_passes = sum(each.tail_passes for each in took)
     record.drafted = sum(answer.stats.drafted for answer in answers)
     record.accepted = sum(answer.stats.accepted for answer in answers)
-    record.acceptance = record.accepted / max(record.drafted, 1)
+    record.acceptance = acceptance(record.accepted, record.drafted)
     record.tokens_per_step = tokens_per_step(sum(lengths), sum(a.stats.steps for a in answers))
     seconds = sum(each.seconds for each in took)
     record.tail = sum(each.tail_seconds for each in took) / max(seconds, 1e-9)

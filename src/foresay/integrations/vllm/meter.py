@@ -8,7 +8,7 @@ import os
 import time
 from dataclasses import asdict, dataclass, fields, replace
 
-from foresay.counts import tokens_per_step
+from foresay.counts import acceptance, tokens_per_step
 from foresay.integrations.vllm.settings import VllmSettings
 
 __all__ = ["Meter", "ProposerStats", "VersionLine"]
@@ -43,7 +43,7 @@ class ProposerStats:
     @property
     def acceptance(self) -> float:
         """Share of the drafted tokens that were accepted."""
-        return self.accepted / self.drafted if self.drafted else 0.0
+        return acceptance(self.accepted, self.drafted)
 
     def since(self, last: ProposerStats) -> ProposerStats:
         """What has come since earlier sums; of `running` by how many it has changed."""

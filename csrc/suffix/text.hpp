@@ -79,6 +79,7 @@ private:
     uint64_t changes_ = UINT64_MAX;  // when the history had been changed so often
     Automaton::Sequence group_sequence_;
     size_t prompt_length_ = 0;
+    uint64_t begun_ = 0;  // when, by the drafter's clock
     std::vector<FrozenIndex::Cursor> corpora_;
     std::optional<Automaton> own_;  // here, so that its memory can be asked for before anything of the request was read
 };

@@ -115,9 +115,7 @@ def compare(
         raise InputError(f"resamples is {resamples}; expected 0 or more")
     if setup.max_tokens is None:  # the same for all
         setup = replace(setup, max_tokens=max((len(t.output) for t in traces), default=1) or 1)
-    base = Plan("none")
-    wanted = [base, *(plan for plan in plans if plan != base)]
-    wanted = list(dict.fromkeys(wanted))
+    wanted = list(dict.fromkeys([Plan("none"), *plans]))  # each once, no drafts first
     if type(seed) is not int or seed < 0:
         raise InputError(f"seed is {seed!r}; expected a whole number from 0")
     random = np.random.default_rng(seed)

@@ -72,7 +72,11 @@ def rollout(
     config: Config,
     samples: int,
 ) -> Timed:
-    """All samples of all prompts, as `foresay.rl.Rollouts` asks for them."""
+    """All samples of all prompts, in the order of the plan.
+
+    Not by `foresay.rl.Rollouts`, whose samples always share with their group: a plan may say that
+    they do not, and the engine must do what is simulated.
+    """
     plan = config.made()
     drafter: Drafter[Any] | None = plan.drafter([])
     if drafter is not None and plan.policy != "threshold":

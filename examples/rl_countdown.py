@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.random import Generator
-from rl_curves import draw_curves
+from rl_curves import SAME, draw_curves
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -40,9 +40,6 @@ from foresay.rl.countdown import EOS, VOCABULARY, Puzzle, Task, draw_puzzle, sea
 from foresay.rl.rollouts import Rollouts
 from foresay.rl.training import Problem, RlSettings, TrainingStep, train
 from foresay.rl.warm_start import Example, WarmStart, warm_start
-
-SAME = ("tokens_digest", "loss", "parameters", "reward", "tokens", "logprob")
-"""What drafts must not change, of a `TrainingStep`."""
 
 
 @dataclass(frozen=True)

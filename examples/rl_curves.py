@@ -12,12 +12,13 @@ import numpy as np
 
 from foresay.plot import line_chart
 
-__all__ = ["draw_curves"]
+__all__ = ["SAME", "draw_curves"]
 
 Runs = Mapping[tuple[int, str], list[dict[str, Any]]]
 """The steps of each seed, with drafts "on" and "off"."""
 
-SAME = ("tokens_digest", "loss", "parameters")
+SAME = ("tokens_digest", "loss", "parameters", "reward", "tokens", "logprob")
+"""What drafts must not change, of a step's record."""
 
 
 def draw_curves(folder: Path, *, as_json: bool = False) -> int:

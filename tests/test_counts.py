@@ -1,4 +1,4 @@
-"""Tokens per step mean one thing wherever they are shown."""
+"""Tokens per step and acceptance mean one thing wherever they are shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import foresay
 from foresay import SamplingParams
 from foresay.bench.replay import ReplayResult
-from foresay.counts import tokens_per_step
+from foresay.counts import acceptance, tokens_per_step
 from foresay.drafters import SuffixDrafter
 from foresay.engine.engine import Engine
 from foresay.engine.request import Request
@@ -28,6 +28,9 @@ def test_every_place_uses_the_definition() -> None:
     assert tokens_per_step(0, 0) == 0.0 and tokens_per_step(7, 2) == 3.5
     assert ReplayResult(steps=2, tokens=7).tokens_per_step == 3.5
     assert ProposerStats(steps=1, rows=2, tokens=7).tokens_per_step == 3.5
+    assert acceptance(0, 0) == 0.0 and acceptance(3, 4) == 0.75
+    assert ReplayResult(drafted=4, accepted=3).acceptance_rate == 0.75
+    assert ProposerStats(drafted=4, accepted=3).acceptance == 0.75
     steps = Steps()
     steps.note(StepReport(0.0, {}, {None: Share(steps=1, answers=2, tokens=7)}))
     assert steps.seen_by(None)["totals"]["tokens_per_step"] == 3.5

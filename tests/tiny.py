@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from foresay.cli import run
@@ -38,25 +39,35 @@ def save_model(folder: Path, *, chats: bool = True) -> Path:
     if chats:
         tokenizer.chat_template = _TEMPLATE
     tokenizer.save_pretrained(folder)
+    model = llama(len(tokenizer), tokenizer.eos_token_id, 48, CONTEXT)
+    randomise(model, seed=1, size=0.3)
+    model.save_pretrained(folder)
+    return folder
+
+
+def llama(vocabulary: int, end: int, intermediate: int, context: int) -> LlamaForCausalLM:
+    """Two layers, 32 wide, with the weights that torch's generator gives it."""
     shape = LlamaConfig(
-        vocab_size=len(tokenizer),
+        vocab_size=vocabulary,
         hidden_size=32,
-        intermediate_size=48,
+        intermediate_size=intermediate,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
-        eos_token_id=tokenizer.eos_token_id,
+        max_position_embeddings=context,
+        eos_token_id=end,
         bos_token_id=None,
     )
-    model = LlamaForCausalLM(shape)  # type: ignore[no-untyped-call]
-    draw = torch.Generator().manual_seed(1)
+    return LlamaForCausalLM(shape)  # type: ignore[no-untyped-call]
+
+
+def randomise(model: nn.Module, *, seed: int, size: float) -> None:
+    """Large random weights by name, whatever torch's generator gave: the model repeats itself."""
+    draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for _, weight in sorted(model.named_parameters()):
             if weight.ndim > 1:
-                weight.copy_(torch.randn(weight.shape, generator=draw) * 0.3)
-    model.save_pretrained(folder)
-    return folder
+                weight.copy_(torch.randn(weight.shape, generator=draw) * size)
 
 
 @contextmanager

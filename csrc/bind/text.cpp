@@ -45,7 +45,8 @@ std::vector<int32_t> budgets_of(const nb::object& budgets) {
     for (const nb::handle budget : nb::iter(budgets)) {
         int32_t value = 0;
         if (nb::isinstance<nb::bool_>(budget) || !nb::try_cast(budget, value))
-            throw InputError("budgets[" + std::to_string(out.size()) + "] is " + nb::repr(budget).c_str() + "; expected a whole number from 0 to 4096");
+            throw InputError("budgets[" + std::to_string(out.size()) + "] is " + nb::repr(budget).c_str() +
+                             "; expected a whole number from 0 to 4096");
         out.push_back(value);
     }
     return out;
@@ -58,9 +59,10 @@ Read read(const Lists& sampled, const Tokens& lengths, const Texts& texts) {
     const nb::tuple held(sampled);  // a length may be Python, which may change the list
     for (const nb::handle tokens : held) counts.push_back(static_cast<uint32_t>(nb::len(tokens)));
     if (texts.shape(1) > 0 && texts.stride(1) != 1) throw InputError("the tokens of a row are not next to each other");
-    Rows rows = read_rows(counts, view(lengths), {texts.data(), texts.shape(0), texts.shape(1), static_cast<size_t>(texts.stride(0))});
-    return Read(own(std::move(rows.numbers)), own(std::move(rows.lengths)), own(std::move(rows.tokens)), own(std::move(rows.offsets)),
-                own(std::move(rows.before)), own(std::move(rows.after)));
+    Rows rows = read_rows(counts, view(lengths),
+                          {texts.data(), texts.shape(0), texts.shape(1), static_cast<size_t>(texts.stride(0))});
+    return Read(own(std::move(rows.numbers)), own(std::move(rows.lengths)), own(std::move(rows.tokens)),
+                own(std::move(rows.offsets)), own(std::move(rows.before)), own(std::move(rows.after)));
 }
 
 /// values[offsets[i] .. offsets[i + 1]) as a list, for each i.
@@ -77,13 +79,15 @@ Lists lists(const Tokens& values, const Tokens& offsets) {
     for (size_t i = 0; i + 1 < bounds.size(); ++i) {
         PyObject* const inner = made(PyList_New(bounds[i + 1] - bounds[i]));
         PyList_SetItem(out.ptr(), static_cast<Py_ssize_t>(i), inner);
-        for (int32_t v = bounds[i]; v < bounds[i + 1]; ++v) PyList_SetItem(inner, v - bounds[i], made(PyLong_FromLong(values.data()[v])));
+        for (int32_t v = bounds[i]; v < bounds[i + 1]; ++v)
+            PyList_SetItem(inner, v - bounds[i], made(PyLong_FromLong(values.data()[v])));
     }
     return out;
 }
 
 Drafted packed(PackedTrees&& trees) {
-    return Drafted(own(std::move(trees.tokens)), own(std::move(trees.parents)), own(std::move(trees.offsets)), own(std::move(trees.scores)));
+    return Drafted(own(std::move(trees.tokens)), own(std::move(trees.parents)), own(std::move(trees.offsets)),
+                   own(std::move(trees.scores)));
 }
 
 }  // namespace
@@ -94,22 +98,24 @@ void bind_drafter(nb::module_& m) {
         .def_prop_ro("finished", &Request::finished);
 
     nb::class_<SamRule>(m, "SamRule")
-        .def("__init__", [](SamRule* self, uint32_t l_threshold, uint32_t l_bias, bool latest, uint32_t topk_succ, double length_factor,
-                            uint32_t max_predicts, bool to_anc) {
+        .def("__init__", [](SamRule* self, uint32_t l_threshold, uint32_t l_bias, bool latest, uint32_t topk_succ,
+                            double length_factor, uint32_t max_predicts, bool to_anc) {
             new (self) SamRule{l_threshold, l_bias, latest, topk_succ, length_factor, max_predicts, to_anc};
-        }, nb::kw_only(), "l_threshold"_a, "l_bias"_a, "latest"_a, "topk_succ"_a, "length_factor"_a, "max_predicts"_a, "to_anc"_a);
+        }, nb::kw_only(), "l_threshold"_a, "l_bias"_a, "latest"_a, "topk_succ"_a, "length_factor"_a, "max_predicts"_a,
+           "to_anc"_a);
 
     nb::class_<TextDrafter>(m, "TextDrafter", "Drafts from text that exists. Each call locks it, so threads may share it.")
         .def("__init__", [](TextDrafter* self, std::vector<std::shared_ptr<const FrozenIndex>> corpora, bool own, bool history,
-                            size_t history_bytes, size_t tenant_bytes, size_t group_bytes, size_t own_bytes, size_t max_tenants, uint32_t max_tokens,
-                            uint32_t threads,
-                            bool chain, const std::optional<SamRule>& sam) {
+                            size_t history_bytes, size_t tenant_bytes, size_t group_bytes, size_t own_bytes,
+                            size_t max_tenants, uint32_t max_tokens, uint32_t threads, bool chain,
+                            const std::optional<SamRule>& sam) {
             if (threads == 0 || threads > 256) throw InputError("threads is " + std::to_string(threads) + "; expected 1 to 256");
-            TextOptions options{own, history, history_bytes, tenant_bytes, group_bytes, own_bytes, max_tenants, max_tokens, threads, {}, sam};
+            TextOptions options{own, history, history_bytes, tenant_bytes, group_bytes, own_bytes, max_tenants, max_tokens,
+                                threads, {}, sam};
             options.growth.chain = chain;
             new (self) TextDrafter(options, std::move(corpora));
-        }, "corpora"_a, nb::kw_only(), "own"_a, "history"_a, "history_bytes"_a, "tenant_bytes"_a, "group_bytes"_a, "own_bytes"_a, "max_tenants"_a, "max_tokens"_a,
-           "threads"_a, "chain"_a, "sam"_a.none())
+        }, "corpora"_a, nb::kw_only(), "own"_a, "history"_a, "history_bytes"_a, "tenant_bytes"_a, "group_bytes"_a,
+           "own_bytes"_a, "max_tenants"_a, "max_tokens"_a, "threads"_a, "chain"_a, "sam"_a.none())
         .def("begin", [](TextDrafter& self, const Tokens& prompt, const std::optional<std::string>& group,
                          const std::optional<std::string>& tenant) {
             const std::vector<int32_t> tokens = copy(prompt);
@@ -132,8 +138,8 @@ void bind_drafter(nb::module_& m) {
             const nb::gil_scoped_release released;
             self.observe(batch.requests, values, bounds);
         }, "states"_a, "tokens"_a.noconvert(), "offsets"_a.noconvert())
-        .def("step", [](TextDrafter& self, const States& states, const Tokens& tokens, const Tokens& offsets, const nb::object& budgets,
-                        float least) -> Drafted {
+        .def("step", [](TextDrafter& self, const States& states, const Tokens& tokens, const Tokens& offsets,
+                        const nb::object& budgets, float least) -> Drafted {
             const std::vector<int32_t> most = budgets_of(budgets);
             const Requests batch(states);
             const std::vector<int32_t> values = copy(tokens), bounds = copy(offsets);
@@ -148,12 +154,13 @@ void bind_drafter(nb::module_& m) {
                 self.fail("out of memory");
                 throw;
             }
-        }, "states"_a, "tokens"_a.noconvert(), "offsets"_a.noconvert(), "budgets"_a, "least"_a = 0.f, "observe() and propose() in one.")
+        }, "states"_a, "tokens"_a.noconvert(), "offsets"_a.noconvert(), "budgets"_a, "least"_a = 0.f,
+           "observe() and propose() in one.")
         .def("finish", &TextDrafter::finish, "state"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("text", [](const TextDrafter& self, const Request& state) { return own(self.text(state)); }, "state"_a)
         .def("kinds", &TextDrafter::kinds, "state"_a, "Of source that had seen each node of the state's last draft: a bit set.")
-        .def("add_to_group", [](TextDrafter& self, const std::string& group, const std::optional<std::string>& tenant, const Tokens& prompt,
-                                const Tokens& answer) {
+        .def("add_to_group", [](TextDrafter& self, const std::string& group, const std::optional<std::string>& tenant,
+                                const Tokens& prompt, const Tokens& answer) {
             const std::vector<int32_t> before = copy(prompt), after = copy(answer);
             const nb::gil_scoped_release released;
             self.add_to_group(group, tenant, before, after);
@@ -168,7 +175,8 @@ void bind_drafter(nb::module_& m) {
         .def("check_integrity", &TextDrafter::check_integrity, nb::call_guard<nb::gil_scoped_release>());
     m.def("read_rows", &read, "sampled"_a, "lengths"_a.noconvert(), "texts"_a.noconvert(),
           "(numbers, lengths, tokens, offsets, keys before, keys after) of the rows that got tokens.");
-    m.def("lists", &lists, "values"_a.noconvert(), "offsets"_a.noconvert(), "[values[offsets[i] : offsets[i + 1]].tolist()] for each i.");
+    m.def("lists", &lists, "values"_a.noconvert(), "offsets"_a.noconvert(),
+          "[values[offsets[i] : offsets[i + 1]].tolist()] for each i.");
 }
 
 }  // namespace foresay

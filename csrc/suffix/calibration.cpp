@@ -62,7 +62,8 @@ void Calibration::learn(const Candidate& candidate, bool came, TokenLean* lean) 
     const float rate = w.seen > kSettled ? kSlowestRate : std::max(kSlowestRate, kFirstRate / std::sqrt(1 + w.seen * 0.05f));
     w.seen += 1;
     w.bias += rate * error;
-    if (candidate.occurrence > 0) occurrences_[candidate.kinds * 8u + candidate.longest][candidate.occurrence] += kOccurrenceRate * error;
+    if (candidate.occurrence > 0)
+        occurrences_[candidate.kinds * 8u + candidate.longest][candidate.occurrence] += kOccurrenceRate * error;
     if (lean) lean->learn(candidate.slots, error);
     for (uint32_t k = 0; k < kKinds; ++k) {
         if (candidate.entries[k] == Candidate::kNothing) continue;

@@ -137,7 +137,8 @@ private:
 
     std::array<std::array<Entry, kSeenEntries + kUnseenEntries>, kKinds> entries_;
     std::array<Weights, size_t{8} << kKinds> weights_;
-    std::array<std::array<float, kOccurrences>, size_t{8} << kKinds> occurrences_{};  // log odds to add, beside each of the weights
+    // Log odds to add, beside each of the weights.
+    std::array<std::array<float, kOccurrences>, size_t{8} << kKinds> occurrences_{};
 };
 
 inline float Calibration::chance(const Candidate& candidate, std::span<const Kind> kinds, const TokenLean* lean) const noexcept {

@@ -30,7 +30,8 @@ public:
     /// Adds a finished text. May drop older segments; cursors into them must not be used afterwards.
     void add(std::span<const Token> text) {
         ++changes_;
-        if (segments_.empty() || segments_.front()->version != version_ || segments_.front()->automaton.bytes() > quota_ / kSegments)
+        if (segments_.empty() || segments_.front()->version != version_ ||
+            segments_.front()->automaton.bytes() > quota_ / kSegments)
             begin_segment();
         write(text);
         while (segments_.size() > 1 && bytes() > quota_) segments_.pop_back();

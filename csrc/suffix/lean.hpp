@@ -1,5 +1,6 @@
-// How much more or less often than its evidence says a token comes, as log odds: in general, and after each of the last few tokens,
-// one by one. Evidence is of contexts without gaps; these see past a token that differs, such as another variable's name.
+// How much more or less often than its evidence says a token comes, as log odds: in general, and after each of the last few
+// tokens, one by one. Evidence is of contexts without gaps; these see past a token that differs, such as another variable's
+// name.
 //
 // Everything starts at 0 and follows what is observed. Tokens share slots. This file knows nothing of evidence.
 #pragma once
@@ -34,7 +35,8 @@ public:
     static Slots slots(Token token, const Recent& recent) noexcept {
         Slots out = slots(token);
         for (uint32_t d = 0; d < kFar; ++d)
-            out.after[d] = static_cast<uint16_t>((mixed(token) + mixed(recent.tokens[d] + 1) * 7u) * 0x85EBCA6Bu >> (32 - kPairBits));
+            out.after[d] =
+                static_cast<uint16_t>((mixed(token) + mixed(recent.tokens[d] + 1) * 7u) * 0x85EBCA6Bu >> (32 - kPairBits));
         out.looked_back = true;
         return out;
     }

@@ -91,7 +91,7 @@ std::unique_ptr<Request> TextDrafter::begin(std::span<const Token> prompt, const
     requests_.insert(request.get());  // a request that ends takes itself out
     tenants_.merge(new_tenants);
     groups_.merge(new_groups);
-    request->tenant_->used = ++clock_;
+    request->tenant_->used = request->begun_ = ++clock_;
     if (group) {
         request->group_->used = ++clock_;
         Automaton& text = request->group_->automaton;

@@ -38,8 +38,9 @@ struct TextOptions {
     size_t tenant_bytes = size_t{4} << 30;     // all tenants together: beyond it idle ones are dropped, least recently used first
     size_t group_bytes = size_t{1} << 30;      // all groups together: beyond it idle ones are dropped, least recently used
                                                // first, whenever a request begins or finishes
-    size_t own_bytes = size_t{1} << 50;        // own texts' automata of all members of groups: beyond it the largest are dropped, every
-                                               // few steps; such a request still has its answer, and its group's prompt, in its group
+    size_t own_bytes = size_t{1} << 50;        // own texts' automata of all members of groups: beyond it the largest are dropped,
+                                               // every few steps; such a request still has its answer, and its group's
+                                               // prompt, in its group
     size_t max_tenants = 256;                  // idle tenants beyond this many lose their history
     uint32_t max_tokens = 1u << 26;            // of one request
     uint32_t threads = 1;                      // at most this many share a large batch
@@ -78,6 +79,7 @@ private:
     uint64_t changes_ = UINT64_MAX;  // when the history had been changed so often
     Automaton::Sequence group_sequence_;
     size_t prompt_length_ = 0;
+    uint64_t begun_ = 0;  // when, by the drafter's clock
     std::vector<FrozenIndex::Cursor> corpora_;
     std::optional<Automaton> own_;  // here, so that its memory can be asked for before anything of the request was read
 };
@@ -85,7 +87,7 @@ private:
 struct Group {
     Automaton automaton;
     bool prompted = false;  // whether it has the prompt; of later members it gets the prompt's end
-    uint64_t used = 0;  // when last
+    uint64_t used = 0;      // when last
 
     size_t bytes() const noexcept { return automaton.bytes(); }
 };
@@ -191,7 +193,8 @@ private:
                      std::span<ChainGrower> growers, PackedTrees& out) const;
     void learn_all(std::span<Request* const> requests, const Committed& committed);
     void commit_lanes(std::span<Request* const> requests, const Committed& committed, size_t first) const;
-    void grow(std::span<Request* const> requests, std::span<const int32_t> budgets, float least, std::span<TreeGrower> growers, PackedTrees& out);
+    void grow(std::span<Request* const> requests, std::span<const int32_t> budgets, float least,
+              std::span<TreeGrower> growers, PackedTrees& out);
     void learn(const Request& request, std::span<const Token> tokens);
     void forget(Request& request) noexcept;
     void evict();

@@ -93,7 +93,8 @@ void TextDrafter::evict() {
     shrink(tenants_, options_.tenant_bytes, options_.max_tenants);
 }
 
-/// Drops automata of own texts, the largest first, until those of all members of groups keep their bound.
+/// Drops automata of own texts, the largest first, until those of all members of groups keep their bound. Of equally large ones
+/// the one that began first goes: requests stand in no order, and drafts must not depend on addresses.
 void TextDrafter::shrink_own() noexcept {
     const auto members = [&](const auto& work) {
         for (Request* request : requests_)
@@ -103,8 +104,12 @@ void TextDrafter::shrink_own() noexcept {
     members([&](const Request& request) { sum += request.own_->bytes(); });
     while (sum > options_.own_bytes) {
         Request* largest = nullptr;
+        const auto before = [](const Request& a, const Request& b) {
+            const size_t size = a.own_->bytes(), other = b.own_->bytes();
+            return size != other ? size > other : a.begun_ < b.begun_;
+        };
         members([&](Request& request) {
-            if (!largest || request.own_->bytes() > largest->own_->bytes()) largest = &request;
+            if (!largest || before(request, *largest)) largest = &request;
         });
         if (!largest) return;
         sum -= largest->own_->bytes();

@@ -51,9 +51,10 @@ void TextDrafter::draft(std::span<Request* const> requests, std::span<const int3
     if (options_.sam) return draft_by_sam(requests, budgets, out);
     if (requests.size() >= kMany) crew_.call();
     for_lanes(requests.size(), &out, [&](size_t first, size_t count, size_t lane, PackedTrees* part) {
-        if (chains())
-            grow_chains(requests.subspan(first, count), budgets.subspan(first, count), least, {&chain_growers_[lane], count}, *part);
-        else grow(requests.subspan(first, count), budgets.subspan(first, count), least, {&growers_[lane], count}, *part);
+        const auto some = requests.subspan(first, count);
+        const auto most = budgets.subspan(first, count);
+        if (chains()) grow_chains(some, most, least, {&chain_growers_[lane], count}, *part);
+        else grow(some, most, least, {&growers_[lane], count}, *part);
     });
 }
 
@@ -82,7 +83,8 @@ void TextDrafter::grow(std::span<Request* const> requests, std::span<const int32
 void TextDrafter::start(Request& request, uint32_t budget, float least, ChainGrower& grower) const {
     const Tenant& tenant = *request.tenant_;
     const bool any = request.own_ || request.group_ || options_.history;
-    grower.start(request.text_, any ? budget : 0, least, tenant.calibration, options_.history ? &tenant.lean : nullptr, request.considered_);
+    grower.start(request.text_, any ? budget : 0, least, tenant.calibration, options_.history ? &tenant.lean : nullptr,
+                 request.considered_);
     if (request.own_) grower.add(kOwn, *request.own_, request.match_);
     if (request.group_) grower.add(kGroup, request.group_->automaton, request.group_->automaton.cursor(request.group_sequence_));
     if (!options_.history) return;
@@ -133,7 +135,8 @@ void TextDrafter::commit_lanes(std::span<Request* const> requests, const Committ
     for (size_t t = 0; t < most; ++t) {
         const auto each = [&](const auto& work) {
             for (size_t i = 0; i < requests.size(); ++i)
-                if (requests[i]->own_ && t < committed[first + i].size()) work(*requests[i], *requests[i]->own_, committed[first + i][t]);
+                if (requests[i]->own_ && t < committed[first + i].size())
+                    work(*requests[i], *requests[i]->own_, committed[first + i][t]);
         };
         each([](const Request& request, const Automaton& own, Token token) { own.prefetch_next(request.match_.state, token); });
         each([](Request& request, Automaton& own, Token token) {
@@ -170,13 +173,14 @@ void TextDrafter::step(std::span<Request* const> requests, std::span<const Token
     if (requests.size() >= kMany) crew_.call();
     change([&] {
         for (size_t i = 0; i < requests.size() && !corpora_.empty(); ++i)
-            std::copy_n(places_.begin() + static_cast<ptrdiff_t>(i * corpora_.size()), corpora_.size(), requests[i]->corpora_.begin());
+            std::copy_n(places_.begin() + static_cast<ptrdiff_t>(i * corpora_.size()), corpora_.size(),
+                        requests[i]->corpora_.begin());
         learn_all(requests, committed);
         const bool fused = out && chains();
         for_lanes(requests.size(), fused ? out : nullptr, [&](size_t first, size_t count, size_t lane, PackedTrees* part) {
-            commit_lanes(requests.subspan(first, count), committed, first);
-            if (fused)
-                grow_chains(requests.subspan(first, count), budgets.subspan(first, count), least, {&chain_growers_[lane], count}, *part);
+            const auto some = requests.subspan(first, count);
+            commit_lanes(some, committed, first);
+            if (fused) grow_chains(some, budgets.subspan(first, count), least, {&chain_growers_[lane], count}, *part);
         });
         if (steps_ % kWeighed == 0) shrink_own();
         if (out && !fused) draft(requests, budgets, least, *out);

@@ -165,8 +165,11 @@ void TreeGrower::expand() {
 TokenLean::Recent TreeGrower::recent_before_children() const {
     TokenLean::Recent out;
     uint32_t known = 0;
-    for (int32_t at = static_cast<int32_t>(node_); at > 0 && known < TokenLean::kFar; at = considered_->nodes[static_cast<uint32_t>(at)].parent)
-        out.tokens[known++] = considered_->nodes[static_cast<uint32_t>(at)].token;
+    for (auto at = static_cast<int32_t>(node_); at > 0 && known < TokenLean::kFar;) {
+        const auto& node = considered_->nodes[static_cast<uint32_t>(at)];
+        out.tokens[known++] = node.token;
+        at = node.parent;
+    }
     std::copy_n(recent.tokens.begin(), TokenLean::kFar - known, out.tokens.begin() + known);
     return out;
 }

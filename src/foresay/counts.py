@@ -1,8 +1,8 @@
-"""Tokens per step: one definition for every place that shows it."""
+"""Tokens per step, and acceptance: one definition for every place that shows them."""
 
 from __future__ import annotations
 
-__all__ = ["tokens_per_step"]
+__all__ = ["acceptance", "tokens_per_step"]
 
 
 def tokens_per_step(tokens: float, steps: float) -> float:
@@ -15,3 +15,11 @@ def tokens_per_step(tokens: float, steps: float) -> float:
     result is 1, and with them 1 + accepted / steps, less what a stop cut off.
     """
     return tokens / steps if steps else 0.0
+
+
+def acceptance(accepted: float, drafted: float) -> float:
+    """Share of the drafted tokens that were committed; 0.0 where nothing was drafted.
+
+    It falls as drafts get longer, also where tokens per step rise.
+    """
+    return accepted / drafted if drafted else 0.0

@@ -24,10 +24,22 @@ import numpy as np
 from foresay.arrays import Int32s, as_tokens
 from foresay.errors import InputError, TraceError
 
-__all__ = ["Field", "Trace", "read_records", "read_texts", "read_traces", "staggered"]
+__all__ = [
+    "Field",
+    "Trace",
+    "TraceOrder",
+    "read_records",
+    "read_texts",
+    "read_traces",
+    "staggered",
+]
 
 Field: TypeAlias = Literal["both", "output"]
 """The text of a request: prompt and output together, or the output alone."""
+
+TraceOrder: TypeAlias = Literal["file", "stagger"]
+"""In which order recorded requests begin: that of the file, or one of every group before the second
+of any. For samples that are yet to be made: `foresay.rl.rollouts.Order`."""
 
 _REQUEST = "expected id, group, prompt and output"
 _TEXT = "expected prompt and output, or tokens"

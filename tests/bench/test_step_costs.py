@@ -107,7 +107,7 @@ GOOD = {"about": "a", "source": "b", "measured": True, "rows": [ROW]}
         ({**GOOD, "measured": 1}, "'measured' is 1"),
         ({**GOOD, "rows": []}, "'rows' is empty"),
         ({**GOOD, "rows": [{**ROW, "rows": 1.5}]}, "'rows' is 1.5; expected a whole number"),
-        ({**GOOD, "rows": [{**ROW, "requests": 3}]}, "1.0 rows for 3.0 requests"),
+        ({**GOOD, "rows": [{**ROW, "requests": 3}]}, "1 rows for 3 requests; expected at least 1"),
         ({**GOOD, "rows": [{**ROW, "seconds": 0}]}, "'seconds' is 0; expected a number above 0"),
         ({**GOOD, "rows": [{**ROW, "seconds": True}]}, "'seconds' is True"),
         ({**GOOD, "rows": [7]}, "'requests' is None"),

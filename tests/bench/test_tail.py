@@ -122,7 +122,7 @@ def test_the_command(tmp_path: Path) -> None:
     for wrong, sentence in (
         (["tail", tmp_path / "no"], "cannot be read"),
         (["tail", path, "--few", 0], "few is 0 (--few)"),
-        (["tail", path, "--plot", path], "is the trace itself"),
+        (["tail", path, "--plot", path], "is the file to be read; expected another"),
         (["tail", path, "--plot", tmp_path / "no" / "x.svg"], "is not a folder"),
     ):
         done = call(*wrong)

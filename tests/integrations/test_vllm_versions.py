@@ -33,17 +33,16 @@ def no_times(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def sealed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """What `new_version` was called with, and how many tokens the drafter had by then."""
-    found: list[tuple[int, int]] = []
-    theirs = getattr(SuffixDrafter, "new_version", None)
+def new_versions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many versions were to be kept, for each call of `new_version`."""
+    found: list[int] = []
+    theirs = SuffixDrafter.new_version
 
     def new_version(self: Any, keep: int) -> None:
-        found.append((keep, self._core.tokens))
-        if theirs is not None:
-            theirs(self, keep)
+        found.append(keep)
+        theirs(self, keep)
 
-    monkeypatch.setattr(SuffixDrafter, "new_version", new_version, raising=False)
+    monkeypatch.setattr(SuffixDrafter, "new_version", new_version)
     return found
 
 
@@ -113,37 +112,37 @@ def test_loading_is_counted_and_does_what_it_did() -> None:
     watch(None)
 
 
-def test_many_loads_between_two_steps_are_one_version(sealed: list[tuple[int, int]]) -> None:
+def test_many_loads_between_two_steps_are_one_version(new_versions: list[int]) -> None:
     proposer, model = proposer_of()
     step(proposer, [1, 2, 3])
-    assert sealed == [] and proposer.stats().versions == 0
+    assert new_versions == [] and proposer.stats().versions == 0
     for bucket in range(5):
         model.load_weights([(str(bucket), 0.0)])
     step(proposer, [1, 2, 3, 4])
     step(proposer, [1, 2, 3, 4, 5])
-    assert [keep for keep, _ in sealed] == [2] and proposer.stats().versions == 1
+    assert new_versions == [2] and proposer.stats().versions == 1
     assert proposer.stats().begun == 1  # it went on: asynchronous trainers do not wait for it
     weights_changed()  # as verl's plugin says it
     step(proposer, [1, 2, 3, 4, 5, 6])
     assert proposer.stats().versions == 2
 
 
-def test_what_is_absent_is_finished_with_its_version(sealed: list[tuple[int, int]]) -> None:
+def test_what_is_absent_is_finished_with_its_version(new_versions: list[int]) -> None:
     proposer, model = proposer_of()
     write(proposer, [1, 2, 3], [4, 5, 6, 7])
     assert proposer.stats().finished == 0  # 64 steps would have to pass
     model.load_weights([])
     step(proposer, [8, 8])
-    assert proposer.stats().finished == 1 and len(sealed) == 1
+    assert proposer.stats().finished == 1 and len(new_versions) == 1
 
 
-def test_the_cache_of_method_suffix_counts_too(sealed: list[tuple[int, int]]) -> None:
+def test_the_cache_of_method_suffix_counts_too(new_versions: list[int]) -> None:
     cache = SuffixDecodingCache()
     cache.start_request("a", [1, 2, 3])
     weights_changed()
     cache.start_request("b", [1, 2, 3])
     cache.start_request("c", [1, 2, 3])
-    assert [keep for keep, _ in sealed] == [2]
+    assert new_versions == [2]
 
 
 # ---- dropping --------------------------------------------------------------------------------
@@ -151,7 +150,7 @@ def test_the_cache_of_method_suffix_counts_too(sealed: list[tuple[int, int]]) ->
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
 def test_groups_are_dropped_with_their_version(
-    kept: int, monkeypatch: pytest.MonkeyPatch, sealed: list[tuple[int, int]]
+    kept: int, monkeypatch: pytest.MonkeyPatch, new_versions: list[int]
 ) -> None:
     monkeypatch.setenv("FORESAY_VLLM_VERSIONS", str(kept))
     proposer, _ = proposer_of()
@@ -162,7 +161,7 @@ def test_groups_are_dropped_with_their_version(
         another(proposer)
         groups.append(proposer._drafter._core.groups)
     assert groups == [1] + [1] * kept + [0] * (4 - kept)
-    assert not proposer._born and [keep for keep, _ in sealed] == [kept] * 4
+    assert not proposer._born and new_versions == [kept] * 4
 
 
 @pytest.mark.parametrize(("kept", "drafts"), [(0, 0), (1, 1), (2, 2), (5, 4)])
@@ -189,7 +188,7 @@ def test_each_version_is_a_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    sealed: list[tuple[int, int]],
+    new_versions: list[int],
 ) -> None:
     path = tmp_path / "versions.jsonl"
     monkeypatch.setenv("FORESAY_VLLM_VERSIONS_FILE", str(path))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.random import Generator
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from foresay.errors import InputError
 from foresay.models.load_transformers import target_of
@@ -32,7 +32,7 @@ from foresay.rl.countdown import (
 from foresay.rl.rollouts import Rollouts
 from foresay.rl.training import Problem, RlSettings, TrainingStep, fingerprint, train
 from foresay.rl.warm_start import Example, WarmStart, padded, warm_start
-from tiny import one_thread
+from tiny import llama, one_thread
 
 TASK = Task(numbers=3, largest=4, most=16, noise=0.5, cap=64)
 SETTINGS = RlSettings(
@@ -53,18 +53,7 @@ def _deterministic() -> Iterator[None]:
 def start() -> LlamaForCausalLM:
     """A model that writes searches, if not always right ones."""
     torch.manual_seed(1)
-    shape = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        bos_token_id=None,
-        eos_token_id=EOS,
-    )
-    model = LlamaForCausalLM(shape)  # type: ignore[no-untyped-call]
+    model = llama(VOCABULARY, EOS, 64, 256)
 
     def draw(rng: Generator) -> Example:
         puzzle = draw_puzzle(TASK, rng)
@@ -174,7 +163,9 @@ def test_the_policy_learns_what_is_rewarded(start: LlamaForCausalLM) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"samples": 0}, {"updates": 0}, {"buffer": 400}, {"temperature": 0.0}], ids=str
+    "wrong",
+    [{"samples": 0}, {"updates": 0}, {"buffer": 400}, {"buffer": 192}, {"temperature": 0.0}],
+    ids=str,
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     (name, value), given = next(iter(wrong.items())), cast(Any, wrong)

@@ -12,6 +12,7 @@ import numpy as np
 from foresay.bench.plans import Plan, Setup
 from foresay.bench.simulate import Simulation, simulate
 from foresay.errors import InputError
+from foresay.rl.steplog import FEW
 from foresay.traces import Trace
 
 __all__ = ["Input", "Interval", "PlanResult", "compare", "inputs_of"]
@@ -96,7 +97,7 @@ def compare(
     plans: Sequence[Plan],
     setup: Setup,
     *,
-    few: int = 8,
+    few: int = FEW,
     resamples: int = 8,
     seed: int = 0,
     history: Sequence[Trace] = (),
@@ -114,9 +115,7 @@ def compare(
         raise InputError(f"resamples is {resamples}; expected 0 or more")
     if setup.max_tokens is None:  # the same for all
         setup = replace(setup, max_tokens=max((len(t.output) for t in traces), default=1) or 1)
-    base = Plan("none")
-    wanted = [base, *(plan for plan in plans if plan != base)]
-    wanted = list(dict.fromkeys(wanted))
+    wanted = list(dict.fromkeys([Plan("none"), *plans]))  # each once, no drafts first
     if type(seed) is not int or seed < 0:
         raise InputError(f"seed is {seed!r}; expected a whole number from 0")
     random = np.random.default_rng(seed)

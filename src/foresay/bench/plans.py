@@ -15,12 +15,11 @@ from foresay.drafters.lineup import Share
 from foresay.drafters.suffix import SamRule, SuffixDrafter
 from foresay.engine.pages import PAGE
 from foresay.errors import InputError
-from foresay.traces import Trace
+from foresay.traces import Trace, TraceOrder
 
 __all__ = ["PLANS", "Plan", "Setup"]
 
 PolicyName = Literal["none", "threshold", "fixed", "dynamic-k", "adaptive", "oracle"]
-Order = Literal["file", "stagger"]
 Spread = Literal["round", "length"]
 
 
@@ -39,7 +38,7 @@ class Plan:
 
     policy: PolicyName
     share: Share = "none"
-    order: Order = "file"
+    order: TraceOrder = "file"
     k: int | None = None
     batch: int = 8
 
@@ -50,7 +49,7 @@ class Plan:
         Raises: InputError.
         """
         found = text.split(":")
-        valid = get_args(PolicyName), get_args(Share), get_args(Order)
+        valid = get_args(PolicyName), get_args(Share), get_args(TraceOrder)
         if len(found) > 3:
             raise InputError(f"the plan is {text!r}; expected POLICY[:SHARE[:ORDER]]")
         for name, value, known in zip(("policy", "share", "order"), found, valid, strict=False):

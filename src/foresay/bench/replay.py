@@ -16,22 +16,20 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from foresay.counts import tokens_per_step
+from foresay.counts import acceptance, tokens_per_step
 from foresay.draft import Draft, DraftBatch
 from foresay.drafter import MAX_BUDGET, Drafter
 from foresay.drafters.lineup import Share
 from foresay.errors import InputError, UnknownGroup
 from foresay.rl.history import PromptHistory
-from foresay.traces import Trace, staggered
+from foresay.traces import Trace, TraceOrder, staggered
 from foresay.verdict import Verdict, VerdictBatch
 
 __all__ = ["BUCKET", "ReplayResult", "chain_nodes", "replay", "replay_epochs", "walk"]
-
-Order = Literal["file", "stagger"]
 
 BUCKET = 1000
 """Width of the position buckets of the curve, in tokens of text (prompt and output)."""
@@ -66,7 +64,7 @@ class ReplayResult:
     @property
     def acceptance_rate(self) -> float:
         """Share of the proposed nodes that were committed."""
-        return self.accepted / self.drafted if self.drafted else 0.0
+        return acceptance(self.accepted, self.drafted)
 
     @property
     def acceptance_by_depth(self) -> list[float]:
@@ -107,7 +105,7 @@ def replay(
     chain: bool = False,
     share: Share = "none",
     lockstep: int = 1,
-    order: Order = "file",
+    order: TraceOrder = "file",
     earlier: PromptHistory | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> ReplayResult:
@@ -177,7 +175,7 @@ def replay_epochs(
     budget: int,
     chain: bool = False,
     lockstep: int = 1,
-    order: Order = "file",
+    order: TraceOrder = "file",
     progress: Callable[[int], None] | None = None,
 ) -> list[ReplayResult]:
     """Replay the samples of each group in several epochs, as if they were sampled while the model

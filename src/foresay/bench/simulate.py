@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from foresay.bench.plans import Plan, Setup
 from foresay.bench.recorded import (
@@ -24,7 +23,9 @@ from foresay.bench.recorded import (
 from foresay.bench.tail import Activity, Tail, tail_of
 from foresay.counts import tokens_per_step
 from foresay.engine.engine import Engine
-from foresay.errors import ForesayError, InputError
+from foresay.engine.request import Request
+from foresay.errors import InputError
+from foresay.rl.steplog import StepRecord
 from foresay.sampling.params import SamplingParams
 from foresay.traces import Trace, staggered
 from foresay.verdict import Verdict
@@ -49,18 +50,15 @@ class SimulatedRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedStep:
-    """One step of a replica, which ended at `time`; `seconds` with the time of drafting."""
+class SimulatedStep(StepRecord):
+    """One step of a replica, in simulated seconds.
+
+    replica  which one
+    rows     that the step computed: of requests, drafted nodes and prompts
+    """
 
     replica: int
-    time: float
-    seconds: float
-    running: int
-    waiting: int
     rows: int
-    drafted: int
-    accepted: int
-    committed: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +99,7 @@ class Simulation:
         for replica in range(len(self.replicas)):
             own = [step for step in self.steps if step.replica == replica]
             if own:
-                spans = ((s.time - s.seconds, s.time, s.running + s.waiting) for s in own)
+                spans = ((s.time - s.seconds, s.time, s.left) for s in own)
                 found.append(tail_of(Activity.of_steps(spans, None), few))
         return found
 
@@ -138,8 +136,11 @@ def simulate(
     steps: list[SimulatedStep] = []
     seconds = []
     for replica, members in enumerate(_dealt(traces, setup)):
+        if not members:
+            seconds.append(0.0)
+            continue
         run = _Replica(replica, [traces[at] for at in members], plan, setup, limit, tenants or {})
-        for earlier in history if plan.share == "all" and members else ():
+        for earlier in history if plan.share == "all" else ():
             run.remember(earlier)
         run.run(progress)
         seconds.append(run.clock.now)
@@ -168,7 +169,7 @@ def _dealt(traces: Sequence[Trace], setup: Setup) -> list[list[int]]:
 
 
 class _Replica:
-    """One engine and its requests."""
+    """One engine and its requests, at least one."""
 
     def __init__(
         self,
@@ -182,8 +183,7 @@ class _Replica:
         self.number, self.traces, self.clock = number, traces, Clock()
         self.requests: list[SimulatedRequest] = []
         self.steps: list[SimulatedStep] = []
-        self._plan, self._setup = plan, setup
-        self._tenants = tenants
+        self._plan, self._limit, self._tenants = plan, limit, tenants
         # The engine numbers requests as they are added, so the answers are in that order, too.
         order = {id(trace): at for at, trace in enumerate(traces)}
         ordered = staggered(traces) if plan.order == "stagger" else list(traces)
@@ -192,12 +192,9 @@ class _Replica:
         self._drafter = drafter
         if drafter is not None:
             drafter = ClockedDrafter(drafter, self.clock, setup.draft_seconds)
-        if not traces:
-            return
-        self._limit = limit
-        context = max(len(trace.prompt) for trace in traces) + self._limit + 1
+        context = max(len(trace.prompt) for trace in traces) + limit + 1
         tokens = max(max(t.prompt.max(), t.output.max()) for t in traces)
-        enough = sum(len(trace.prompt) + self._limit + 128 for trace in traces)
+        enough = sum(len(trace.prompt) + limit + 128 for trace in traces)
         self._answers = RecordedAnswers(ordered, setup.table, self.clock)
         self.engine = Engine(
             CountedTarget(vocabulary=int(tokens) + 1, context=context),
@@ -225,15 +222,13 @@ class _Replica:
 
     def run(self, progress: Callable[[int], None] | None) -> None:
         """Step until all requests have ended; then `requests` and `steps` are complete."""
-        if not self.traces:
-            return
         ends: dict[int, float] = {}
         asked = [self._add(at, trace) for at, trace in enumerate(self._ordered)]
         while self.engine.busy:
             before, self._answers.step = self.clock.now, None
             for request in self.engine.step():
                 if request.error is not None:
-                    raise _failed(request.error)
+                    raise InputError(f"a request failed: {request.error}")
                 if request.finished:
                     ends[request.number] = self.clock.now
             committed = self._note(before)
@@ -258,7 +253,7 @@ class _Replica:
             )
         self.requests = [request for request in done if request is not None]
 
-    def _add(self, number: int, trace: Trace) -> Any:
+    def _add(self, number: int, trace: Trace) -> Request:
         group = None if self._plan.share == "none" else trace.group
         tenant = self._tenants.get(trace.group)
         if group is not None and not self.engine.groups.members(tenant, group):
@@ -282,19 +277,15 @@ class _Replica:
         drafted = len(step.chosen.drafts.tokens)
         self.steps.append(
             SimulatedStep(
-                self.number,
                 self.clock.now,
                 self.clock.now - before,
                 len(step.turns),
                 len(self.engine.scheduler.waiting),
-                len(step.decoding) + drafted + step.load.other_rows,
                 drafted,
                 committed - len(step.decoding),
                 committed,
+                replica=self.number,
+                rows=len(step.decoding) + drafted + step.load.other_rows,
             )
         )
         return committed
-
-
-def _failed(error: ForesayError) -> InputError:
-    return InputError(f"a request failed: {error}")

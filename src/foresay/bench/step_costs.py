@@ -221,15 +221,17 @@ def _table(name: str, found: Any) -> StepTable:
     points = []
     for at, row in enumerate(found["rows"]):
         where = f"{name}, rows[{at}]"
-        requests = _number(where, row, "requests", whole=True)
-        rows = _number(where, row, "rows", whole=True)
+        requests = int(_number(where, row, "requests", whole=True))
+        rows = int(_number(where, row, "rows", whole=True))
         if rows < requests:
-            raise TraceError(f"{where} has {rows} rows for {requests} requests; expected as many")
+            raise TraceError(
+                f"{where} has {rows} rows for {requests} requests; expected at least 1 for each"
+            )
         context, seconds = _number(where, row, "context"), _number(where, row, "seconds")
         measured = row.get("measured", found["measured"])
         if type(measured) is not bool:
             raise TraceError(f"{where}: 'measured' is {measured!r}; expected true or false")
-        points.append(CostPoint(int(requests), int(rows), context, seconds, measured))
+        points.append(CostPoint(requests, rows, context, seconds, measured))
     prefill = found.get("prefill", [])
     if not isinstance(prefill, list):
         raise TraceError(f"{name}: 'prefill' is {prefill!r}; expected a list")

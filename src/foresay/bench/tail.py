@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from foresay.errors import InputError, TraceError
 from foresay.plot import line_chart
+from foresay.rl.steplog import FEW
 from foresay.traces import read_records
 
 __all__ = ["Activity", "Tail", "read_activity", "tail_chart", "tail_of"]
@@ -132,7 +133,7 @@ class Tail:
         }
 
 
-def tail_of(activity: Activity, few: int = 8) -> Tail:
+def tail_of(activity: Activity, few: int = FEW) -> Tail:
     """The tail of an activity.
 
     Raises: InputError for `few` below 1.

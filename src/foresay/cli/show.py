@@ -64,7 +64,7 @@ def check_out(out: Path | None, file: Path) -> None:
     Raises: InputError.
     """
     if out is not None and out.exists() and file.exists() and out.samefile(file):
-        raise InputError(f"'{out}' is the trace itself; expected another file to write to")
+        raise InputError(f"'{out}' is the file to be read; expected another one to write to")
     if out is not None and not out.parent.is_dir():
         raise InputError(f"'{out.parent}' is not a folder; expected a file in an existing folder")
 

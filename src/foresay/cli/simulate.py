@@ -15,6 +15,7 @@ from foresay.cli.root import AsJson, app
 from foresay.cli.show import check_out, print_table, progress
 from foresay.cli.waiting import waiting
 from foresay.errors import InputError
+from foresay.rl.steplog import FEW
 
 if TYPE_CHECKING:
     from foresay.bench.compare import Input, Interval, PlanResult
@@ -46,7 +47,7 @@ def simulate(
         int | None, typer.Option(help="Nodes of threshold (3 if not given) and fixed (8).")
     ] = None,
     batch: Annotated[int, typer.Option(help="Most requests with which threshold drafts.")] = 8,
-    few: Annotated[int, typer.Option(help="At most so many requests left are the tail.")] = 8,
+    few: Annotated[int, typer.Option(help="At most so many requests left are the tail.")] = FEW,
     replicas: Annotated[int, typer.Option(help="Engines, each with whole groups.")] = 1,
     spread: Annotated[
         SpreadOption,

@@ -9,6 +9,7 @@ import typer
 
 from foresay.cli.root import AsJson, app
 from foresay.cli.show import check_out, print_object
+from foresay.rl.steplog import FEW
 
 
 @app.command()
@@ -17,7 +18,7 @@ def tail(
         Path,
         typer.Argument(help="JSON lines: steps {time, running} or requests {begin, end}."),
     ],
-    few: Annotated[int, typer.Option(help="At most so many requests left are the tail.")] = 8,
+    few: Annotated[int, typer.Option(help="At most so many requests left are the tail.")] = FEW,
     plot: Annotated[
         Path | None, typer.Option(help="Write the requests left over time as SVG.")
     ] = None,

@@ -143,9 +143,8 @@ class TextDrafter:
         """Let a group draft from an earlier answer to its prompt, too. A group that is not there is
         made; without members it may be dropped to keep a limit.
 
-        Raises: TokenTypeError,
-        InputError for what is no name, an empty prompt, a token out of range or too many tokens;
-        nothing has changed then.
+        Raises: TokenTypeError, InputError for what is no name, an empty prompt, a token out of
+        range or too many tokens; nothing has changed then.
         """
         _check_name("group", group, needed=True)
         _check_name("tenant", tenant)

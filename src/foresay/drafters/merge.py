@@ -215,8 +215,8 @@ class MergeDrafter:
     def bytes_used(self) -> Callable[[], int]:
         """What the drafters hold in memory, all together.
 
-        Raises: AttributeError if a drafter has no `bytes_used`: a
-        caller that looks for the name must not get a part of the sum.
+        Raises: AttributeError if a drafter has no `bytes_used`: a caller that looks for the name
+        must not get a part of the sum.
         """
         every = [drafter.bytes_used for drafter in self.drafters]  # type: ignore[attr-defined]
         return lambda: sum(used() for used in every)
@@ -235,8 +235,8 @@ class MergeDrafter:
     def text(self, state: MergeState, /) -> Int32s:
         """Prompt and observed tokens, as the drafters with `text` hold them: all the same.
 
-        A copy. Raises: StateError if it was finished or if the
-        drafters' texts differ, InputError if no drafter has `text`.
+        A copy. Raises: StateError if it was finished or if the drafters' texts differ, InputError
+        if no drafter has `text`.
         """
         as_states([state], MergeState, self)
         readers = [getattr(drafter, "text", None) for drafter in self.drafters]

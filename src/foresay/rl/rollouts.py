@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 from uuid import uuid4
 
 import numpy as np
@@ -34,7 +34,8 @@ from foresay.sampling.params import SamplingParams, check_seed
 
 __all__ = ["Order", "Rollout", "Rollouts", "rollout_drafter"]
 
-Order = Literal["stagger", "prompt"]
+Order: TypeAlias = Literal["stagger", "prompt"]
+"""In which order samples begin, see `Rollouts`; for recorded requests: `traces.TraceOrder`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,7 +99,7 @@ class Rollouts:
         max_rows: int = 512,
         progress: Progress = silent,
     ) -> None:
-        if order not in ("stagger", "prompt"):
+        if order not in get_args(Order):
             raise InputError(f"order is {order!r}; expected 'stagger' or 'prompt'")
         self._answers = PromptHistory(versions, history_bytes)
         self._versions, self._order = versions, order
@@ -106,7 +107,7 @@ class Rollouts:
             drafter = rollout_drafter(history_bytes)
         elif isinstance(drafter, str):
             drafter = None if drafter == "none" else make_drafter(drafter, share="all")
-        self._told = history_bytes // _BYTES_PER_TOKEN
+        self._told_tokens = history_bytes // _BYTES_PER_TOKEN  # of earlier answers, to all groups
         self.engine = Engine(
             target,
             drafter,
@@ -255,7 +256,7 @@ class Rollouts:
     def _prepare(self, groups: Sequence[str], prompts: Sequence[Int32s]) -> None:
         """Let each group draft from the latest answers to its prompt, as far as memory goes."""
         for group, prompt in zip(groups, prompts, strict=True):
-            for answer in self._answers.latest(prompt, self._told // len(groups)):
+            for answer in self._answers.latest(prompt, self._told_tokens // len(groups)):
                 self.engine.drafter.add_to_group(group, prompt, answer)
 
     def _forget(self, groups: Sequence[str]) -> None:

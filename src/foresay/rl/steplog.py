@@ -1,4 +1,9 @@
-"""What each step of a rollout did, for analysis: the long tail is seen in it."""
+"""What each step of a rollout did, for analysis: the long tail is seen in it.
+
+The tail of a rollout is the time in which at most `few` of its requests are left: they run or wait,
+and no more of them come. Commands and comparisons take FEW unless they are given another number; a
+trainer, whose rollouts may be of any size, takes `few_of`.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,22 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-from foresay.counts import tokens_per_step
+from foresay.counts import acceptance, tokens_per_step
 
-__all__ = ["RolloutStats", "StepRecord", "write_steps"]
+__all__ = ["FEW", "RolloutStats", "StepRecord", "few_of", "write_steps"]
+
+FEW = 8
+"""At most so many requests left are the tail."""
 
 
-class StepRecord(NamedTuple):
+def few_of(requests: int) -> int:
+    """An eighth of the requests of a rollout, at least 1."""
+    return max(1, requests // 8)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
     """One step of the engine.
 
     time       seconds from the beginning of the rollout to the end of the step
@@ -32,6 +45,11 @@ class StepRecord(NamedTuple):
     drafted: int
     accepted: int
     committed: int
+
+    @property
+    def left(self) -> int:
+        """Requests that ran or waited."""
+        return self.running + self.waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +83,7 @@ class RolloutStats:
     @property
     def acceptance(self) -> float:
         """Share of the verified nodes that were committed."""
-        return self.accepted / self.drafted if self.drafted else 0.0
+        return acceptance(self.accepted, self.drafted)
 
     def as_dict(self) -> dict[str, float]:
         """All of it as plain values."""
@@ -77,5 +95,5 @@ class RolloutStats:
 
 def write_steps(steps: Iterable[StepRecord], path: Path) -> None:
     """Write steps as JSON lines, as `foresay tail` reads them. Raises: OSError."""
-    lines = [json.dumps(step._asdict()) for step in steps]
+    lines = [json.dumps(asdict(step)) for step in steps]
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")

@@ -19,18 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from foresay.arrays import check_positive
-from foresay.counts import tokens_per_step
+from foresay.counts import acceptance, tokens_per_step
 from foresay.errors import InputError
 from foresay.rl import dapo
 from foresay.rl.mismatch import difference
 from foresay.rl.rollouts import Rollout, Rollouts
-from foresay.rl.steplog import StepRecord
-from foresay.rl.warm_start import Example, padded
+from foresay.rl.steplog import StepRecord, few_of
+from foresay.rl.warm_start import Example, Padded, padded
 from foresay.sampling.params import SamplingParams
 
 __all__ = ["Problem", "RlSettings", "TrainingStep", "fingerprint", "train"]
-
-_TAIL = 8  # one in so many requests: with fewer left, a rollout is in its tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +71,10 @@ class RlSettings:
     def __post_init__(self) -> None:
         for name in ("prompts", "samples", "groups", "rounds", "cap", "updates", "part"):
             check_positive(getattr(self, name), name)
-        if not 0 <= self.buffer <= self.cap:
-            raise InputError(f"buffer is {self.buffer}; expected 0 to the cap, {self.cap}")
+        if not 0 <= self.buffer < self.cap:
+            raise InputError(
+                f"buffer is {self.buffer}; expected 0 or more, below the cap of {self.cap} tokens"
+            )
         if not self.temperature > 0:
             raise InputError(f"temperature is {self.temperature}; expected a number above 0")
 
@@ -90,7 +90,7 @@ class TrainingStep:
     tokens_digest  of all tokens and their log probabilities
     parameters     of the model after the step, see `fingerprint`
     passes         of the target: steps of the engine
-    tail           share of the rollout's seconds in which at most an eighth of it ran
+    tail           share of the rollout's seconds in its tail, see `steplog.few_of`
     """
 
     step: int
@@ -141,14 +141,10 @@ class _Sample:
     old: Sequence[float]
     advantage: float
 
-    @property
-    def width(self) -> int:
-        return len(self.example.prompt) + len(self.example.answer)
-
 
 @dataclass(frozen=True, slots=True)
 class _Took:
-    """What one rollout took; its tail is when at most an eighth of its requests are left."""
+    """What one rollout took, and its tail."""
 
     passes: int
     seconds: float
@@ -157,8 +153,8 @@ class _Took:
 
     @classmethod
     def of(cls, steps: Sequence[StepRecord], requests: int) -> _Took:
-        few = max(1, requests // _TAIL)
-        tail = [step.seconds for step in steps if step.running + step.waiting <= few]
+        few = few_of(requests)
+        tail = [step.seconds for step in steps if step.left <= few]
         return cls(len(steps), steps[-1].time if steps else 0.0, len(tail), sum(tail))
 
 
@@ -242,7 +238,9 @@ def fingerprint(model: nn.Module) -> str:
 
 
 def _seed(seed: int, step: int, round_: int) -> int:
-    """Of one rollout's noise: of nothing that drafts could change."""
+    """Of one rollout's noise: of nothing that drafts could change. The records in docs/rl rest on
+    it, so it cannot become another function.
+    """
     return int(np.random.SeedSequence([seed, step, round_]).generate_state(1, np.uint64)[0] >> 1)
 
 
@@ -271,7 +269,7 @@ def _note_rollouts(record: TrainingStep, drawn: Sequence[_Group], took: Sequence
     record.tail_passes = sum(each.tail_passes for each in took)
     record.drafted = sum(answer.stats.drafted for answer in answers)
     record.accepted = sum(answer.stats.accepted for answer in answers)
-    record.acceptance = record.accepted / max(record.drafted, 1)
+    record.acceptance = acceptance(record.accepted, record.drafted)
     record.tokens_per_step = tokens_per_step(sum(lengths), sum(a.stats.steps for a in answers))
     seconds = sum(each.seconds for each in took)
     record.tail = sum(each.tail_seconds for each in took) / max(seconds, 1e-9)
@@ -340,7 +338,7 @@ def _note_logprobs(
     record.logprob, record.entropy = difference(ours, theirs), float(np.mean(entropy))
 
 
-def _logits(model: nn.Module, table: Any) -> Tensor:
+def _logits(model: nn.Module, table: Padded) -> Tensor:
     logits: Tensor = model(input_ids=table.inputs, attention_mask=table.attention).logits
     return logits
 
@@ -355,8 +353,8 @@ def _placed(values: Sequence[Sequence[float]], mask: Tensor) -> Tensor:
 def _parts(samples: Sequence[_Sample], size: int) -> Iterator[list[_Sample]]:
     """The samples by length, in parts whose tables have at most `size` places (or one row)."""
     part: list[_Sample] = []
-    for sample in sorted(samples, key=lambda s: s.width):
-        if part and sample.width * (len(part) + 1) > size:
+    for sample in sorted(samples, key=lambda s: s.example.tokens):
+        if part and sample.example.tokens * (len(part) + 1) > size:
             yield part
             part = []
         part.append(sample)

@@ -24,6 +24,11 @@ class Example:
     prompt: Sequence[int]
     answer: Sequence[int]
 
+    @property
+    def tokens(self) -> int:
+        """Of both together."""
+        return len(self.prompt) + len(self.answer)
+
 
 @dataclass(frozen=True, slots=True)
 class Padded:
@@ -69,12 +74,12 @@ def padded(examples: Sequence[Example], pad: int = 0) -> Padded:
     """
     if not examples:
         raise InputError("there are no examples; expected at least one")
-    longest = max(map(_width, examples))
+    longest = max(example.tokens for example in examples)
     table = np.full((len(examples), longest), pad, np.int64)
     is_text = np.zeros(table.shape, np.int64)
     is_answer = np.zeros(table.shape, bool)
     for row, example in enumerate(examples):
-        begin, end = len(example.prompt), len(example.prompt) + len(example.answer)
+        begin, end = len(example.prompt), example.tokens
         table[row, :begin], table[row, begin:end] = example.prompt, example.answer
         is_text[row, :end] = 1
         is_answer[row, begin:end] = True
@@ -121,10 +126,6 @@ def warm_start(
     return losses
 
 
-def _width(example: Example) -> int:
-    return len(example.prompt) + len(example.answer)
-
-
 def _share(done: float) -> float:
     """Of the learning rate."""
     if done < 0.1:
@@ -139,13 +140,11 @@ def _batches(
     little is padding; the batches come in random order.
     """
     while True:
-        drawn = sorted(
-            (draw(rng) for _ in range(1024)), key=lambda e: len(e.prompt) + len(e.answer)
-        )
+        drawn = sorted((draw(rng) for _ in range(1024)), key=lambda example: example.tokens)
         batches: list[list[Example]] = [[]]
         for example in drawn:
-            width = _width(example)  # the longest so far
-            if batches[-1] and width * (len(batches[-1]) + 1) > tokens:
+            longest = example.tokens  # so far
+            if batches[-1] and longest * (len(batches[-1]) + 1) > tokens:
                 batches.append([])
             batches[-1].append(example)
         for at in rng.permutation(len(batches)):

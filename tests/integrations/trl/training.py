@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 from foresay.integrations.trl import ForesayGRPOTrainer, Settings, foresay_rollouts
+from tiny import randomise
 
 WORDS = ["<pad>", "<eos>", "<unk>", *(str(n) for n in range(10)), *(f"w{n}" for n in range(37))]
 PROMPTS = ["w1 w2 w3 1 2", "w5 w6 7", "w8 w9 w8 w9", "3 4 5 w11 w12"]
@@ -50,11 +51,7 @@ def model(dtype: torch.dtype = torch.float32) -> Any:
         tie_word_embeddings=True,
     )
     made: Any = Qwen3ForCausalLM(shape)  # type: ignore[no-untyped-call]
-    draw = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for _, weight in sorted(made.named_parameters()):
-            if weight.ndim > 1:
-                weight.copy_(torch.randn(weight.shape, generator=draw) * 0.2)
+    randomise(made, seed=3, size=0.2)
     return made.to(dtype)
 
 

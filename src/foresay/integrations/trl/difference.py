@@ -5,6 +5,9 @@ are of the distribution that was sampled from, as TRL asks of vLLM (`processed_l
 temperature, and also after top-k, top-p, min-p and penalties where they are on. With the defaults
 (all off) the two are one law, and a difference is rounding, or an error. With them the difference
 holds the probability of what was cut off.
+
+What is logged is `foresay.rl.mismatch.difference` over all processes, on the trainer's device. A
+value that is not finite is not refused: a process that raises would leave the others in `gather`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import nn
 
-from foresay.counts import tokens_per_step
+from foresay.counts import acceptance, tokens_per_step
 from foresay.errors import InputError
 from foresay.integrations.transformers.arguments import check_config, end_ids, params_of
 from foresay.integrations.trl.model import marks_of, model_of, target_for, weights_of
@@ -65,7 +65,7 @@ def runs_of(prompts: Sequence[Sequence[int]], most: int) -> list[Run]:
 
 
 def seed_of(*parts: object) -> int:
-    """64 bits that any of the parts changes."""
+    """64 bits that any of the parts changes, which may be words."""
     said = "/".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.blake2b(said, digest_size=8).digest(), "little")
 
@@ -176,6 +176,6 @@ def _note(trainer: Any, mode: str, done: Sequence[Rollout], more: dict[str, floa
         **more,
     }
     if drafted:
-        figures["acceptance"] = sum(one.stats.accepted for one in done) / drafted
+        figures["acceptance"] = acceptance(sum(one.stats.accepted for one in done), drafted)
     for name, value in figures.items():
         trainer._metrics[mode][f"foresay/{name}"].append(value)

@@ -4,35 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from os import PathLike
 from pathlib import Path
 
-from foresay.counts import tokens_per_step
 from foresay.errors import InputError
+from foresay.integrations.vllm.meter import ProposerStats, VersionLine
 
 __all__ = ["VersionLine", "read_versions", "summary"]
-
-
-@dataclass(frozen=True, slots=True)
-class VersionLine:
-    """What one drafter did between two changes of the weights.
-
-    pid      of its process
-    version  how often the weights had changed before
-    steps    in which any request got tokens
-    rows     requests that got tokens, summed over the steps
-    seconds  spent in drafting
-    """
-
-    pid: int
-    version: int
-    steps: int
-    rows: int
-    tokens: int
-    drafted: int
-    accepted: int
-    seconds: float
 
 
 def read_versions(path: str | PathLike[str]) -> list[VersionLine]:
@@ -63,17 +42,16 @@ def summary(lines: Iterable[VersionLine]) -> dict[int, dict[str, float]]:
     The ranks of a tensor-parallel group all draft the same, so their sums are multiples, and these
     ratios are right.
     """
-    sums: dict[int, list[float]] = {}
+    sums: dict[int, ProposerStats] = {}
     for line in lines:
-        total = sums.setdefault(line.version, [0.0] * 6)
-        given = (line.tokens, line.rows, line.drafted, line.accepted, line.seconds, line.steps)
-        for at, value in enumerate(given):
-            total[at] += value
+        total = sums.setdefault(line.version, ProposerStats())
+        for name in ("steps", "rows", "tokens", "drafted", "accepted", "seconds"):
+            setattr(total, name, getattr(total, name) + getattr(line, name))
     return {
         version: {
-            "foresay/tokens_per_step": tokens_per_step(int(tokens), int(rows)),
-            "foresay/accept_rate": accepted / drafted if drafted else 0.0,
-            "foresay/drafting_ms_per_step": 1e3 * seconds / steps if steps else 0.0,
+            "foresay/tokens_per_step": total.tokens_per_step,
+            "foresay/accept_rate": total.acceptance,
+            "foresay/drafting_ms_per_step": 1e3 * total.seconds / max(total.steps, 1),
         }
-        for version, (tokens, rows, drafted, accepted, seconds, steps) in sorted(sums.items())
+        for version, total in sorted(sums.items())
     }

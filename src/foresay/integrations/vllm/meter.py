@@ -6,12 +6,12 @@ import json
 import logging
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 
-from foresay.counts import tokens_per_step
+from foresay.counts import acceptance, tokens_per_step
 from foresay.integrations.vllm.settings import VllmSettings
 
-__all__ = ["Meter", "ProposerStats"]
+__all__ = ["Meter", "ProposerStats", "VersionLine"]
 
 log = logging.getLogger("vllm.foresay")  # under vLLM's own logger, so that its settings hold
 clock = time.perf_counter
@@ -39,6 +39,37 @@ class ProposerStats:
     def tokens_per_step(self) -> float:
         """Tokens per request and step."""
         return tokens_per_step(self.tokens, self.rows)
+
+    @property
+    def acceptance(self) -> float:
+        """Share of the drafted tokens that were accepted."""
+        return acceptance(self.accepted, self.drafted)
+
+    def since(self, last: ProposerStats) -> ProposerStats:
+        """What has come since earlier sums; of `running` by how many it has changed."""
+        pairs = ((getattr(self, f.name), getattr(last, f.name)) for f in fields(self))
+        return ProposerStats(*(now - before for now, before in pairs))
+
+
+@dataclass(frozen=True, slots=True)
+class VersionLine:
+    """What one drafter did between two changes of the weights: a line of the versions file.
+
+    pid      of its process
+    version  how often the weights had changed before
+    steps    in which any request got tokens
+    rows     requests that got tokens, summed over the steps
+    seconds  spent in drafting
+    """
+
+    pid: int
+    version: int
+    steps: int
+    rows: int
+    tokens: int
+    drafted: int
+    accepted: int
+    seconds: float
 
 
 class Meter:
@@ -87,32 +118,30 @@ class Meter:
         """The weights have changed: count it, and report the steps since the last change, if any,
         in the log and in the file, if there is one.
         """
-        last, sums = self._at_version, self.sums
-        steps, rows = sums.steps - last.steps, sums.rows - last.rows
-        if steps:
-            tokens, drafted = sums.tokens - last.tokens, sums.drafted - last.drafted
-            accepted = sums.accepted - last.accepted
-            line = {
-                "pid": os.getpid(),
-                "version": sums.versions,
-                "steps": steps,
-                "rows": rows,
-                "tokens": tokens,
-                "drafted": drafted,
-                "accepted": accepted,
-                "seconds": round(sums.seconds - last.seconds, 6),
-            }
+        sums = self.sums
+        new = sums.since(self._at_version)
+        if new.steps:
             log.info(
                 "foresay: weights changed %d times; Steps: %d, Tokens per step: %.2f, "
                 "Draft acceptance rate: %.1f%%, Drafting: %.0f us/step",
                 sums.versions + 1,
-                steps,
-                tokens_per_step(tokens, rows),
-                100 * accepted / drafted if drafted else 0.0,
-                1e6 * (sums.seconds - last.seconds) / steps,
+                new.steps,
+                new.tokens_per_step,
+                100 * new.acceptance,
+                1e6 * new.seconds / new.steps,
             )
             if self._versions_path:
-                self._versions_path = _appended(self._versions_path, line)
+                line = VersionLine(
+                    os.getpid(),
+                    sums.versions,
+                    new.steps,
+                    new.rows,
+                    new.tokens,
+                    new.drafted,
+                    new.accepted,
+                    round(new.seconds, 6),
+                )
+                self._versions_path = _appended(self._versions_path, asdict(line))
         sums.versions += 1
         self._at_version = replace(sums)
 
@@ -122,23 +151,21 @@ class Meter:
         seconds = now - self._told
         if not self._pause or seconds < self._pause:
             return
-        last, sums = self._last, self.sums
-        self._told, self._last = now, replace(sums)
-        steps, rows = sums.steps - last.steps, sums.rows - last.rows
-        drafted, accepted = sums.drafted - last.drafted, sums.accepted - last.accepted
-        if rows:
+        new = self.sums.since(self._last)
+        self._told, self._last = now, replace(self.sums)
+        if new.rows:
             log.info(
                 "foresay: Running: %d reqs, Tokens per step: %.2f, Drafted throughput: %.2f "
                 "tokens/s, Accepted throughput: %.2f tokens/s, Draft acceptance rate: %.1f%%, "
                 "Drafting: %.0f us/step, Steps without drafts: %d of %d",
-                rows // steps,
-                tokens_per_step(sums.tokens - last.tokens, rows),
-                drafted / seconds,
-                accepted / seconds,
-                100 * accepted / drafted if drafted else 0.0,
-                1e6 * (sums.seconds - last.seconds) / steps,
-                sums.closed - last.closed,
-                steps,
+                new.rows // new.steps,
+                new.tokens_per_step,
+                new.drafted / seconds,
+                new.accepted / seconds,
+                100 * new.acceptance,
+                1e6 * new.seconds / new.steps,
+                new.closed,
+                new.steps,
             )
 
 

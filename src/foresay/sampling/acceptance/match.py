@@ -86,6 +86,7 @@ def match(
 
 
 def _in_the_core(drafts: DraftBatch, logits: Tensor, asks: AskBatch, threads: int) -> Verified:
+    """All of it in one call of the core, which samples only in the rows that a walk reaches."""
     if asks.processed:
         given = processors.scores(logits, Rows.of(drafts), asks)
         values, temperatures = given.values, given.temperatures.numpy()

@@ -36,6 +36,7 @@ Array<T> own(std::vector<T>&& values) {
 
 void bind_budget(nb::module_& m);
 void bind_drafter(nb::module_& m);
+void bind_recycle(nb::module_& m);
 void bind_sampling(nb::module_& m);
 void bind_attention(nb::module_& m);
 void bind_linear(nb::module_& m);

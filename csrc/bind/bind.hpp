@@ -46,6 +46,7 @@ Table<T> own(std::vector<T>&& values, size_t rows, size_t columns) {
 
 void bind_budget(nb::module_& m);
 void bind_drafter(nb::module_& m);
+void bind_recycle(nb::module_& m);
 void bind_sampling(nb::module_& m);
 void bind_attention(nb::module_& m);
 void bind_linear(nb::module_& m);

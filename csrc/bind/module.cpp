@@ -344,6 +344,7 @@ NB_MODULE(_core, m) {
     foresay::bind_automaton(m);
     foresay::bind_drafter(m);
     foresay::bind_budget(m);
+    foresay::bind_recycle(m);
     foresay::bind_sampling(m);
     foresay::bind_attention(m);
     foresay::bind_linear(m);

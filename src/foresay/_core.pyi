@@ -181,6 +181,54 @@ def ranked(chances: Annotated[NDArray[numpy.float64], dict(shape=(None,), order=
 def expected(order: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], gains: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], contexts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], *, knots: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], shape: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], extras: tuple[float, float, float], level: float, other_rows: int, other_reads: int, tokens: float, seconds: float) -> tuple[Annotated[NDArray[numpy.float64], dict(shape=(None,))], Annotated[NDArray[numpy.float64], dict(shape=(None,))]]:
     """(tokens, seconds) by nodes verified; see csrc/budget/ranking.hpp."""
 
+class RecycleRequest:
+    """One request's state in a RecycleDrafter."""
+
+class RecycleDrafter:
+    """Drafts from what the target found likely before. Each call locks it."""
+
+    def __init__(self, *, k: int, orders: int, bytes: int, max_tenants: int, fixed: bool) -> None: ...
+
+    def begin(self, prompt: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tenant: str | None, seed: int, temperature: float) -> RecycleRequest: ...
+
+    def propose(self, states: list[RecycleRequest], budgets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], least: float = 0.0) -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.float32], dict(shape=(None,))]]:
+        """(tokens, parents, offsets, scores)"""
+
+    def adopt(self, states: list[RecycleRequest], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+    def observe(self, states: list[RecycleRequest], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], likeliest: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], logprobs: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], law_offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+    def finish(self, state: RecycleRequest) -> None: ...
+
+    def text(self, state: RecycleRequest) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    def laws(self, tenant: str | None) -> tuple[Annotated[NDArray[numpy.uint64], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.uint8], dict(shape=(None,))]]:
+        """(keys, tokens, levels) of a tenant's laws"""
+
+    def add_laws(self, tenant: str | None, keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], levels: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+    def forget(self, tenant: str | None) -> None: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    def bytes_of(self, tenant: str | None) -> int: ...
+
+class MergeMemory:
+    """What one request's last merge considered."""
+
+    def __init__(self) -> None: ...
+
+class TreeMerge:
+    """Several drafters' trees in one. Each call locks it."""
+
+    def __init__(self, drafters: int, prior: float) -> None: ...
+
+    def merge(self, batches: Sequence[tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None]], budgets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], seeds: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], temperatures: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], memories: list[MergeMemory]) -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.float32], dict(shape=(None,))], list[Annotated[NDArray[numpy.int32], dict(shape=(None,))]]]:
+        """(tokens, parents, offsets, scores, [where each drafter's nodes went])"""
+
+    def learn(self, memories: list[MergeMemory], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
 def uniforms(seed: int, position: int, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], stream: int = 0) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]: ...
 
 def gumbels(seed: int, position: int, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], stream: int = 0) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]: ...

@@ -3,6 +3,7 @@
 SuffixDrafter   the text so far, its group, the history of finished requests, a corpus
 CorpusDrafter   a frozen corpus alone
 NgramDrafter    prompt lookup, the known baseline
+RecycleDrafter  what the target itself found likely before: Token Recycling
 MergeDrafter    several drafters' drafts in one tree
 """
 
@@ -15,14 +16,16 @@ if TYPE_CHECKING:
     from foresay.drafters.corpus import CorpusDrafter
     from foresay.drafters.merge import MergeDrafter
     from foresay.drafters.ngram import NgramDrafter
+    from foresay.drafters.recycle import RecycleDrafter
     from foresay.drafters.suffix import SuffixDrafter
 
-__all__ = ["CorpusDrafter", "MergeDrafter", "NgramDrafter", "SuffixDrafter"]
+__all__ = ["CorpusDrafter", "MergeDrafter", "NgramDrafter", "RecycleDrafter", "SuffixDrafter"]
 
 _HOMES = {
     "CorpusDrafter": "corpus",
     "MergeDrafter": "merge",
     "NgramDrafter": "ngram",
+    "RecycleDrafter": "recycle",
     "SuffixDrafter": "suffix",
 }
 

@@ -4,14 +4,16 @@ Two drafters often draft the same tokens, and the target should verify the same 
 merged tree is the union of the root paths. So its paths do not depend on the order of the drafters,
 nor on a drafter that is there twice. This module knows drafters only by their contract.
 
-The rule for scores. A node that several drafters propose with chances a, b, … gets
+The rule for scores. A node's chance, given that its parent is committed, starts as
 
     1 - (1 - a)(1 - b)…
 
-as if the drafters were wrong independently. It is never more than its parent's, because a drafter
-that proposes a node proposes its parent too. A drafter without scores counts as `prior ** depth`.
-If there are more nodes than the budget, those with the largest scores stay (a node never without
-its parent); ties go to the shallower node, then to the smaller tokens.
+of the chances that its drafters give it, as if they were wrong independently; a drafter without
+scores counts as `prior`. How far that is wrong is learned from every verdict (`csrc/merge/`): by
+which drafters have the node, how sure they are, how sure others are of its siblings, and the noise
+of its token. So nodes of all drafters compete by what they are worth. A node's score is the product
+along its path. If there are more nodes than the budget, those with the largest scores stay (a node
+never without its parent); ties go to the shallower node, then to the smaller tokens.
 
 A merged draft is always *chosen*: the union cannot keep the probs that tokens were sampled from
 (the same token from two drafters would have to be there twice), so `probs` is dropped.
@@ -20,13 +22,13 @@ A merged draft is always *chosen*: the union cannot keep the probs that tokens w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
 
+from foresay import _core
 from foresay.arrays import Int32s, IntsLike
-from foresay.draft import Draft, DraftBatch
+from foresay.draft import DraftBatch
 from foresay.drafter import (
     Drafter,
     SeededParams,
@@ -44,12 +46,12 @@ __all__ = ["MergeDrafter", "MergeState"]
 
 
 class _Union:
-    """The nodes of one merged proposal and, per drafter, where its own nodes went."""
+    """The size of one merged proposal and, per drafter, where its own nodes went."""
 
-    __slots__ = ("draft", "homes")
+    __slots__ = ("homes", "size")
 
-    def __init__(self, draft: Draft, homes: list[Int32s]) -> None:
-        self.draft = draft
+    def __init__(self, size: int, homes: list[Int32s]) -> None:
+        self.size = size
         self.homes = homes  # per drafter: merged index of each of its own nodes, -1 if cut
 
 
@@ -59,11 +61,18 @@ class MergeState:
     Mutates: only its drafter writes to it. Valid until: `finish`.
     """
 
-    __slots__ = ("finished", "last", "owner", "states")
+    __slots__ = ("finished", "last", "length", "memory", "owner", "seed", "states", "temperature")
 
-    def __init__(self, owner: MergeDrafter, states: list[Any]) -> None:
+    def __init__(
+        self, owner: MergeDrafter, states: list[Any], length: int, sampling: SeededParams | None
+    ) -> None:
         self.owner = owner
         self.states = states
+        self.length = length  # tokens of the text
+        self.seed, self.temperature = 0, 0.0
+        if sampling is not None and sampling.params.rule == "match":  # then its noise is known
+            self.seed, self.temperature = sampling.seed, float(sampling.params.temperature)
+        self.memory = _core.MergeMemory()
         self.last: _Union | None = None
         self.finished = False
 
@@ -89,7 +98,9 @@ class MergeDrafter:
         self.wants = Wants(
             topk=max(d.wants.topk for d in drafters), hidden=any(d.wants.hidden for d in drafters)
         )
-        self._prior = prior
+        self._merge = _core.TreeMerge(len(drafters), prior)
+        # Some learn from every verified node, not from their own alone: they get the merged drafts.
+        self._adopting = [hasattr(drafter, "adopt") for drafter in drafters]
 
     def begin(
         self,
@@ -114,7 +125,7 @@ class MergeDrafter:
             for drafter, state in zip(self.drafters, states, strict=False):
                 drafter.finish(state)
             raise
-        return MergeState(self, states)
+        return MergeState(self, states, len(tokens), sampling)
 
     def propose(self, states: Sequence[MergeState], budgets: Sequence[int], /) -> DraftBatch:
         """The best nodes of the union of all drafters' trees, parents first, best first.
@@ -128,9 +139,25 @@ class MergeDrafter:
             DraftBatch.of(drafter.propose([state.states[k] for state in states], checked))
             for k, drafter in enumerate(self.drafters)
         ]
-        for state, budget, *drafts in zip(states, checked, *batches, strict=True):
-            state.last = _merge(drafts, budget, self._prior)
-        return DraftBatch.of([state.last.draft for state in states if state.last is not None])
+        tokens, parents, offsets, scores, homes = self._merge.merge(
+            [(each.tokens, each.parents, each.offsets, each.scores) for each in batches],
+            np.array(checked, np.int32),
+            np.array([state.seed for state in states], np.uint64),
+            np.array([state.temperature for state in states], np.float32),
+            np.array([state.length for state in states], np.int64),
+            [state.memory for state in states],
+        )
+        merged = DraftBatch._trusted(tokens, parents, offsets, scores)
+        for at, state in enumerate(states):
+            own = [
+                home[each.offsets[at] : each.offsets[at + 1]]
+                for home, each in zip(homes, batches, strict=True)
+            ]
+            state.last = _Union(int(offsets[at + 1] - offsets[at]), own)
+        for k, drafter in enumerate(self.drafters):
+            if self._adopting[k]:
+                drafter.adopt([state.states[k] for state in states], merged)  # type: ignore[attr-defined]
+        return merged
 
     def observe(self, states: Sequence[MergeState], verdicts: Sequence[Verdict], /) -> None:
         """Tell every drafter what was committed, in the indices of its own last proposal.
@@ -146,17 +173,25 @@ class MergeDrafter:
         items = list(VerdictBatch.of(verdicts))
         check_lengths(len(states), len(items), "verdicts")
         for at, (state, verdict) in enumerate(zip(states, items, strict=True)):
-            _check_fit(at, verdict, len(state.last.draft) if state.last else 0)
+            _check_fit(at, verdict, state.last.size if state.last else 0)
         batches = [
             VerdictBatch.of(
-                [_own(v, s.last, k, drafter.wants) for s, v in zip(states, items, strict=True)]
+                [
+                    _wanted(v, drafter.wants)
+                    if self._adopting[k]
+                    else _own(v, s.last, k, drafter.wants)
+                    for s, v in zip(states, items, strict=True)
+                ]
             )
             for k, drafter in enumerate(self.drafters)
         ]
         for k, drafter in enumerate(self.drafters):
             drafter.observe([state.states[k] for state in states], batches[k])
-        for state in states:
+        packed = VerdictBatch.of(items)
+        self._merge.learn([state.memory for state in states], packed.tokens, packed.offsets)
+        for state, verdict in zip(states, items, strict=True):
             state.last = None
+            state.length += len(verdict.tokens)
 
     def finish(self, state: MergeState, /) -> None:
         """End the request in every drafter.
@@ -262,7 +297,7 @@ class MergeDrafter:
         as_states([state], MergeState, self)
         if state.last is None:
             return []
-        found: list[set[Source]] = [set() for _ in range(len(state.last.draft))]
+        found: list[set[Source]] = [set() for _ in range(state.last.size)]
         for drafter, inner, home in zip(self.drafters, state.states, state.last.homes, strict=True):
             say = getattr(drafter, "sources", None)
             said = [(Source.OTHER,)] * len(home) if say is None else say(inner)
@@ -270,52 +305,6 @@ class MergeDrafter:
                 if node >= 0:
                     found[node].update(its)
         return [tuple(source for source in Source if source in node) for node in found]
-
-
-def _merge(drafts: Sequence[Draft], budget: int, prior: float) -> _Union:
-    # 1) The union, as a trie: a node is known by (parent, token).
-    index: dict[tuple[int, int], int] = {}
-    tokens: list[int] = []
-    parents: list[int] = []
-    paths: list[tuple[int, ...]] = []
-    misses: list[dict[int, float]] = []  # per node: drafter -> 1 - its chance
-    homes: list[list[int]] = []
-    for k, draft in enumerate(drafts):
-        scores = None if draft.scores is None else draft.scores.tolist()
-        home: list[int] = []
-        for i, (token, parent) in enumerate(
-            zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True)
-        ):
-            above = home[parent] if parent >= 0 else -1
-            node = index.setdefault((above, token), len(tokens))
-            if node == len(tokens):
-                tokens.append(token)
-                parents.append(above)
-                paths.append((*paths[above], token) if above >= 0 else (token,))
-                misses.append({})
-            chance = prior ** len(paths[node]) if scores is None else scores[i]
-            # A drafter that proposes one path twice counts once.
-            misses[node][k] = min(misses[node].get(k, 1.0), 1.0 - chance)
-            home.append(node)
-        homes.append(home)
-
-    # 2) The scores. Sorted factors make the product the same in every order of the drafters; the
-    # bound by the parent only undoes rounding.
-    merged: list[float] = []
-    for node, parent in enumerate(parents):
-        score = 1.0 - prod(sorted(misses[node].values()))
-        merged.append(min(score, merged[parent]) if parent >= 0 else score)
-
-    # 3) The best nodes. A parent is never behind its child: its score is no smaller, its depth is.
-    best = sorted(range(len(tokens)), key=lambda v: (-merged[v], len(paths[v]), paths[v]))[:budget]
-    place = np.full(len(tokens) + 1, -1, np.int32)  # the last entry is for parent -1
-    place[best] = np.arange(len(best), dtype=np.int32)
-    draft = Draft._trusted(
-        np.array([tokens[v] for v in best], np.int32),
-        place[[parents[v] for v in best]] if best else np.empty(0, np.int32),
-        np.array([merged[v] for v in best], np.float32),
-    )
-    return _Union(draft, [place[home] if home else place[:0] for home in homes])
 
 
 def _check_fit(at: int, verdict: Verdict, size: int) -> None:
@@ -329,6 +318,13 @@ def _check_fit(at: int, verdict: Verdict, size: int) -> None:
             f"the topk of verdict {at} has {len(verdict.topk)} rows; "
             f"the last proposal has {size} nodes and needs {size + 1}"
         )
+
+
+def _wanted(verdict: Verdict, wants: Wants) -> Verdict:
+    """`verdict` with no more than a drafter wants."""
+    topk = verdict.topk.first(wants.topk) if wants.topk and verdict.topk is not None else None
+    hidden = verdict.hidden if wants.hidden else None
+    return Verdict._trusted(verdict.path, verdict.tokens, topk, hidden)
 
 
 def _own(verdict: Verdict, union: _Union | None, k: int, wants: Wants) -> Verdict:

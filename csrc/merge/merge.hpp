@@ -1,0 +1,93 @@
+// Several drafters' trees in one: the union of their root paths, each node with a chance that is learned from what all say.
+//
+// A node's chance, given that its parent is committed, starts as 1 - (1 - a)(1 - b)… of the chances that its drafters give it, as
+// if they were wrong independently. What is wrong with that is learned: logistic regression on how many drafters have the node,
+// which ones and how sure they are, how sure the others are of its siblings, and, where a request samples, the noise of its token.
+// So a drafter that promises too much soon counts for less. Nothing depends on the order of the drafters but the weights' numbers.
+// This file knows nothing of Python. Each call locks the merge.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "drafts.hpp"
+
+namespace foresay {
+
+inline constexpr size_t kMostDrafters = 16;
+
+/// What one request's last merge considered, so that the outcome can be learned from. Used by one call at a time.
+struct MergeMemory {
+    struct Node {
+        int32_t token, parent;  // of the union; -1: the last committed token
+        float chance;           // given the parent
+        uint32_t first, last;   // its says
+        float others;           // how sure drafters without it are of its siblings, as below
+        float noise;
+        uint8_t drafters;       // that have it
+    };
+    struct Say {
+        uint8_t drafter;
+        bool has;      // the node; otherwise only siblings of it
+        float odds;    // log odds of the node; without it the log of the chance that is left beside the siblings
+    };
+    std::vector<Node> nodes;
+    std::vector<Say> says;
+    bool sampled = false;
+};
+
+struct MergedTrees {
+    std::vector<int32_t> tokens, parents, offsets{0};
+    std::vector<float> scores;
+    std::vector<std::vector<int32_t>> homes;  // [drafter]: where each of its nodes went, -1: it was cut
+};
+
+/// How each request samples.
+struct MergeNoise {
+    std::span<const uint64_t> seeds;
+    std::span<const float> temperatures;   // 0: greedy
+    std::span<const int64_t> positions;    // of the next token
+};
+
+class TreeMerge {
+public:
+    /// `prior`: the chance of a node given its parent, of a drafter without scores. Throws InputError.
+    TreeMerge(size_t drafters, float prior);
+
+    /// The best nodes of each request's union: draft i of every drafter is request i's. Throws InputError for what are no drafts, or
+    /// sizes that differ.
+    void merge(std::span<const Drafts> drafts, std::span<const int32_t> budgets, const MergeNoise& noise,
+               std::span<MergeMemory* const> memories, MergedTrees& out);
+    /// tokens[offsets[i] .. offsets[i + 1]) were committed to request i; its memory is empty then.
+    void learn(std::span<MergeMemory* const> memories, std::span<const int32_t> tokens, std::span<const int32_t> offsets);
+
+private:
+    struct Weight {
+        float value = 0, seen = 1e-2f;  // the sum of squared gradients
+        void step(float gradient);
+    };
+    struct Weights {
+        std::array<Weight, kMostDrafters + 1> agreeing;  // by how many drafters have the node
+        std::array<Weight, kMostDrafters> has, sure, siblings, noise;
+    };
+    struct Union {  // scratch of one request
+        std::vector<float> misses;     // product of 1 - chance
+        std::vector<int32_t> depths, order, next, child;  // children of a node as a list; [0] of child is the root's
+        std::vector<float> scores;
+    };
+    float odds_of(const MergeMemory& memory, const MergeMemory::Node& node) const;
+    void unite(std::span<const Drafts> drafts, size_t request, MergeMemory& memory, std::vector<std::vector<int32_t>>& homes);
+    void judge(MergeMemory& memory, const MergeNoise& noise, size_t request);
+    void pack(const MergeMemory& memory, size_t budget, std::vector<std::vector<int32_t>>& homes, std::span<const size_t> first, MergedTrees& out);
+
+    size_t drafters_;
+    float prior_;
+    std::array<Weights, 2> weights_;  // of greedy requests, and of those that sample
+    mutable std::mutex mutex_;
+    Union scratch_;
+};
+
+}  // namespace foresay

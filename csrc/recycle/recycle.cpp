@@ -1,0 +1,348 @@
+#include "recycle/recycle.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "errors.hpp"
+#include "sampling/noise.hpp"
+
+namespace foresay {
+namespace {
+
+// Rough estimates of a chance, whose calibration is learned.
+constexpr float kGreedySharpness = 2.f;  // the likeliest token is chosen, not drawn: chances are further apart
+constexpr float kDoubt = 1.3f;           // other contexts of the same end have other probabilities
+constexpr float kEuler = 0.5772f;        // the mean of the noise
+constexpr float kMostCertain = 0.98f;
+constexpr float kLeastScore = 1e-4f;
+constexpr std::array<float, 8> kByRank{0.45f, 0.17f, 0.1f, 0.07f, 0.05f, 0.04f, 0.03f, 0.02f};  // of a tree of one shape
+
+std::string key_of(const std::optional<std::string>& tenant) { return tenant ? "." + *tenant : ""; }
+
+void check_sizes(size_t requests, std::span<const int32_t> offsets, size_t values, const char* what) {
+    bool rises = offsets.size() == requests + 1 && offsets[0] == 0 && static_cast<size_t>(offsets.back()) == values;
+    for (size_t i = 0; rises && i < requests; ++i) rises = offsets[i] <= offsets[i + 1];
+    if (!rises)
+        throw InputError(std::string("offsets of ") + what + " do not rise from 0 to " + std::to_string(values) + " in " +
+                         std::to_string(requests) + " parts");
+}
+
+void check_ids(std::span<const Token> tokens, Token least, const char* expected) {
+    for (const Token token : tokens)
+        if (token < least) throw InputError("token " + std::to_string(token) + " is no token id; expected " + expected);
+}
+
+}  // namespace
+
+RankCalibration::RankCalibration() {
+    for (auto& kind : rates_)
+        for (size_t bucket = 0; bucket < kBuckets; ++bucket) {
+            const float middle = 1 / (1 + std::exp(-(static_cast<float>(bucket) - 9.5f) / 2));
+            kind[bucket] = {8 * middle * 0.8f, 8};
+        }
+}
+
+size_t RankCalibration::bucket_of(float chance) {
+    const float odds = std::log(chance / (1 - std::min(chance, 0.9999f)));
+    return static_cast<size_t>(std::clamp(odds * 2 + 10, 0.f, static_cast<float>(kBuckets - 1)));
+}
+
+void RankCalibration::learn(size_t kind, size_t bucket, bool right) {
+    Rate& rate = rates_[kind][bucket];
+    rate.right += right, rate.tried += 1;
+    if (rate.tried > 1024) rate.right /= 2, rate.tried /= 2;
+}
+
+RecycleRequest::~RecycleRequest() {
+    const std::lock_guard lock(owner_->mutex_);
+    owner_->requests_.erase(this);
+}
+
+RecycleDrafter::RecycleDrafter(const RecycleOptions& options) : options_(options) {
+    LawTable(options.k, options.orders, 0);  // refuses what no table can be made of
+    if (options.max_tenants == 0) throw InputError("max_tenants is 0; expected at least 1");
+}
+
+RecycleDrafter::~RecycleDrafter() = default;
+
+std::shared_ptr<RecycleTenant> RecycleDrafter::tenant_of(const std::optional<std::string>& name) {
+    auto& found = tenants_[key_of(name)];
+    if (!found) found = std::make_shared<RecycleTenant>(options_.k, options_.orders, options_.bytes);
+    const std::shared_ptr<RecycleTenant> held = found;
+    held->used = ++clock_;
+    while (tenants_.size() > options_.max_tenants) {
+        auto oldest = tenants_.end();
+        for (auto it = tenants_.begin(); it != tenants_.end(); ++it)
+            if (it->second.use_count() == 1 && (oldest == tenants_.end() || it->second->used < oldest->second->used)) oldest = it;
+        if (oldest == tenants_.end()) break;
+        tenants_.erase(oldest);
+    }
+    return held;
+}
+
+std::unique_ptr<RecycleRequest> RecycleDrafter::begin(std::span<const Token> prompt, const std::optional<std::string>& tenant,
+                                                      const Noise& noise) {
+    if (prompt.empty()) throw InputError("the prompt is empty; expected at least one token");
+    check_ids(prompt, 0, "0 to 2147483647");
+    if (!(noise.temperature >= 0) || !std::isfinite(noise.temperature))
+        throw InputError("the temperature is " + std::to_string(noise.temperature) + "; expected a number from 0");
+    const std::lock_guard lock(mutex_);
+    std::unique_ptr<RecycleRequest> made(new RecycleRequest(*this));
+    made->noise_ = noise;
+    made->text_.assign(prompt.begin(), prompt.end());
+    made->tenant_ = tenant_of(tenant);
+    requests_.insert(made.get());
+    return made;
+}
+
+void RecycleDrafter::check(std::span<RecycleRequest* const> requests, bool all_different) {
+    ++call_;
+    for (size_t i = 0; i < requests.size(); ++i) {
+        if (requests[i]->owner_ != this) throw StateError("state " + std::to_string(i) + " is of another drafter");
+        if (requests[i]->finished_) throw StateError("state " + std::to_string(i) + " was finished before");
+        if (all_different && requests[i]->call_ == call_) throw StateError("state " + std::to_string(i) + " is there twice");
+        requests[i]->call_ = call_;
+    }
+}
+
+/// What may follow `context`, the best first, each with its chance.
+size_t RecycleDrafter::guesses(const RecycleRequest& request, std::span<const Token> context, uint32_t position,
+                               std::array<Guess, kWidth>& out) const {
+    struct Entry {
+        Token token;
+        float chance;
+    };
+    std::array<Entry, kMostOrders * kMostLikely> all;
+    size_t count = 0;
+    const RecycleTenant& tenant = *request.tenant_;
+    Law law;
+    float weights = 0, weight = 1;
+    uint32_t highest = 0;
+    for (uint32_t order = 1; order <= options_.orders; ++order, weight *= 3) {  // a longer context says three times as much
+        if (!tenant.laws.find(context, order, law)) continue;
+        highest = order, weights += weight;
+        for (uint32_t i = 0; i < law.size; ++i) {
+            size_t at = 0;
+            while (at < count && all[at].token != law.tokens[i]) ++at;
+            if (at == count) all[count++] = {law.tokens[i], 0};
+            all[at].chance += weight * law.chances[i];
+        }
+    }
+    if (count == 0) return 0;
+    const bool sampled = request.noise_.temperature > 0;
+    const uint8_t kind = static_cast<uint8_t>(2 * highest + sampled);
+    float rest = 1;
+    for (size_t i = 0; i < count; ++i) rest -= all[i].chance /= weights;
+    const float scale = sampled ? 1 / request.noise_.temperature : kGreedySharpness;
+    const float doubt = sampled ? kDoubt : 1;
+    // The chance of each candidate: a softmax of log probability / temperature + noise, where doubt flattens it.
+    const NoiseKey key{request.noise_.seed, position, 0};
+    float most = (scale * std::log(std::max(rest, 1e-3f)) + (sampled ? kEuler : 0)) / doubt, sum = 0;
+    const float other = most;
+    for (size_t i = 0; i < count; ++i) {
+        float value = scale * std::log(std::max(all[i].chance, 1e-6f));
+        if (sampled) value += static_cast<float>(gumbel(key, static_cast<uint32_t>(all[i].token)));
+        all[i].chance = value / doubt;
+        most = std::max(most, all[i].chance);
+    }
+    for (size_t i = 0; i < count; ++i) sum += all[i].chance = std::exp(all[i].chance - most);
+    sum += std::exp(other - most);
+    const size_t kept = std::min(count, kWidth);
+    std::partial_sort(all.begin(), all.begin() + kept, all.begin() + count, [](const Entry& a, const Entry& b) {
+        return a.chance > b.chance || (a.chance == b.chance && a.token < b.token);
+    });
+    for (size_t i = 0; i < kept; ++i) {
+        const float chance = all[i].chance / sum;
+        const auto bucket = static_cast<uint8_t>(RankCalibration::bucket_of(chance));
+        out[i] = {all[i].token, options_.fixed ? kByRank[i] : std::min(tenant.calibration.chance(kind, bucket), kMostCertain), kind, bucket};
+    }
+    return kept;
+}
+
+void RecycleDrafter::grow(RecycleRequest& request, uint32_t budget, float least, RecycledTrees& out) {
+    request.grown_.clear(), request.grown_parents_.clear(), request.considered_.clear();
+    heap_.clear(), scores_.clear(), depths_.clear();
+    const auto later = [](const Waiting& a, const Waiting& b) { return a.score < b.score || (a.score == b.score && a.order > b.order); };
+    uint32_t arrived = 0;
+    std::array<Guess, kWidth> found;
+    const auto expand = [&](int32_t node, float score, uint32_t depth) {
+        path_.clear();
+        for (int32_t at = node; at >= 0 && path_.size() < options_.orders; at = request.grown_parents_[static_cast<size_t>(at)])
+            path_.push_back(request.grown_[static_cast<size_t>(at)]);
+        for (size_t back = 1; path_.size() < options_.orders && back <= request.text_.size(); ++back)
+            path_.push_back(request.text_[request.text_.size() - back]);
+        std::reverse(path_.begin(), path_.end());
+        const size_t count = guesses(request, path_, static_cast<uint32_t>(request.text_.size() + depth), found);
+        for (size_t i = 0; i < count; ++i) {
+            request.considered_.push_back({found[i].token, node, found[i].kind, found[i].bucket});
+            const float next = score * found[i].chance;
+            if (next < std::max(least, kLeastScore)) continue;
+            heap_.push_back({next, arrived++, node, found[i].token});
+            std::push_heap(heap_.begin(), heap_.end(), later);
+        }
+    };
+    if (budget) expand(-1, 1, 0);
+    while (request.grown_.size() < budget && !heap_.empty()) {
+        std::pop_heap(heap_.begin(), heap_.end(), later);
+        const Waiting best = heap_.back();
+        heap_.pop_back();
+        const auto node = static_cast<int32_t>(request.grown_.size());
+        const uint32_t depth = best.parent < 0 ? 1 : depths_[static_cast<size_t>(best.parent)] + 1;
+        request.grown_.push_back(best.token);
+        request.grown_parents_.push_back(best.parent);
+        scores_.push_back(best.score);
+        depths_.push_back(depth);
+        if (request.grown_.size() < budget && depth < kMostDepth) expand(node, best.score, depth);
+    }
+    request.tokens_ = request.grown_, request.parents_ = request.grown_parents_;
+    out.tokens.insert(out.tokens.end(), request.grown_.begin(), request.grown_.end());
+    out.parents.insert(out.parents.end(), request.grown_parents_.begin(), request.grown_parents_.end());
+    out.scores.insert(out.scores.end(), scores_.begin(), scores_.end());
+    out.offsets.push_back(static_cast<int32_t>(out.tokens.size()));
+}
+
+void RecycleDrafter::propose(std::span<RecycleRequest* const> requests, std::span<const int32_t> budgets, float least, RecycledTrees& out) {
+    if (requests.size() != budgets.size())
+        throw InputError("there are " + std::to_string(requests.size()) + " states and " + std::to_string(budgets.size()) + " budgets");
+    for (const int32_t budget : budgets)
+        if (budget < 0 || budget > kMostBudget) throw InputError("a budget is " + std::to_string(budget) + "; expected 0 to 4096");
+    if (!(least >= 0 && least <= 1)) throw InputError("least is " + std::to_string(least) + "; expected a chance from 0 to 1");
+    const std::lock_guard lock(mutex_);
+    check(requests);
+    for (size_t i = 0; i < requests.size(); ++i) grow(*requests[i], static_cast<uint32_t>(budgets[i]), least, out);
+}
+
+void RecycleDrafter::adopt(std::span<RecycleRequest* const> requests, std::span<const Token> tokens, std::span<const int32_t> parents,
+                           std::span<const int32_t> offsets) {
+    check_sizes(requests.size(), offsets, tokens.size(), "drafts");
+    if (parents.size() != tokens.size())
+        throw InputError("there are " + std::to_string(tokens.size()) + " tokens and " + std::to_string(parents.size()) + " parents");
+    check_ids(tokens, 0, "0 to 2147483647");
+    for (size_t i = 0; i < requests.size(); ++i)
+        for (int32_t node = offsets[i]; node < offsets[i + 1]; ++node)
+            if (parents[static_cast<size_t>(node)] < -1 || parents[static_cast<size_t>(node)] >= node - offsets[i])
+                throw InputError("the parent of node " + std::to_string(node - offsets[i]) + " is " +
+                                 std::to_string(parents[static_cast<size_t>(node)]) + "; expected an earlier node, or -1");
+    const std::lock_guard lock(mutex_);
+    check(requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+        const auto first = static_cast<size_t>(offsets[i]), count = static_cast<size_t>(offsets[i + 1]) - first;
+        requests[i]->tokens_.assign(tokens.begin() + first, tokens.begin() + first + count);
+        requests[i]->parents_.assign(parents.begin() + first, parents.begin() + first + count);
+    }
+}
+
+/// Of the last committed token and of each node of the draft that was verified.
+void RecycleDrafter::learn_laws(RecycleRequest& request, std::span<const Token> likeliest, std::span<const float> logprobs) {
+    const size_t k = options_.k, rows = likeliest.size() / k;
+    for (size_t row = 0; row < rows; ++row) {
+        if (likeliest[row * k] < 0) continue;  // not verified
+        path_.clear();
+        for (auto at = static_cast<int32_t>(row) - 1; at >= 0 && path_.size() < options_.orders; at = request.parents_[static_cast<size_t>(at)])
+            path_.push_back(request.tokens_[static_cast<size_t>(at)]);
+        for (size_t back = 1; path_.size() < options_.orders && back <= request.text_.size(); ++back)
+            path_.push_back(request.text_[request.text_.size() - back]);
+        std::reverse(path_.begin(), path_.end());
+        request.tenant_->laws.learn(path_, &likeliest[row * k], &logprobs[row * k]);
+    }
+}
+
+/// Whether each candidate after a committed token was right.
+void RecycleDrafter::learn_chances(RecycleRequest& request, std::span<const Token> committed) {
+    // Node -> how many committed tokens it stands behind, -1: off the path. The root stands behind none.
+    std::vector<int32_t> behind(request.grown_.size(), -1);
+    for (size_t node = 0; node < request.grown_.size(); ++node) {
+        const int32_t parent = request.grown_parents_[node];
+        const int32_t before = parent < 0 ? 0 : behind[static_cast<size_t>(parent)];
+        if (before >= 0 && static_cast<size_t>(before) < committed.size() && committed[static_cast<size_t>(before)] == request.grown_[node])
+            behind[node] = before + 1;
+    }
+    for (const RecycleRequest::Candidate& candidate : request.considered_) {
+        const int32_t before = candidate.after < 0 ? 0 : behind[static_cast<size_t>(candidate.after)];
+        if (before < 0 || static_cast<size_t>(before) >= committed.size()) continue;
+        request.tenant_->calibration.learn(candidate.kind, candidate.bucket, committed[static_cast<size_t>(before)] == candidate.token);
+    }
+}
+
+void RecycleDrafter::observe(std::span<RecycleRequest* const> requests, std::span<const Token> tokens, std::span<const int32_t> offsets,
+                             std::span<const Token> likeliest, std::span<const float> logprobs, std::span<const int32_t> law_offsets) {
+    const size_t k = options_.k;
+    check_sizes(requests.size(), offsets, tokens.size(), "committed tokens");
+    check_ids(tokens, 0, "0 to 2147483647");
+    if (likeliest.size() != logprobs.size() || likeliest.size() % k)
+        throw InputError("there are " + std::to_string(likeliest.size()) + " likeliest tokens and " + std::to_string(logprobs.size()) +
+                         " log probabilities; expected rows of " + std::to_string(k) + " of each");
+    check_ids(likeliest, -1, "0 to 2147483647, or -1 for none");
+    if (!law_offsets.empty()) check_sizes(requests.size(), law_offsets, likeliest.size() / k, "likeliest tokens");
+    const std::lock_guard lock(mutex_);
+    check(requests);
+    for (size_t i = 0; i < requests.size() && !law_offsets.empty(); ++i) {
+        const int32_t rows = law_offsets[i + 1] - law_offsets[i];
+        if (rows && static_cast<size_t>(rows) != requests[i]->tokens_.size() + 1)
+            throw InputError("state " + std::to_string(i) + " has likeliest tokens in " + std::to_string(rows) + " rows; its draft has " +
+                             std::to_string(requests[i]->tokens_.size()) + " nodes and needs one row more");
+    }
+    for (size_t i = 0; i < requests.size(); ++i) {
+        RecycleRequest& request = *requests[i];
+        const auto committed = tokens.subspan(static_cast<size_t>(offsets[i]), static_cast<size_t>(offsets[i + 1] - offsets[i]));
+        if (!law_offsets.empty()) {
+            const size_t first = static_cast<size_t>(law_offsets[i]) * k, count = static_cast<size_t>(law_offsets[i + 1]) * k - first;
+            learn_laws(request, likeliest.subspan(first, count), logprobs.subspan(first, count));
+        }
+        learn_chances(request, committed);
+        request.text_.insert(request.text_.end(), committed.begin(), committed.end());
+        request.tokens_.clear(), request.parents_.clear(), request.grown_.clear(), request.grown_parents_.clear(), request.considered_.clear();
+    }
+}
+
+void RecycleDrafter::finish(RecycleRequest& request) {
+    const std::lock_guard lock(mutex_);
+    RecycleRequest* const one = &request;
+    check({&one, 1});
+    request.finished_ = true;
+    request.tenant_.reset();
+    request.text_.clear(), request.text_.shrink_to_fit();
+}
+
+std::vector<Token> RecycleDrafter::text(const RecycleRequest& request) const {
+    const std::lock_guard lock(mutex_);
+    if (request.owner_ != this || request.finished_) throw StateError("the state was finished before, or is of another drafter");
+    return request.text_;
+}
+
+LawArrays RecycleDrafter::laws(const std::optional<std::string>& tenant) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = tenants_.find(key_of(tenant));
+    return found == tenants_.end() ? LawArrays{} : found->second->laws.arrays();
+}
+
+void RecycleDrafter::add_laws(const std::optional<std::string>& tenant, const LawArrays& arrays) {
+    const std::lock_guard lock(mutex_);
+    tenant_of(tenant)->laws.add(arrays);
+}
+
+void RecycleDrafter::forget(const std::optional<std::string>& tenant) {
+    const std::lock_guard lock(mutex_);
+    const auto found = tenants_.find(key_of(tenant));
+    if (found != tenants_.end()) found->second->laws.clear();
+}
+
+size_t RecycleDrafter::bytes() const {
+    const std::lock_guard lock(mutex_);
+    size_t sum = 0;
+    for (const auto& [name, tenant] : tenants_) sum += sizeof(RecycleTenant) + tenant->laws.bytes();
+    for (const RecycleRequest* request : requests_) sum += sizeof(RecycleRequest) + request->text_.capacity() * sizeof(Token);
+    return sum;
+}
+
+size_t RecycleDrafter::bytes_of(const std::optional<std::string>& name) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = tenants_.find(key_of(name));
+    if (found == tenants_.end()) return 0;
+    size_t sum = sizeof(RecycleTenant) + found->second->laws.bytes();
+    for (const RecycleRequest* request : requests_)
+        if (request->tenant_ == found->second) sum += sizeof(RecycleRequest) + request->text_.capacity() * sizeof(Token);
+    return sum;
+}
+
+}  // namespace foresay

@@ -1,0 +1,222 @@
+"""Token Recycling: drafts from what the target itself found likely before.
+
+Each step the target computes its likeliest next tokens after every verified node, accepted or not.
+They are kept by the tokens before them: by the last one, as the paper does, and by the last two and
+more, with their probabilities. A draft tree grows from what is known after the present context and
+after each node, best first. Where a request samples, the noise of each token is known before the
+target speaks: so the tree holds the tokens that are likeliest to be *drawn*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Literal
+from zipfile import BadZipFile
+
+import numpy as np
+
+from foresay import _core
+from foresay._core import RecycleRequest
+from foresay.arrays import Int32s, IntsLike, as_items
+from foresay.draft import DraftBatch
+from foresay.drafter import SeededParams, as_budgets, as_prompt
+from foresay.errors import InputError, StateError
+from foresay.verdict import Verdict, VerdictBatch, Wants
+
+__all__ = ["RecycleDrafter"]
+
+_FORMAT = 1
+_FIELDS = ("format", "k", "keys", "tokens", "levels")
+
+
+class RecycleDrafter:
+    """Drafts from the target's likeliest tokens after the same context. Threads may share one.
+
+    k            likeliest tokens that are kept after each context
+    context      tokens of the longest context; 1 is the paper's
+    memory       bytes of a tenant's contexts of two and more tokens; single tokens take 5 k bytes
+                 each, under 2 MB for a vocabulary of 50,000 and k = 8
+    max_tenants  idle tenants beyond this many are forgotten, least recently used first; tenants
+                 share nothing
+    tree         "grown": by chance, best first; "static": one shape, by rank alone, the paper's way
+    warm         a file of `save`: begin with what an earlier run knew
+
+    Raises: InputError when constructed.
+    """
+
+    def __init__(
+        self,
+        *,
+        k: int = 8,
+        context: int = 4,
+        memory: int = 32 << 20,
+        max_tenants: int = 64,
+        tree: Literal["grown", "static"] = "grown",
+        warm: str | PathLike[str] | None = None,
+    ) -> None:
+        for name, value, least, most in (
+            ("k", k, 1, 32),
+            ("context", context, 1, 8),
+            ("memory", memory, 0, 1 << 40),
+            ("max_tenants", max_tenants, 1, 1 << 20),
+        ):
+            if type(value) is not int or not least <= value <= most:
+                raise InputError(
+                    f"{name} is {value!r}; expected a whole number from {least} to {most}"
+                )
+        if tree not in ("grown", "static"):
+            raise InputError(f"tree is {tree!r}; expected 'grown' or 'static'")
+        self.wants = Wants(topk=k)
+        self._core = _core.RecycleDrafter(
+            k=k, orders=context, bytes=memory, max_tenants=max_tenants, fixed=tree == "static"
+        )
+        if warm is not None:
+            self._core.add_laws(None, *_read(Path(warm), k))
+
+    def begin(
+        self,
+        prompt: IntsLike,
+        /,
+        *,
+        group: str | None = None,
+        tenant: str | None = None,
+        sampling: SeededParams | None = None,
+    ) -> RecycleRequest:
+        """Start a request. Groups are ignored: all requests of a tenant share what is known.
+
+        Raises: TokenTypeError, InputError.
+        """
+        for name, value in (("group", group), ("tenant", tenant)):
+            if value is not None and not isinstance(value, str):
+                raise InputError(f"{name} is {value!r}; expected a str or None")
+        seed, temperature = noise_of(sampling)
+        return self._core.begin(as_prompt(prompt), tenant, seed, temperature)
+
+    def propose(
+        self, states: Sequence[RecycleRequest], budgets: Sequence[int], /, *, least: float = 0.0
+    ) -> DraftBatch:
+        """Draft for all states at once. Nodes with a chance below `least` are left out.
+
+        Raises: StateError, InputError.
+        """
+        listed = _as_list(states)
+        checked = np.array(as_budgets(budgets, len(listed)), np.int32)
+        tokens, parents, offsets, scores = self._core.propose(listed, checked, least)
+        return DraftBatch._trusted(tokens, parents, offsets, scores)
+
+    def adopt(self, states: Sequence[RecycleRequest], drafts: DraftBatch, /) -> None:
+        """Take these for the last drafts, where others drafted too: the next verdicts are on them,
+        and all of their nodes are learned from.
+
+        Raises: StateError, InputError.
+        """
+        self._core.adopt(_as_list(states), drafts.tokens, drafts.parents, drafts.offsets)
+
+    def observe(self, states: Sequence[RecycleRequest], verdicts: Sequence[Verdict], /) -> None:
+        """Append the committed tokens, and learn what the target found likely after each node.
+
+        Raises: StateError, InputError; nothing has changed then.
+        """
+        batch = VerdictBatch.of(verdicts)
+        k = self.wants.topk
+        likeliest, logprobs = np.empty((0, k), np.int32), np.empty((0, k), np.float32)
+        offsets = np.empty(0, np.int32)
+        if batch.topk is not None and batch.topk_offsets is not None:
+            if batch.topk.k < k:
+                raise InputError(f"verdicts have the {batch.topk.k} likeliest tokens; expected {k}")
+            seen = batch.topk if batch.topk.k == k else batch.topk.first(k)
+            likeliest = np.ascontiguousarray(seen.tokens)
+            logprobs = np.ascontiguousarray(seen.logprobs)
+            offsets = batch.topk_offsets
+        self._core.observe(
+            _as_list(states), batch.tokens, batch.offsets, likeliest, logprobs, offsets
+        )
+
+    def finish(self, state: RecycleRequest, /) -> None:
+        """End a request; what was learned stays.
+
+        Raises: StateError.
+        """
+        if not isinstance(state, RecycleRequest):
+            raise StateError(f"{state!r} is no state; expected one that begin() returned")
+        self._core.finish(state)
+
+    def new_version(self, keep: int, *, tenant: str | None = None) -> None:
+        """The target's weights were replaced: with `keep` 0, what a tenant's requests taught is
+        forgotten. A new version resembles the one before it, so otherwise it stays.
+
+        Raises: InputError.
+        """
+        if type(keep) is not int or keep < 0:
+            raise InputError(f"keep is {keep!r}; expected a whole number from 0, of versions")
+        if keep == 0:
+            self._core.forget(tenant)
+
+    def drop_tenant(self, tenant: str) -> None:
+        """Forget all that a tenant's requests taught."""
+        self._core.forget(tenant)
+
+    def text(self, state: RecycleRequest, /) -> Int32s:
+        """Prompt and observed tokens: a copy.
+
+        Raises: StateError.
+        """
+        text: Int32s = self._core.text(state)
+        return text
+
+    def bytes_used(self) -> int:
+        """Bytes of all that was learned and of the running requests' texts."""
+        return self._core.bytes
+
+    def bytes_of(self, tenant: str | None) -> int:
+        """Bytes that are held for one tenant; 0 for one that is not known."""
+        return self._core.bytes_of(tenant)
+
+    def save(self, path: str | PathLike[str], *, tenant: str | None = None) -> None:
+        """Write what a tenant's requests taught, for a warm start: `RecycleDrafter(warm=path)`.
+
+        Raises: OSError.
+        """
+        keys, tokens, levels = self._core.laws(tenant)
+        target = Path(path)
+        part = target.with_name(target.name + ".part")
+        with part.open("wb") as file:
+            np.savez(
+                file, format=_FORMAT, k=self.wants.topk, keys=keys, tokens=tokens, levels=levels
+            )
+        part.replace(target)
+
+
+def noise_of(sampling: SeededParams | None) -> tuple[int, float]:
+    """Seed and temperature of a request whose noise is known: rule match, not greedy."""
+    if sampling is None or sampling.params.rule != "match":
+        return 0, 0.0
+    return sampling.seed, float(sampling.params.temperature)
+
+
+def _as_list(states: Sequence[RecycleRequest]) -> list[RecycleRequest]:
+    return states if type(states) is list else as_items(states, "states", "a list of states")
+
+
+def _read(path: Path, k: int) -> tuple[np.ndarray, Int32s, np.ndarray]:
+    """The arrays of a file of `save`, checked.
+
+    Raises: InputError that names the file.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            if sorted(stored.files) != sorted(_FIELDS):
+                raise ValueError(f"it has {', '.join(stored.files) or 'nothing'}")
+            found = {name: stored[name] for name in _FIELDS}
+    except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
+        raise InputError(f"{path} is no file of RecycleDrafter.save: {error}") from error
+    for name, dtype in (("keys", np.uint64), ("tokens", np.int32), ("levels", np.uint8)):
+        if found[name].dtype != dtype or found[name].ndim != 1:
+            raise InputError(f"{path}: {name} are {found[name].dtype}; expected one row of {dtype}")
+    if found["format"].shape or int(found["format"]) != _FORMAT:
+        raise InputError(f"{path} has format {found['format']}; expected {_FORMAT}")
+    if found["k"].shape or int(found["k"]) != k:
+        raise InputError(f"{path} has the {found['k']} likeliest tokens; expected k = {k}")
+    return found["keys"], found["tokens"], found["levels"]

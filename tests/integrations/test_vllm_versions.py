@@ -235,7 +235,7 @@ def test_ranks_and_replicas_are_summed(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("line", ["", "[1]", "{}", '{"pid": 1}', "no"])
+@pytest.mark.parametrize("line", ["[1]", "{}", '{"pid": 1}', "no", '{"pid": 1{"pid": 2}'])
 def test_a_wrong_line_is_named(line: str, tmp_path: Path) -> None:
     path = tmp_path / "versions.jsonl"
     path.write_text(json.dumps(asdict(LINE)) + "\n" + line + "\n")

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from dataclasses import dataclass, replace
+from typing import BinaryIO
 
 from foresay.counts import tokens_per_step
 from foresay.integrations.vllm.settings import VllmSettings
@@ -143,11 +144,23 @@ class Meter:
 
 
 def _appended(path: str, line: dict[str, float]) -> str:
-    """Append a line to the file; returns where the next one goes: nowhere, if this failed."""
+    """Append a line to the file; returns where the next one goes: nowhere, if this failed.
+
+    A process that was killed may have left half a line there, so this one begins anew.
+    """
     try:
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        with open(path, "ab+") as file:
+            begin = b"" if _ends_line(file) else b"\n"
+            file.write(begin + json.dumps(line).encode() + b"\n")
     except OSError as error:  # ranks must not differ in their drafts
         log.warning("foresay: %s cannot be written any more (%s)", path, error)
         return ""
     return path
+
+
+def _ends_line(file: BinaryIO) -> bool:
+    """Whether what follows is a new line: also where it cannot be known, as in a pipe."""
+    if not file.seekable() or not file.tell():
+        return True
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"

@@ -3,9 +3,9 @@
     python killed.py PLAN.json RESULT.json
 
 plan: model, dtype, method, length as for drive.py; prompts, tokens, params (vLLM's SamplingParams),
-kill: whether an engine is killed before the one that answers. The engine is a process of its own,
-and its client the one of vLLM's server, which verl has too. FORESAY_VLLM_STEPS_FILE is where the
-drafter is seen to work.
+kill: which processes are killed, "engine" or "worker", each of an engine of its own, before the one
+that answers. The client is the one of vLLM's server, which verl has too: it starts the engine's
+process, and that the worker's, where the drafter is. FORESAY_VLLM_STEPS_FILE says what it does.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from drive import VLLM, arguments_of
-
+DRIVE: Any = import_module("drive")  # beside this file, and not known where types are checked
+VLLM: Any = DRIVE.VLLM
 os.environ |= {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
@@ -40,7 +41,7 @@ def changed(_: Any) -> None:
 
 
 def engine_of(plan: dict[str, Any]) -> Any:
-    return VLLM.AsyncLLMEngine.from_engine_args(VLLM.AsyncEngineArgs(**arguments_of(plan)))
+    return VLLM.AsyncLLMEngine.from_engine_args(VLLM.AsyncEngineArgs(**DRIVE.arguments_of(plan)))
 
 
 async def answers(engine: Any, plan: dict[str, Any], tokens: int) -> Sequence[Any]:
@@ -57,32 +58,34 @@ async def answers(engine: Any, plan: dict[str, Any], tokens: int) -> Sequence[An
     return await asyncio.gather(*each, return_exceptions=True)
 
 
-def steps() -> int:
-    file = Path(os.environ["FORESAY_VLLM_STEPS_FILE"])
-    return file.read_text().count("\n") if file.exists() else 0
+def steps() -> list[int]:
+    """The process that made each."""
+    lines = Path(os.environ["FORESAY_VLLM_STEPS_FILE"]).read_text().split("\n")[:-1]
+    return [json.loads(line)["pid"] for line in lines]
 
 
-async def killed(engine: Any, plan: dict[str, Any], more: int) -> dict[str, Any]:
-    """The engine is killed when it has made some steps more: what its clients get, at once and
-    from then on.
+async def killed(engine: Any, plan: dict[str, Any], whom: str, more: int) -> dict[str, Any]:
+    """A process is killed when it has made some steps more: what clients get, at once and from
+    then on.
     """
     [process] = multiprocessing.active_children()
-    last, at = steps() + more, list[float]()
+    worker, last, at = steps()[-1], len(steps()) + more, list[float]()
 
     def kill() -> None:
-        while steps() < last:
+        while len(steps()) < last:
             time.sleep(0.005)
         at.append(time.monotonic())
-        os.kill(process.pid or 0, signal.SIGKILL)
+        os.kill(worker if whom == "worker" else process.pid or 0, signal.SIGKILL)
 
     thread = threading.Thread(target=kill, daemon=True)
     thread.start()
     errors = await answers(engine, plan, 400)
     seconds = time.monotonic() - at[0]
     errors = [*errors, *await answers(engine, plan, 4)]
-    process.join(10)
+    process.join(60)
     return {
-        "pid": process.pid,
+        "engine": process.pid,
+        "worker": worker,
         "name": process.name,
         "status": process.exitcode,
         "errors": [[type(error).__name__, str(error)] for error in errors],
@@ -91,12 +94,12 @@ async def killed(engine: Any, plan: dict[str, Any], more: int) -> dict[str, Any]
 
 
 async def main(plan: dict[str, Any], versions: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if plan["kill"]:
+    found: dict[str, Any] = {"killed": {}}
+    for whom in plan["kill"]:
         engine = engine_of(plan)
         await answers(engine, plan, 8)
         await engine.collective_rpc(changed)
-        found["killed"] = await killed(engine, plan, 12)
+        found["killed"][whom] = await killed(engine, plan, whom, 12)
         engine.shutdown()
         with versions.open("a") as file:
             file.write(HALF)
@@ -106,7 +109,6 @@ async def main(plan: dict[str, Any], versions: Path) -> dict[str, Any]:
         await engine.collective_rpc(changed)
         await answers(engine, plan, 4)
     [process] = multiprocessing.active_children()
-    found["pid"] = process.pid
     engine.shutdown()
     process.join(30)
     found["left"] = [child.pid for child in multiprocessing.active_children()]

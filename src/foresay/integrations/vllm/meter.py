@@ -7,7 +7,6 @@ import logging
 import os
 import time
 from dataclasses import dataclass, replace
-from typing import BinaryIO
 
 from foresay.counts import tokens_per_step
 from foresay.integrations.vllm.settings import VllmSettings
@@ -149,18 +148,22 @@ def _appended(path: str, line: dict[str, float]) -> str:
     A process that was killed may have left half a line there, so this one begins anew.
     """
     try:
-        with open(path, "ab+") as file:
-            begin = b"" if _ends_line(file) else b"\n"
-            file.write(begin + json.dumps(line).encode() + b"\n")
+        begin = "" if _ends_line(path) else "\n"
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(begin + json.dumps(line) + "\n")
     except OSError as error:  # ranks must not differ in their drafts
         log.warning("foresay: %s cannot be written any more (%s)", path, error)
         return ""
     return path
 
 
-def _ends_line(file: BinaryIO) -> bool:
+def _ends_line(path: str) -> bool:
     """Whether what follows is a new line: also where it cannot be known, as in a pipe."""
-    if not file.seekable() or not file.tell():
+    try:
+        if not os.path.isfile(path) or not os.path.getsize(path):
+            return True
+        with open(path, "rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) == b"\n"
+    except OSError:
         return True
-    file.seek(-1, os.SEEK_END)
-    return file.read(1) == b"\n"

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from numpy.random import Generator
 from rl_curves import SAME, draw_curves
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from foresay.models.load_transformers import target_of
@@ -122,10 +122,22 @@ def warmed(form: Form, seed: int, device: str, file: Path | None) -> LlamaForCau
     torch.use_deterministic_algorithms(True)
     model.cpu()
     if file is not None:
-        part = file.with_suffix(f".{os.getpid()}")
-        save_file({name: t.contiguous() for name, t in model.state_dict().items()}, part)
+        remove_parts(file)
+        part = file.with_suffix(f".{os.getpid()}.part")
+        part.write_bytes(save({name: t.contiguous() for name, t in model.state_dict().items()}))
         os.replace(part, file)
     return model
+
+
+def remove_parts(file: Path) -> None:
+    """What processes that were killed have left of this file."""
+    for part in file.parent.glob(f"{file.stem}.*.part"):
+        try:
+            os.kill(int(part.suffixes[-2][1:]), 0)
+        except ProcessLookupError:
+            part.unlink(missing_ok=True)
+        except (PermissionError, ValueError):
+            pass  # it still runs, as somebody else; or the file is not ours
 
 
 def reward(puzzle: Puzzle, answer: Any) -> float:

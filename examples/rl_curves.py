@@ -26,7 +26,11 @@ def draw_curves(folder: Path, *, as_json: bool = False) -> int:
     differs from the one without."""
     runs: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for file in sorted(folder.glob("seed-*-o*.jsonl")):
-        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        try:
+            lines = records(file)
+        except ValueError as error:
+            print(error, file=sys.stderr)
+            return 2
         if lines:
             runs[lines[0]["seed"], lines[0]["drafts"]] = lines
     if not runs:
@@ -38,6 +42,26 @@ def draw_curves(folder: Path, *, as_json: bool = False) -> int:
     (folder / "summary.json").write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found) if as_json else as_text(found))
     return 0 if found["same"] else 1
+
+
+def records(file: Path) -> list[dict[str, Any]]:
+    """The lines of one run. The last is left out, and said to be, where it was not written to its
+    end: the run was killed, or still writes it.
+
+    Raises: ValueError for any other line that is no JSON.
+    """
+    *lines, rest = file.read_text().split("\n")
+    if rest:
+        said = f"line {len(lines) + 1} of {file} is cut off; it is left out"
+        print(said, file=sys.stderr)
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(json.loads(line))
+        except ValueError as error:
+            said = f"line {number} of {file} is {line[:80]!r}; expected a record of one step"
+            raise ValueError(said) from error
+    return found
 
 
 def charts(runs: Runs) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import os
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -218,6 +219,22 @@ def test_a_file_that_cannot_be_written_ends_the_start(monkeypatch: pytest.Monkey
         proposer_of()
 
 
+def test_lines_go_through_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which nobody can know how it ended."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    monkeypatch.setenv("FORESAY_VLLM_VERSIONS_FILE", str(path))
+    proposer, model = proposer_of()
+    for length in range(3, 5):
+        step(proposer, list(range(length)))
+        model.load_weights([])
+    step(proposer, [1, 2])
+    lines = os.read(reader, 1 << 16).decode().splitlines()
+    os.close(reader)
+    assert [json.loads(line)["version"] for line in lines] == [0, 1]
+
+
 LINE = VersionLine(1, 3, steps=10, rows=20, tokens=50, drafted=60, accepted=30, seconds=0.02)
 
 
@@ -234,7 +251,7 @@ def test_ranks_and_replicas_are_summed(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("line", ["", "[1]", "{}", '{"pid": 1}', "no"])
+@pytest.mark.parametrize("line", ["[1]", "{}", '{"pid": 1}', "no", '{"pid": 1{"pid": 2}'])
 def test_a_wrong_line_is_named(line: str, tmp_path: Path) -> None:
     path = tmp_path / "versions.jsonl"
     path.write_text(json.dumps(asdict(LINE)) + "\n" + line + "\n")

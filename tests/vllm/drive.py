@@ -43,28 +43,29 @@ SPECULATION: dict[str, dict[str, Any] | None] = {
 NODES = 6
 
 
-def engine_of(plan: dict[str, Any]) -> Any:
+def arguments_of(plan: dict[str, Any]) -> dict[str, Any]:
+    """Of vLLM's engine."""
     speculation, ranks = SPECULATION[plan["method"]], plan.get("ranks", 1)
     if speculation is not None:
         speculation = speculation | {"num_speculative_tokens": NODES} | plan.get("speculation", {})
-    return VLLM.LLM(
-        plan["model"],
-        dtype=plan["dtype"],
-        max_model_len=plan.get("length", 1024),
-        max_num_seqs=8,
-        max_num_batched_tokens=1024,
-        enforce_eager=True,
-        enable_prefix_caching=False,  # so that rows are computed, not taken over, in every run
-        tensor_parallel_size=ranks,
-        distributed_executor_backend="uni" if ranks == 1 else "mp",
-        disable_log_stats=False,
-        num_gpu_blocks_override=plan.get("blocks"),
-        speculative_config=speculation,
-    )
+    return {
+        "model": plan["model"],
+        "dtype": plan["dtype"],
+        "max_model_len": plan.get("length", 1024),
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 1024,
+        "enforce_eager": True,
+        "enable_prefix_caching": False,  # so that rows are computed, not taken over, in every run
+        "tensor_parallel_size": ranks,
+        "distributed_executor_backend": "uni" if ranks == 1 else "mp",
+        "disable_log_stats": False,
+        "num_gpu_blocks_override": plan.get("blocks"),
+        "speculative_config": speculation,
+    }
 
 
 def run(plan: dict[str, Any]) -> dict[str, Any]:
-    llm = engine_of(plan)
+    llm = VLLM.LLM(**arguments_of(plan))
     engine = llm.llm_engine
     waiting = sorted(plan["requests"], key=lambda request: request.get("join", 0))
     ends = {r["name"]: r["abort"] for r in waiting if r.get("abort") is not None}

@@ -77,12 +77,15 @@ class Memory:
 
     def write(self, samples: Sequence[Sample]) -> None:
         """Keep the samples in the file, all of them or none. A cache that cannot be written is no
-        error: they are timed again.
+        error: they are timed again. What a process that was killed here has left is removed; where
+        it is another's that still writes, that one keeps nothing.
         """
         text = json.dumps({"key": self._key, "time": time.time(), "samples": samples})
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(".tmp", dir=self.path.parent)
+            for left in self.path.parent.glob(f"{self.path.stem}*.tmp"):
+                left.unlink(missing_ok=True)
+            descriptor, temporary = tempfile.mkstemp(".tmp", self.path.stem, self.path.parent)
             try:
                 with open(descriptor, "w", encoding="utf-8") as file:
                     file.write(text + "\n")

@@ -15,7 +15,8 @@ __all__ = ["VersionLine", "read_versions", "summary"]
 
 
 def read_versions(path: str | PathLike[str]) -> list[VersionLine]:
-    """The lines of a file, in their order.
+    """The lines of a file, in their order. A line that was not written to its end, since its
+    process was killed or still writes it, is left out.
 
     Raises: InputError for a file that cannot be read, or a line that is not one of these.
     """
@@ -26,6 +27,8 @@ def read_versions(path: str | PathLike[str]) -> list[VersionLine]:
         raise InputError(f"{path} cannot be read ({error})") from error
     found = []
     for number, line in enumerate(lines, 1):
+        if not line or (line.startswith("{") and not line.endswith("}")):
+            continue
         try:
             found.append(VersionLine(**json.loads(line)))
         except (ValueError, TypeError) as error:

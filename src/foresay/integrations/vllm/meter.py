@@ -170,11 +170,27 @@ class Meter:
 
 
 def _appended(path: str, line: dict[str, float]) -> str:
-    """Append a line to the file; returns where the next one goes: nowhere, if this failed."""
+    """Append a line to the file; returns where the next one goes: nowhere, if this failed.
+
+    A process that was killed may have left half a line there, so this one begins anew.
+    """
     try:
+        begin = "" if _ends_line(path) else "\n"
         with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(begin + json.dumps(line) + "\n")
     except OSError as error:  # ranks must not differ in their drafts
         log.warning("foresay: %s cannot be written any more (%s)", path, error)
         return ""
     return path
+
+
+def _ends_line(path: str) -> bool:
+    """Whether what follows is a new line: also where it cannot be known, as in a pipe."""
+    try:
+        if not os.path.isfile(path) or not os.path.getsize(path):
+            return True
+        with open(path, "rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) == b"\n"
+    except OSError:
+        return True

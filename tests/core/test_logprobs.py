@@ -90,7 +90,7 @@ def test_the_likeliest(width: int, shape: tuple[float, float]) -> None:
     for given, values in kinds(normal(width, 4, width, scale=shape[0], shift=shape[1])):
         for k in {0, 1, min(8, width), min(16, width), width}:
             tokens, found = topk(given, k)
-            assert (tokens.dtype, found.dtype) == (np.int32, np.float32)
+            assert tokens.dtype == np.int32 and found.dtype == np.float32
             assert tokens.shape == found.shape == (4, k)
             first = order(values, k)
             assert np.array_equal(tokens, first)
@@ -191,34 +191,30 @@ def test_neither_batch_nor_threads_change_a_bit(temperature: float) -> None:
     rng = np.random.default_rng(0)
     tokens = rng.integers(0, values.shape[1], len(values)).astype(np.int32)
     for given in (values, bits(values)):
-        alone = [
+        alone: list[Any] = [
             logprobs(given[i : i + 1].copy(), np.array([0]), tokens[i : i + 1], temperature, 4)
             for i in range(len(given))
         ]
-        few = [topk(given[i : i + 1].copy(), 4) for i in range(len(given))]
+        few: list[Any] = [topk(given[i : i + 1].copy(), 4) for i in range(len(given))]
         for threads in (1, 2, 5):
             some = rng.permutation(len(given))[:17]
-            found = logprobs(given, some, tokens[some], temperature, 4, threads)
+            found: Any = logprobs(given, some, tokens[some], temperature, 4, threads)
             for i, row in enumerate(some):
-                for one, other in zip(found, alone[row], strict=True):
-                    assert one[i].tobytes() == other[0].tobytes()
-            whole = topk(given, 4, threads)
+                assert [one[i].tobytes() for one in found] == [
+                    one[0].tobytes() for one in alone[row]
+                ]
+            whole: Any = topk(given, 4, threads)
             for i in range(len(given)):
-                for one, other in zip(whole, few[i], strict=True):
-                    assert one[i].tobytes() == other[0].tobytes()
+                assert [one[i].tobytes() for one in whole] == [one[0].tobytes() for one in few[i]]
 
 
 def test_bfloat16_is_what_its_numbers_are() -> None:
     small = bits(normal(2, 5, 3000, scale=5.0))
     rows, tokens = np.arange(5), np.arange(5, dtype=np.int32)
-    for one, other in zip(topk(small, 9), topk(wide(small), 9), strict=True):
-        assert np.array_equal(one, other)
-    for one, other in zip(
-        logprobs(small, rows, tokens, 0.9, 3),
-        logprobs(wide(small), rows, tokens, 0.9, 3),
-        strict=True,
-    ):
-        assert np.array_equal(one, other)
+    found: list[Any] = [
+        [*topk(given, 9), *logprobs(given, rows, tokens, 0.9, 3)] for given in (small, wide(small))
+    ]
+    assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
 
 
 def test_nothing_is_asked() -> None:

@@ -19,10 +19,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from foresay import DraftBatch, Drafter, Verdict, VerdictBatch, corpus
+from foresay import Draft, DraftBatch, Drafter, TopK, Verdict, VerdictBatch, corpus
 from foresay.arrays import MAX_TOKEN, Int32s
 from foresay.bench.replay import walk
-from foresay.drafters import CorpusDrafter, MergeDrafter, NgramDrafter, SuffixDrafter
+from foresay.drafters import (
+    CorpusDrafter,
+    MergeDrafter,
+    NgramDrafter,
+    RecycleDrafter,
+    SuffixDrafter,
+)
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,9 @@ DRAFTERS: dict[str, Callable[[], Readable]] = {
     "merge of one": lambda: MergeDrafter(NgramDrafter()),
     "merge of ngrams": lambda: MergeDrafter(NgramDrafter(), NgramDrafter(occurrence="first")),
     "merge of suffix and ngram": lambda: MergeDrafter(SuffixDrafter(), NgramDrafter()),
+    "recycle": RecycleDrafter,
+    "recycle, static": lambda: RecycleDrafter(context=1, tree="static"),
+    "merge of suffix and recycle": lambda: MergeDrafter(SuffixDrafter(), RecycleDrafter()),
 }
 
 
@@ -136,6 +145,7 @@ def drive(drafter: Readable, scenarios: Sequence[Scenario], as_lists: bool = Fal
     while active := [seat for seat in seats if seat.left and not seat.aborted]:
         asked = [seat for seat in active if not seat.rests()]
         paths: dict[int, list[int]] = {}
+        drafted: dict[int, Draft] = {}
         if asked:
             states, budgets = [s.state for s in asked], [next(s.budgets) for s in asked]
             drafts = DraftBatch.of(drafter.propose(states, budgets))
@@ -145,6 +155,7 @@ def drive(drafter: Readable, scenarios: Sequence[Scenario], as_lists: bool = Fal
             for seat, draft in zip(asked, drafts, strict=True):
                 assert set(draft.tokens.tolist()) <= visible(seat.scenario), "another tenant's text"
                 paths[id(seat)] = walk(draft, seat.left[:-1])
+                drafted[id(seat)] = draft
         for seat in active:
             if seat.aborts():
                 drafter.finish(seat.state)
@@ -153,7 +164,9 @@ def drive(drafter: Readable, scenarios: Sequence[Scenario], as_lists: bool = Fal
         for seat in active:
             path = paths.get(id(seat), [])
             tokens = seat.left[: len(path) + 1]
-            verdicts.append(Verdict(path, tokens))
+            draft = drafted.get(id(seat), Draft.empty())
+            topk = likeliest(seat, draft, path, drafter.wants.topk) if drafter.wants.topk else None
+            verdicts.append(Verdict(path, tokens, topk))
             seat.observed += tokens
             accepted += len(path)
         drafter.observe(
@@ -166,6 +179,22 @@ def drive(drafter: Readable, scenarios: Sequence[Scenario], as_lists: bool = Fal
         if not seat.aborted:
             drafter.finish(seat.state)
     return accepted
+
+
+def likeliest(seat: Seat, draft: Draft, path: list[int], k: int) -> TopK:
+    """As a target that is sure of the answer on its path, and elsewhere of tokens of the prompt."""
+    rows = np.full((len(draft) + 1, k), -1, np.int32)
+    for row in range(len(draft) + 1):
+        depth = path.index(row - 1) + 1 if row - 1 in path else 0 if row == 0 else -1
+        next_token = seat.left[depth] if 0 <= depth < len(seat.left) else seat.scenario.prompt[0]
+        rows[row, 0] = next_token
+        rows[row, 1:] = next(
+            (t for t in seat.scenario.prompt if t != next_token), -1 if k == 1 else next_token
+        )
+        rows[row, 2:] = -1
+    logprobs = np.full(rows.shape, -np.inf, np.float32)
+    logprobs[:, 0], logprobs[:, 1] = -0.1, -2.5
+    return TopK(rows, logprobs)
 
 
 @cache

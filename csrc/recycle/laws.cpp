@@ -9,7 +9,7 @@
 namespace foresay {
 namespace {
 
-constexpr float kNews = 0.5f;  // weight of what the target said last
+constexpr float kNews = 0.6f;  // weight of what the target said last
 constexpr size_t kFirstSlots = 1024;
 constexpr uint64_t kHashed = uint64_t{1} << 63;
 

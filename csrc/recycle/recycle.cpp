@@ -10,8 +10,9 @@ namespace foresay {
 namespace {
 
 // Rough estimates of a chance, whose calibration is learned.
-constexpr float kGreedySharpness = 2.f;  // the likeliest token is chosen, not drawn: chances are further apart
+constexpr float kGreedySharpness = 1.3f; // the likeliest token is chosen, not drawn: chances are further apart
 constexpr float kDoubt = 1.3f;           // other contexts of the same end have other probabilities
+constexpr float kLonger = 4.f;           // how much more a context says than one that is a token shorter
 constexpr float kEuler = 0.5772f;        // the mean of the noise
 constexpr float kMostCertain = 0.98f;
 constexpr float kLeastScore = 1e-4f;
@@ -95,12 +96,12 @@ std::unique_ptr<RecycleRequest> RecycleDrafter::begin(std::span<const Token> pro
     return made;
 }
 
-void RecycleDrafter::check(std::span<RecycleRequest* const> requests, bool all_different) {
+void RecycleDrafter::check(std::span<RecycleRequest* const> requests) {
     ++call_;
     for (size_t i = 0; i < requests.size(); ++i) {
         if (requests[i]->owner_ != this) throw StateError("state " + std::to_string(i) + " is of another drafter");
         if (requests[i]->finished_) throw StateError("state " + std::to_string(i) + " was finished before");
-        if (all_different && requests[i]->call_ == call_) throw StateError("state " + std::to_string(i) + " is there twice");
+        if (requests[i]->call_ == call_) throw InputError("state " + std::to_string(i) + " is in the batch twice; expected each state once");
         requests[i]->call_ = call_;
     }
 }
@@ -118,7 +119,7 @@ size_t RecycleDrafter::guesses(const RecycleRequest& request, std::span<const To
     Law law;
     float weights = 0, weight = 1;
     uint32_t highest = 0;
-    for (uint32_t order = 1; order <= options_.orders; ++order, weight *= 3) {  // a longer context says three times as much
+    for (uint32_t order = 1; order <= options_.orders; ++order, weight *= kLonger) {
         if (!tenant.laws.find(context, order, law)) continue;
         highest = order, weights += weight;
         for (uint32_t i = 0; i < law.size; ++i) {

@@ -138,7 +138,7 @@ private:
         int32_t parent;
         Token token;
     };
-    void check(std::span<RecycleRequest* const> requests, bool all_different = true);
+    void check(std::span<RecycleRequest* const> requests);
     std::shared_ptr<RecycleTenant> tenant_of(const std::optional<std::string>& name);
     size_t guesses(const RecycleRequest& request, std::span<const Token> context, uint32_t position, std::array<Guess, kWidth>& out) const;
     void grow(RecycleRequest& request, uint32_t budget, float least, RecycledTrees& out);

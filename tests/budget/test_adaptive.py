@@ -232,7 +232,7 @@ def test_without_trials_it_would_never_come_back() -> None:
         machine = machine_of("linear")
         policy = Adaptive(machine.measured(), share=share)
         text = Text(late, blind=True)
-        return speed(policy, text, machine, 8, 800, last=200, told_apart=False)
+        return speed(policy, text, machine, 10, 800, last=200, told_apart=False)
 
     assert last_speed(0.0) < 1.05
     assert last_speed(0.004) > 1.35

@@ -3,8 +3,9 @@
 A step commits one token per request and the nodes that are accepted. Taken best first over the
 whole batch, n nodes are expected to make B + (sum of n chances) tokens in a time that the measured
 cost model knows. The n with the most tokens per second is taken. Costs rise in stairs, so every n
-is tried, also 0. Where a load has weights, a request's tokens count by them, and for a request of
-weight 0 nothing is drafted.
+is tried, also 0. Where a load has urgencies, a request's tokens count by what they save: a row, and
+for the last request the rest of a step (`urgency.worth_of_tokens`). For a request whose
+tokens are worth next to nothing nothing is drafted.
 
 What is never tried is never learned. A small share of the time (0.4 %) may be lost on verifying, or
 drafting, more than seems to pay. The loss of such a trial is charged to an account, and its gain is
@@ -16,6 +17,7 @@ One step is `budgets`, `choose`, `observe`, in this order; a step without drafts
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +29,7 @@ from foresay.budget.asking import Asking
 from foresay.budget.calibration import DepthCalibration, RequestCalibration, ScoreCalibration
 from foresay.budget.cost import StepCost, seconds_lost
 from foresay.budget.load import Chosen, Load, StepFacts, choose_nodes, within_max_tokens
+from foresay.budget.urgency import worth_of_tokens
 from foresay.draft import DraftBatch
 from foresay.errors import InputError
 
@@ -34,6 +37,7 @@ __all__ = ["Adaptive"]
 
 _MOST_ACCOUNT = 0.5  # of a plain step's time
 _MOST_TRIAL = 0.25
+_LEAST_WORTH = 0.1  # of a token; for requests below it nothing is drafted
 
 
 class _Trial(NamedTuple):
@@ -79,6 +83,9 @@ class Adaptive:
         self._asking_for = 0  # so many requests
         self._plain = 0.0  # expected seconds of this step without drafts and other rows
         self._trial: _Trial | None = None
+        self._valued: tuple[Load, Load] | None = (
+            None  # the last load, and what its tokens are worth
+        )
 
     def budgets(self, load: Load) -> list[int]:
         """Nodes each request may draft: as many as are worth the time of drafting.
@@ -92,8 +99,9 @@ class Adaptive:
             self._plain = self.cost.of(len(left), load.keys, load.keys, len(left))
         if not left or max(left) < 2:
             return [0] * len(left)
+        load = self._with_worth(load)
         if load.weights is not None:
-            left = np.where(load.weights > 0, load.tokens_left, 0).tolist()
+            left = np.where(load.weights >= _LEAST_WORTH, load.tokens_left, 0).tolist()
         self._asking_for = sum(n > 1 for n in left)
         if not self._asking_for:
             return [0] * len(left)
@@ -113,6 +121,7 @@ class Adaptive:
         that does not fit the load.
         """
         drafts = DraftBatch.of(drafts)
+        load = self._with_worth(load)
         nodes = within_max_tokens(drafts, load)
         if not len(drafts.tokens) or (nodes is not None and not len(nodes)):
             return choose_nodes(drafts, np.empty(0, np.int64))
@@ -173,7 +182,7 @@ class Adaptive:
 
         Mutates: the cost model, the calibration, the account.
         """
-        load, drafts = step.load, step.chosen.drafts
+        load, drafts = self._with_worth(step.load), step.chosen.drafts
         requests, nodes = len(load), len(drafts.tokens)
         keys = load.keys
         rows, reads = requests + load.other_rows, keys + load.other_reads
@@ -188,20 +197,32 @@ class Adaptive:
         self._asking.observe(
             self._asked, step.draft_seconds, self._asking_for, step.chosen.nodes, step.accepted
         )
-        self._settle(step, rows + nodes, reads, keys)
+        self._settle(step, load, rows + nodes, reads, keys)
 
-    def _settle(self, step: StepFacts, rows: int, reads: int, keys: int) -> None:
+    def _with_worth(self, load: Load) -> Load:
+        """The load, with what a token is worth to each request on this machine as weights."""
+        if load.weights is None or len(load) < 2:
+            return load
+        if self._valued is None or self._valued[0] is not load:
+            requests, keys = len(load), load.keys
+            whole = self.cost.of(requests, keys, keys, requests)
+            one = self.cost.of(1, keys / requests, keys / requests, 1)
+            row = max(whole - one, 0.0) / (requests - 1)
+            share = min(1.0, requests * row / whole) if whole > 0 else 1.0
+            self._valued = load, replace(load, weights=worth_of_tokens(load.weights, share))
+        return self._valued[1]
+
+    def _settle(self, step: StepFacts, load: Load, rows: int, reads: int, keys: int) -> None:
         """Pay the trial of this step from the account, or its gain into it."""
         self._account += self._share * (step.seconds + step.draft_seconds)
         trial = self._trial
         if trial is not None and trial.chosen is None:  # more was drafted
-            load = step.load
             rows, reads = rows - load.other_rows, reads - load.other_reads
             took = self.cost.of(rows, reads, keys, len(load)) + self._asking.seconds(self._asked)
             won = float(load.worth_of(step.chosen.drafts) @ step.accepted)
             self._account -= seconds_lost(load.worth + won, took, trial.seconds_per_token)
         elif trial is not None and trial.chosen is step.chosen:  # more was verified
-            worth = step.load.worth_of(step.chosen.drafts)[trial.extra]
+            worth = load.worth_of(step.chosen.drafts)[trial.extra]
             won = float(worth @ step.accepted[trial.extra])
             self._account -= seconds_lost(won, trial.price, trial.seconds_per_token)
         limit = _MOST_ACCOUNT * max(self._plain, self._asking.least_loss)

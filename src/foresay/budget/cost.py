@@ -30,11 +30,11 @@ __all__ = ["KNOTS", "Sample", "StepCost", "isotonic", "seconds_lost"]
 Number = float | NDArray[Any]
 
 KNOTS = (
-    *(1, 2, 3, 4, 6, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 96, 128),
+    *(1, 2, 3, 4, 6, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64, 65, 96, 128),
     *(192, 256, 384, 512, 768, 1024, 2048, 1 << 20),
 )
-"""Rows at which the shape is known. Matrix units work on tiles of 16 rows, so the costs may jump
-after 16, 32 and 64."""
+"""Rows at which the shape is known. Kernels take 8 or 16 rows at once and read the weights again
+for the next ones, so the costs may jump after 8, 16, 32 and 64."""
 
 _LEVEL = 5  # steps whose median is the level
 _AROUND = 9  # steps whose median is the level for the one in their middle

@@ -46,8 +46,9 @@ class Load:
     ids          int64[B] | None   a number for each request that no other request ever gets; only
                  policies with a state per request look at it; without it they have none, or one
                  for all
-    weights      float64[B] | None   what a token more is worth to each request, 0 to 1; without
-                 them all count alike
+    weights      float64[B] | None   how likely each request is to end last, 0 to 1, if the caller
+                 waits for all; a policy makes of it what a token is worth; without them all count
+                 alike
     """
 
     contexts: Int64s

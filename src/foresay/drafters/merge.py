@@ -30,6 +30,7 @@ from foresay import _core
 from foresay.arrays import Int32s, IntsLike
 from foresay.draft import DraftBatch
 from foresay.drafter import (
+    MAX_BUDGET,
     Drafter,
     SeededParams,
     Source,
@@ -78,7 +79,8 @@ class MergeState:
 
 
 class MergeDrafter:
-    """Asks each drafter for a full budget of nodes and proposes the best of their union.
+    """Asks each drafter for more than the budget and proposes the best of their union: what one
+    drafter finds unlikely may be good where another one says the same.
 
     Each drafter observes every commit: its verdict has all committed tokens, and a path in the
     indices of its *own* last proposal, without the nodes that only others proposed. `wants` is the
@@ -135,8 +137,9 @@ class MergeDrafter:
         """
         states = as_states(states, MergeState, self)
         checked = as_budgets(budgets, len(states))
+        asked = [min(2 * n + 4, MAX_BUDGET) if n else 0 for n in checked]
         batches = [
-            DraftBatch.of(drafter.propose([state.states[k] for state in states], checked))
+            DraftBatch.of(drafter.propose([state.states[k] for state in states], asked))
             for k, drafter in enumerate(self.drafters)
         ]
         tokens, parents, offsets, scores, homes = self._merge.merge(

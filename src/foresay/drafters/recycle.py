@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Literal
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from foresay import _core
 from foresay._core import RecycleRequest
 from foresay.arrays import Int32s, IntsLike, as_items
 from foresay.draft import DraftBatch
-from foresay.drafter import SeededParams, as_budgets, as_prompt
+from foresay.drafter import SeededParams, as_budgets, as_prompt, check_lengths
 from foresay.errors import InputError, StateError
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
@@ -120,6 +119,7 @@ class RecycleDrafter:
         Raises: StateError, InputError; nothing has changed then.
         """
         batch = VerdictBatch.of(verdicts)
+        check_lengths(len(states), len(batch), "verdicts")
         k = self.wants.topk
         likeliest, logprobs = np.empty((0, k), np.int32), np.empty((0, k), np.float32)
         offsets = np.empty(0, np.int32)
@@ -139,9 +139,7 @@ class RecycleDrafter:
 
         Raises: StateError.
         """
-        if not isinstance(state, RecycleRequest):
-            raise StateError(f"{state!r} is no state; expected one that begin() returned")
-        self._core.finish(state)
+        self._core.finish(_as_state(state))
 
     def new_version(self, keep: int, *, tenant: str | None = None) -> None:
         """The target's weights were replaced: with `keep` 0, what a tenant's requests taught is
@@ -163,7 +161,7 @@ class RecycleDrafter:
 
         Raises: StateError.
         """
-        text: Int32s = self._core.text(state)
+        text: Int32s = self._core.text(_as_state(state))
         return text
 
     def bytes_used(self) -> int:
@@ -196,6 +194,12 @@ def noise_of(sampling: SeededParams | None) -> tuple[int, float]:
     return sampling.seed, float(sampling.params.temperature)
 
 
+def _as_state(state: object) -> RecycleRequest:
+    if not isinstance(state, RecycleRequest):
+        raise StateError(f"{state!r} is no state; expected one that begin() returned")
+    return state
+
+
 def _as_list(states: Sequence[RecycleRequest]) -> list[RecycleRequest]:
     return states if type(states) is list else as_items(states, "states", "a list of states")
 
@@ -206,11 +210,11 @@ def _read(path: Path, k: int) -> tuple[np.ndarray, Int32s, np.ndarray]:
     Raises: InputError that names the file.
     """
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             if sorted(stored.files) != sorted(_FIELDS):
                 raise ValueError(f"it has {', '.join(stored.files) or 'nothing'}")
             found = {name: stored[name] for name in _FIELDS}
-    except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
+    except Exception as error:  # a damaged archive raises whatever its readers raise
         raise InputError(f"{path} is no file of RecycleDrafter.save: {error}") from error
     for name, dtype in (("keys", np.uint64), ("tokens", np.int32), ("levels", np.uint8)):
         if found[name].dtype != dtype or found[name].ndim != 1:

@@ -43,9 +43,9 @@ class _Kind(NamedTuple):
 _KINDS = (
     *(_Kind(context, 1, rows) for context in (64, 512) for rows in (1, 8)),
     *(_Kind(64, 1, 32), _Kind(64, 8, 1), _Kind(64, 8, 4)),
-    *(_Kind(64, 1, rows) for rows in (16, 4, 2, 17)),
+    *(_Kind(64, 1, rows) for rows in (16, 9, 4, 2, 17)),
     *(_Kind(512, 8, 1), _Kind(64, 8, 2), _Kind(64, 1, 64)),
-    *(_Kind(64, 1, rows) for rows in (24, 33)),
+    *(_Kind(64, 1, rows) for rows in (24, 12, 33, 5)),
     *(_Kind(512, 8, 2), _Kind(64, 8, 3), _Kind(64, 8, 6), _Kind(512, 1, 32), _Kind(512, 8, 4)),
 )
 

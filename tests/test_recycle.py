@@ -1,0 +1,258 @@
+"""Token Recycling: what is kept of the target's likeliest tokens, and what is drafted from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from doubles import Scripted, tokens
+from foresay import Draft, DraftBatch, SamplingParams, TopK, Verdict
+from foresay.drafter import SeededParams
+from foresay.drafters import MergeDrafter, RecycleDrafter
+from foresay.errors import InputError, StateError
+from foresay.sampling.noise import gumbel
+
+
+def law(*rows: dict[int, float], k: int = 8) -> TopK:
+    """Rows of likeliest tokens with their probabilities; an empty row was not verified."""
+    found = np.full((len(rows), k), -1, np.int32)
+    logprobs = np.full((len(rows), k), -np.inf, np.float32)
+    for i, row in enumerate(rows):
+        for j, (token, chance) in enumerate(sorted(row.items(), key=lambda item: -item[1])):
+            found[i, j], logprobs[i, j] = token, np.log(chance)
+    return TopK(found, logprobs)
+
+
+def taught(drafter: RecycleDrafter, text: list[int], row: dict[int, float], **about: Any) -> None:
+    """The target says `row` after `text`."""
+    state = drafter.begin(tokens(*text), **about)
+    drafter.observe([state], [Verdict([], [max(row, key=lambda t: row[t])], law(row))])
+    drafter.finish(state)
+
+
+def drafted(drafter: RecycleDrafter, text: list[int], budget: int = 4, **about: Any) -> Draft:
+    state = drafter.begin(tokens(*text), **about)
+    draft = drafter.propose([state], [budget])[0]
+    drafter.finish(state)
+    return draft
+
+
+def test_the_last_token_is_enough() -> None:
+    drafter = RecycleDrafter(context=1)
+    taught(drafter, [1, 2], {5: 0.7, 6: 0.2})
+    taught(drafter, [5], {7: 0.9})
+    draft = drafted(drafter, [9, 9, 2])
+    assert draft.tokens.tolist()[:2] == [5, 7]
+    assert draft.parents.tolist()[:2] == [-1, 0]
+    assert draft.scores is not None
+    assert (np.diff(draft.scores) <= 0).all()
+    assert len(drafted(drafter, [9, 9])) == 0
+
+
+def test_a_longer_context_says_more() -> None:
+    for context, first in ((1, 6), (4, 5)):
+        drafter = RecycleDrafter(context=context)
+        taught(drafter, [1, 2], {5: 0.9, 6: 0.05})
+        for _ in range(3):
+            taught(drafter, [3, 2], {6: 0.9, 5: 0.05})
+        assert drafted(drafter, [8, 1, 2], 1).tokens.tolist() == [first]
+
+
+def test_nodes_that_were_rejected_teach_too() -> None:
+    drafter = RecycleDrafter()
+    taught(drafter, [1], {5: 0.5, 6: 0.4})
+    state = drafter.begin(tokens(1))
+    draft = drafter.propose([state], [2])[0]
+    assert sorted(draft.tokens.tolist()) == [5, 6]
+    five, six = draft.tokens.tolist().index(5), draft.tokens.tolist().index(6)
+    rows: list[dict[int, float]] = [{5: 0.5, 6: 0.4}, {}, {}]
+    rows[six + 1] = {77: 0.9}
+    rows[five + 1] = {55: 0.9}
+    drafter.observe([state], [Verdict([five], [5, 55], law(*rows))])
+    assert drafted(drafter, [6], 1).tokens.tolist() == [77]  # 6 was never committed
+
+
+def test_the_drawn_token_comes_first() -> None:
+    """With the request's noise, the token with the largest log p / T + g."""
+    drafter = RecycleDrafter(context=1)
+    row = dict.fromkeys(range(10, 18), 0.12)
+    taught(drafter, [1], row)
+    seen = set()
+    for seed in range(40):
+        about = SeededParams(SamplingParams(temperature=0.8), seed)
+        draft = drafted(drafter, [3, 4, 1], 1, sampling=about)
+        noise = gumbel(seed, 3, np.array(list(row)))
+        assert draft.tokens.tolist() == [10 + int(noise.argmax())]
+        seen.add(int(draft.tokens[0]))
+    assert len(seen) == 8
+    greedy = SeededParams(SamplingParams(temperature=0), 7)
+    unknown = SeededParams(SamplingParams(temperature=0.8, rule="rejection"), 7)
+    assert drafted(drafter, [1], 8, sampling=greedy) == drafted(drafter, [1], 8)
+    assert drafted(drafter, [1], 8, sampling=unknown) == drafted(drafter, [1], 8)
+
+
+def test_scores_become_chances() -> None:
+    """What comes true in 3 of 10 cases gets a score near 0.3, whatever the target's law says."""
+    drafter = RecycleDrafter(context=1)
+    random = np.random.default_rng(0)
+    state = drafter.begin(tokens(1))
+    for _ in range(2000):
+        draft = drafter.propose([state], [1])[0]
+        right = random.random() < 0.3
+        path = [0] if right and len(draft) else []
+        ahead = [5] if right else [6]
+        rows = [{5: 0.8}] + [{}] * len(draft)
+        drafter.observe([state], [Verdict(path, [*(ahead if path else []), 1], law(*rows))])
+    draft = drafter.propose([state], [1])[0]
+    assert draft.scores is not None
+    assert draft.scores[0] == pytest.approx(0.3, abs=0.05)
+
+
+def test_size_of_a_vocabulary() -> None:
+    drafter = RecycleDrafter(context=1)
+    state = drafter.begin(tokens(1))
+    for token in range(49_152):
+        drafter.observe([state], [Verdict([], [token], law({1: 0.5, 2: 0.3}))])
+    drafter.finish(state)
+    del state
+    assert drafter.bytes_used() < 2 << 20
+
+
+def test_long_contexts_are_bounded() -> None:
+    limit = 1 << 20
+    drafter = RecycleDrafter(context=4, memory=limit)
+    random = np.random.default_rng(0)
+    state = drafter.begin(tokens(1))
+    for token in random.integers(0, 2000, 30_000).tolist():
+        drafter.observe([state], [Verdict([], [token], law({1: 0.5}))])
+    drafter.finish(state)
+    del state
+    assert limit // 2 < drafter.bytes_used() < limit + 2048 * 40 + 64_000
+
+
+def test_tenants_share_nothing() -> None:
+    drafter = RecycleDrafter()
+    taught(drafter, [1, 2], {5: 0.9}, tenant="a")
+    assert len(drafted(drafter, [1, 2], tenant="b")) == 0
+    assert len(drafted(drafter, [1, 2])) == 0
+    assert drafted(drafter, [1, 2], 1, tenant="a").tokens.tolist() == [5]
+    assert drafter.bytes_of("a") > drafter.bytes_of("b") > drafter.bytes_of("c") == 0
+    drafter.drop_tenant("a")
+    assert len(drafted(drafter, [1, 2], tenant="a")) == 0
+
+
+def test_few_tenants_are_remembered() -> None:
+    drafter = RecycleDrafter(max_tenants=2)
+    for name in "abc":
+        taught(drafter, [1], {5: 0.9}, tenant=name)
+    assert [drafter.bytes_of(name) > 0 for name in "abc"] == [False, True, True]
+
+
+def test_a_new_version() -> None:
+    drafter = RecycleDrafter()
+    taught(drafter, [1], {5: 0.9})
+    drafter.new_version(1)
+    assert len(drafted(drafter, [1], 1)) == 1
+    drafter.new_version(0)
+    assert len(drafted(drafter, [1], 1)) == 0
+
+
+def test_warm_start(tmp_path: Path) -> None:
+    cold = RecycleDrafter()
+    for i in range(200):
+        taught(cold, [i % 7, i % 11, i % 5], {i: 0.6, i + 1: 0.3})
+    cold.save(tmp_path / "laws.npz")
+    warm = RecycleDrafter(warm=tmp_path / "laws.npz")
+    for text in ([1, 2, 3], [0, 0, 0], [6, 10, 4], [3]):
+        # The rates of success begin anew, so only the candidates are the same.
+        assert set(drafted(warm, text, 3).tokens) <= set(drafted(cold, text, 99).tokens)
+        assert len(drafted(warm, text, 3)) == len(drafted(cold, text, 3))
+    assert [path.name for path in tmp_path.iterdir()] == ["laws.npz"]
+
+
+def test_damaged_and_foreign_files(tmp_path: Path) -> None:
+    cold = RecycleDrafter()
+    taught(cold, [1, 2], {5: 0.6})
+    good = tmp_path / "laws.npz"
+    cold.save(good)
+    with pytest.raises(InputError, match=r"has the 8 likeliest tokens; expected k = 4"):
+        RecycleDrafter(k=4, warm=good)
+    with pytest.raises(InputError, match=r"missing\.npz is no file of RecycleDrafter"):
+        RecycleDrafter(warm=tmp_path / "missing.npz")
+    content = good.read_bytes()
+    random = np.random.default_rng(0)
+    bad = tmp_path / "bad.npz"
+    for at in random.integers(0, len(content), 150).tolist():
+        spoiled = bytearray(content)
+        spoiled[at] ^= int(random.integers(1, 256))
+        bad.write_bytes(bytes(spoiled) if at % 2 else content[:at])
+        try:
+            drafted(RecycleDrafter(warm=bad), [1, 2])
+        except InputError as error:
+            assert "bad.npz" in str(error) or "expected" in str(error)
+    np.savez(bad, format=np.array([{}], object))  # a pickle
+    with pytest.raises(InputError, match="is no file of"):
+        RecycleDrafter(warm=bad)
+    arrays = {"format": 1, "k": 8, "keys": np.array([3], np.uint64)}
+    np.savez(bad, tokens=np.full(8, -5, np.int32), levels=np.zeros(8, np.uint8), **arrays)
+    with pytest.raises(InputError, match="a token is -5"):
+        RecycleDrafter(warm=bad)
+    np.savez(bad, tokens=np.zeros(3, np.int32), levels=np.zeros(8, np.uint8), **arrays)
+    with pytest.raises(InputError, match="1 keys, 3 tokens and 8 levels; expected 8 of each"):
+        RecycleDrafter(warm=bad)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"k": 0},
+        {"k": 33},
+        {"context": 0},
+        {"context": 9},
+        {"memory": -1},
+        {"tree": "oak"},
+        {"max_tenants": 0},
+    ],
+)
+def test_settings(settings: dict[str, Any]) -> None:
+    name, value = next(iter(settings.items()))
+    with pytest.raises(InputError, match=f"{name} is {value!r}; expected"):
+        RecycleDrafter(**settings)
+
+
+def test_verdicts_that_do_not_fit() -> None:
+    drafter = RecycleDrafter()
+    state = drafter.begin(tokens(1))
+    with pytest.raises(InputError, match=r"in 3 rows; its draft has 0 nodes"):
+        drafter.observe([state], [Verdict([], [2], law({1: 0.5}, {}, {}))])
+    with pytest.raises(InputError, match=r"the 4 likeliest tokens; expected 8"):
+        drafter.observe([state], [Verdict([], [2], law({1: 0.5}, k=4))])
+    more = law({9: 0.5}, k=16)  # another drafter wanted more
+    drafter.observe([state], [Verdict([], [2], more)])
+    assert drafted(drafter, [1], 1).tokens.tolist() == [9]
+    assert drafter.text(state).tolist() == [1, 2]
+    with pytest.raises(StateError):
+        RecycleDrafter().propose([state], [1])
+
+
+def test_adopted_drafts_are_checked() -> None:
+    drafter = RecycleDrafter()
+    state = drafter.begin(tokens(1))
+    wrong = DraftBatch._trusted(tokens(4, 5), tokens(-1, 1), tokens(0, 2))
+    with pytest.raises(InputError, match="the parent of node 1 is 1; expected an earlier node"):
+        drafter.adopt([state], wrong)
+
+
+def test_merged_it_learns_from_all_nodes() -> None:
+    """Also from nodes that only another drafter proposed."""
+    recycle = RecycleDrafter(k=2)
+    merged = MergeDrafter(Scripted({0: Draft.chain([40, 41], [0.9, 0.8])}), recycle)
+    state = merged.begin(tokens(1))
+    draft = merged.propose([state], [4])[0]
+    assert draft.tokens.tolist() == [40, 41]
+    rows = law({40: 0.9}, {41: 0.9}, {42: 0.9}, k=2)
+    merged.observe([state], [Verdict([0, 1], [40, 41, 42], rows)])
+    assert drafted(recycle, [40], 2).tokens.tolist() == [41, 42]

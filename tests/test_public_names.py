@@ -41,6 +41,7 @@ def test_public_names() -> None:
     assert foresay.drafters.__all__ == [
         "CorpusDrafter",
         "MergeDrafter",
+        "ModelDrafter",
         "NgramDrafter",
         "SuffixDrafter",
     ]

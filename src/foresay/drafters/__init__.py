@@ -4,6 +4,7 @@ SuffixDrafter   the text so far, its group, the history of finished requests, a 
 CorpusDrafter   a frozen corpus alone
 NgramDrafter    prompt lookup, the known baseline
 MergeDrafter    several drafters' drafts in one tree
+ModelDrafter    a smaller model
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from foresay.drafters.corpus import CorpusDrafter
     from foresay.drafters.merge import MergeDrafter
+    from foresay.drafters.model import ModelDrafter
     from foresay.drafters.ngram import NgramDrafter
     from foresay.drafters.suffix import SuffixDrafter
 
-__all__ = ["CorpusDrafter", "MergeDrafter", "NgramDrafter", "SuffixDrafter"]
+__all__ = ["CorpusDrafter", "MergeDrafter", "ModelDrafter", "NgramDrafter", "SuffixDrafter"]
 
 _HOMES = {
     "CorpusDrafter": "corpus",
     "MergeDrafter": "merge",
+    "ModelDrafter": "model",
     "NgramDrafter": "ngram",
     "SuffixDrafter": "suffix",
 }

@@ -91,6 +91,16 @@ class MergeDrafter:
         )
         self._prior = prior
 
+    def fit(self, target: Any, tokenizer_hash: bytes | None = None) -> None:
+        """Tell every drafter that wants to know of the target.
+
+        Raises: InputError, TokenizerMismatch if one of them cannot draft for it.
+        """
+        for drafter in self.drafters:
+            fit = getattr(drafter, "fit", None)
+            if fit is not None:
+                fit(target, tokenizer_hash)
+
     def begin(
         self,
         prompt: IntsLike,
@@ -125,7 +135,7 @@ class MergeDrafter:
         states = as_states(states, MergeState, self)
         checked = as_budgets(budgets, len(states))
         batches = [
-            DraftBatch.of(drafter.propose([state.states[k] for state in states], checked))
+            [_chosen(d) for d in drafter.propose([state.states[k] for state in states], checked)]
             for k, drafter in enumerate(self.drafters)
         ]
         for state, budget, *drafts in zip(states, checked, *batches, strict=True):
@@ -270,6 +280,12 @@ class MergeDrafter:
                 if node >= 0:
                     found[node].update(its)
         return [tuple(source for source in Source if source in node) for node in found]
+
+
+def _chosen(draft: Draft) -> Draft:
+    return (
+        draft if draft.probs is None else Draft._trusted(draft.tokens, draft.parents, draft.scores)
+    )
 
 
 def _merge(drafts: Sequence[Draft], budget: int, prior: float) -> _Union:

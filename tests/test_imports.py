@@ -35,7 +35,10 @@ FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 FORBIDDEN = {
     "sampling": {"models"},
 }
-MODEL_DRAFTERS = {"recycle", "model", "eagle", "_decoding", "_growth", "_law", "_written"}
+MODEL_DRAFTERS = {
+    *("recycle", "model", "eagle", "self_draft"),
+    *("_decoding", "_growth", "_law", "_written"),
+}
 """Drafters that run a model, and what they are made of; they may also sample, with a request's
 noise and processors."""
 SAMPLING = {
@@ -45,7 +48,10 @@ SAMPLING = {
 HOSTS = {"vllm", "trl", "verl", "transformers"}
 TORCH_FREE = {
     *("__init__", "arrays", "counts", "draft", "drafter", "errors", "oracle", "traces", "verdict"),
-    *(f"drafters/{name}" for name in ("__init__", "suffix", "corpus", "ngram", "merge", "model")),
+    *(
+        f"drafters/{name}"
+        for name in ("__init__", "suffix", "corpus", "ngram", "merge", "model", "self_draft")
+    ),
     *("engine/proposal", "engine/text"),
     *(
         f"sampling/{name}"

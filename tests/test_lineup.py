@@ -13,7 +13,7 @@ from core.frozen_files import corpus_of
 from foresay.drafters.lineup import NAMES, make_drafter
 from foresay.errors import InputError, ModelError
 
-TEXTS = [name for name in NAMES if not name.startswith("model:")]
+TEXTS = [name for name in NAMES if name not in ("model:NAME", "self")]
 """Drafters that need no model."""
 
 
@@ -46,6 +46,7 @@ def test_every_share_suits_every_drafter(name: str, share: Any) -> None:
         ),
         ("suffix", {"tokenizer_hash": bytes(32)}, "without a corpus file"),
         ("model", {}, "no drafter 'model'; expected one of suffix, .*, model:NAME"),
+        ("self", {"corpus": "c.foresay"}, "'self' uses no corpus; leave --corpus out"),
         ("model:", {}, "'model:' names no model; expected model:NAME with a folder"),
         ("model:small", {"corpus": "c.foresay"}, "'model:small' uses no corpus; leave --corpus"),
     ],
@@ -53,6 +54,12 @@ def test_every_share_suits_every_drafter(name: str, share: Any) -> None:
 def test_refused(name: str, setting: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         make_drafter(name, **setting)
+
+
+def test_a_drafter_without_its_target() -> None:
+    drafter = make_drafter("self")
+    with pytest.raises(InputError, match="SelfDrafter has no model yet; expected a Target, or an"):
+        drafter.begin(int32s([1]))
 
 
 def test_a_draft_model_that_is_not_there() -> None:

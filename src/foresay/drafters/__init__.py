@@ -5,6 +5,7 @@ CorpusDrafter   a frozen corpus alone
 NgramDrafter    prompt lookup, the known baseline
 MergeDrafter    several drafters' drafts in one tree
 ModelDrafter    a smaller model
+SelfDrafter     some of the target's own layers
 """
 
 from __future__ import annotations
@@ -17,15 +18,24 @@ if TYPE_CHECKING:
     from foresay.drafters.merge import MergeDrafter
     from foresay.drafters.model import ModelDrafter
     from foresay.drafters.ngram import NgramDrafter
+    from foresay.drafters.self_draft import SelfDrafter
     from foresay.drafters.suffix import SuffixDrafter
 
-__all__ = ["CorpusDrafter", "MergeDrafter", "ModelDrafter", "NgramDrafter", "SuffixDrafter"]
+__all__ = [
+    "CorpusDrafter",
+    "MergeDrafter",
+    "ModelDrafter",
+    "NgramDrafter",
+    "SelfDrafter",
+    "SuffixDrafter",
+]
 
 _HOMES = {
     "CorpusDrafter": "corpus",
     "MergeDrafter": "merge",
     "ModelDrafter": "model",
     "NgramDrafter": "ngram",
+    "SelfDrafter": "self_draft",
     "SuffixDrafter": "suffix",
 }
 

@@ -22,6 +22,7 @@ NAMES = {
     "corpus": "a frozen corpus alone",
     "merge": "suffix and ngram in one tree",
     "model:NAME": "a smaller model of the same tokenizer, named as for --model",
+    "self": "some of the target's own layers",
 }
 
 _MODEL = "model:"
@@ -72,7 +73,8 @@ def make_drafter(
     With `chain` a drafter that can grow its tree without branches does so, which makes the chain
     longer than the likeliest path of a tree of the same size; "sam" and "ngram" always draft one.
 
-    "model:NAME" loads that model now, and shares nothing.
+    "model:NAME" loads that model now, and shares nothing. "self" drafts for the engine that it is
+    given to.
 
     Raises: InputError for an unknown name, a room out of range, or a corpus that is missing or not
     used, CorpusError for a bad corpus file, TokenizerMismatch for one of another tokenizer,
@@ -170,10 +172,19 @@ def _model(name: str, setting: _Setting) -> Drafter[Any]:
     return ModelDrafter(name)
 
 
+def _self(setting: _Setting) -> Drafter[Any]:
+    if setting.corpus is not None:
+        raise InputError("the drafter 'self' uses no corpus; leave --corpus out")
+    from foresay.drafters.self_draft import SelfDrafter
+
+    return SelfDrafter()
+
+
 _MAKERS: dict[str, Callable[[_Setting], Drafter[Any]]] = {
     "suffix": _suffix,
     "sam": _sam,
     "ngram": _ngram,
     "corpus": _corpus,
     "merge": _merge,
+    "self": _self,
 }

@@ -109,7 +109,8 @@ class LLM:
 
     model          "smollm2-135m" (the default), a folder, a .gguf file, a name on the hub, or what
                    `models.load.find_model` found
-    drafter        "suffix", "ngram", "model:NAME" (a smaller model), "none", or any Drafter
+    drafter        "suffix", "ngram", "model:NAME" (a smaller model), "self", "none", or any
+                   Drafter
     policy         how much is verified: "adaptive", "fixed", "threshold", "dynamic-k", "none", or
                    a Policy
     dtype          "auto" (weights as they are stored), "bfloat16" or "float32"

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import conformance
+import test_drafters as table
 from conformance import SCENARIOS, drive
 from drafters.small_models import Watched, draft_model
 from engine.asking import prompts
@@ -245,6 +246,21 @@ def test_the_contract(model: Target, monkeypatch: pytest.MonkeyPatch) -> None:
         drafter = ModelDrafter(model, shape=shape)
         drive(drafter, SCENARIOS)
         assert drafter.tokens_held() == drafter.bytes_used() == 0
+
+
+def test_bad_input(model: Target) -> None:
+    def make() -> Any:
+        return ModelDrafter(model)
+
+    table.test_is_a_drafter(make)
+    table.test_an_empty_batch_is_fine(make)
+    table.test_bad_batches_change_nothing(make)
+    table.test_a_state_is_in_a_batch_once(make)
+    table.test_a_finished_state_is_dead(make)
+    for budget in (-1, 4097, True, 1.5, "3", None):
+        table.test_bad_budgets(make, budget)
+    for foreign in (None, "state", make().begin([1, 2])):
+        table.test_what_is_no_state_of_the_drafter(make, lambda _, wrong=foreign: wrong)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,13 @@ from conformance import corpus_file
 from core.brute import int32s
 from core.frozen_files import corpus_of
 from foresay.drafters.lineup import NAMES, make_drafter
-from foresay.errors import InputError
+from foresay.errors import InputError, ModelError
+
+TEXTS = [name for name in NAMES if name not in ("model:NAME", "self")]
+"""Drafters that need no model."""
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TEXTS)
 def test_chain_reaches_every_drafter(name: str, tmp_path: Path) -> None:
     path = corpus_of(tmp_path / "c.foresay", [7, 8, 1, 2], [7, 8, 3, 4], [7, 8, 5, 6])
     drafter = make_drafter(name, corpus=None if name == "ngram" else path, chain=True)
@@ -26,7 +29,7 @@ def test_chain_reaches_every_drafter(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", ["none", "group", "all"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TEXTS)
 def test_every_share_suits_every_drafter(name: str, share: Any) -> None:
     make_drafter(name, share=share, corpus=corpus_file() if name == "corpus" else None)
 
@@ -42,8 +45,23 @@ def test_every_share_suits_every_drafter(name: str, share: Any) -> None:
             r"no corpus file; expected --corpus FILE, or in Python CorpusDrafter\(",
         ),
         ("suffix", {"tokenizer_hash": bytes(32)}, "without a corpus file"),
+        ("model", {}, "no drafter 'model'; expected one of suffix, .*, model:NAME"),
+        ("self", {"corpus": "c.foresay"}, "'self' uses no corpus; leave --corpus out"),
+        ("model:", {}, "'model:' names no model; expected model:NAME with a folder"),
+        ("model:small", {"corpus": "c.foresay"}, "'model:small' uses no corpus; leave --corpus"),
     ],
 )
 def test_refused(name: str, setting: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         make_drafter(name, **setting)
+
+
+def test_a_drafter_without_its_target() -> None:
+    drafter = make_drafter("self")
+    with pytest.raises(InputError, match="SelfDrafter has no model yet; expected a Target, or an"):
+        drafter.begin(int32s([1]))
+
+
+def test_a_draft_model_that_is_not_there() -> None:
+    with pytest.raises(ModelError, match="no/folder"):
+        make_drafter("model:no/folder/here")

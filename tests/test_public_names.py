@@ -41,7 +41,9 @@ def test_public_names() -> None:
     assert foresay.drafters.__all__ == [
         "CorpusDrafter",
         "MergeDrafter",
+        "ModelDrafter",
         "NgramDrafter",
+        "SelfDrafter",
         "SuffixDrafter",
     ]
     assert foresay.sampling.__all__ == [

@@ -100,7 +100,9 @@ class Drafter(Protocol[State]):
     replaced: of a history the texts of the last `keep` versions before stay; `bytes_used()`,
     `bytes_of(tenant)` and `tokens_held()` say what the drafter keeps in memory; `sources(state)`
     gives for each node of the state's last draft its `Source`s, one or more, until the draft is
-    observed; and `text(state)` returns prompt + observed tokens, for tests and debugging.
+    observed; `fit(target, tokenizer_hash=None)` is told of the target before any request, and
+    raises an error if the drafter cannot draft for it; and `text(state)` returns prompt + observed
+    tokens, for tests and debugging.
     """
 
     wants: Wants

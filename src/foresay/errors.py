@@ -6,7 +6,7 @@
     │   ├── StateError                   a finished state was used again, or another drafter's
     │   └── UnknownGroup (KeyError)      a group that was never begun, or was dropped
     ├── CorpusError                      a corpus file is missing, damaged or foreign
-    │   └── TokenizerMismatch            the corpus was built with another tokenizer
+    │   └── TokenizerMismatch            a corpus or a draft model has another tokenizer
     ├── TraceError                       a trace file cannot be read
     ├── LogitsError                      invalid logits (NaN, +inf, no token left)
     ├── ModelError                       weights are missing or damaged
@@ -51,7 +51,8 @@ class CorpusError(ForesayError):
 
 
 class TokenizerMismatch(CorpusError):
-    """A corpus file was built with another tokenizer than the one it is used with."""
+    """A corpus file was built with another tokenizer than the one it is used with, or a draft model
+    has another than its target."""
 
 
 class TraceError(ForesayError):

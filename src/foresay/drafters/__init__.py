@@ -5,6 +5,8 @@ CorpusDrafter   a frozen corpus alone
 NgramDrafter    prompt lookup, the known baseline
 RecycleDrafter  what the target itself found likely before: Token Recycling
 MergeDrafter    several drafters' drafts in one tree
+ModelDrafter    a smaller model
+SelfDrafter     some of the target's own layers
 """
 
 from __future__ import annotations
@@ -15,17 +17,29 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from foresay.drafters.corpus import CorpusDrafter
     from foresay.drafters.merge import MergeDrafter
+    from foresay.drafters.model import ModelDrafter
     from foresay.drafters.ngram import NgramDrafter
     from foresay.drafters.recycle import RecycleDrafter
+    from foresay.drafters.self_draft import SelfDrafter
     from foresay.drafters.suffix import SuffixDrafter
 
-__all__ = ["CorpusDrafter", "MergeDrafter", "NgramDrafter", "RecycleDrafter", "SuffixDrafter"]
+__all__ = [
+    "CorpusDrafter",
+    "MergeDrafter",
+    "ModelDrafter",
+    "NgramDrafter",
+    "RecycleDrafter",
+    "SelfDrafter",
+    "SuffixDrafter",
+]
 
 _HOMES = {
     "CorpusDrafter": "corpus",
     "MergeDrafter": "merge",
+    "ModelDrafter": "model",
     "NgramDrafter": "ngram",
     "RecycleDrafter": "recycle",
+    "SelfDrafter": "self_draft",
     "SuffixDrafter": "suffix",
 }
 

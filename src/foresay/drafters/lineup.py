@@ -10,7 +10,7 @@ from typing import Any, Literal
 from foresay.drafter import Drafter
 from foresay.errors import InputError
 
-__all__ = ["NAMES", "Room", "Share", "make_drafter"]
+__all__ = ["NAMES", "Room", "Share", "check_name", "make_drafter"]
 
 Share = Literal["none", "group", "all"]
 """What requests draft from each other: nothing, their group, or that and all finished answers."""
@@ -21,7 +21,11 @@ NAMES = {
     "ngram": "prompt lookup in own text only: the longest repeated n-gram up to 3, latest place",
     "corpus": "a frozen corpus alone",
     "merge": "suffix and ngram in one tree",
+    "model:NAME": "a smaller model of the same tokenizer, named as for --model",
+    "self": "some of the target's own layers",
 }
+
+_MODEL = "model:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +73,35 @@ def make_drafter(
     With `chain` a drafter that can grow its tree without branches does so, which makes the chain
     longer than the likeliest path of a tree of the same size; "sam" and "ngram" always draft one.
 
+    "model:NAME" loads that model now, and shares nothing. "self" drafts for the engine that it is
+    given to.
+
     Raises: InputError for an unknown name, a room out of range, or a corpus that is missing or not
-    used, CorpusError for a bad corpus file, TokenizerMismatch for one of another tokenizer.
+    used, CorpusError for a bad corpus file, TokenizerMismatch for one of another tokenizer,
+    ModelError for a model that cannot be loaded.
     """
-    if name not in NAMES:
-        raise InputError(f"there is no drafter {name!r}; expected one of {', '.join(NAMES)}")
+    check_name(name)
     if tokenizer_hash is not None and corpus is None:
         raise InputError("a tokenizer is given without a corpus file; expected one with --corpus")
     kept = {} if room is None else asdict(room)
-    return _MAKERS[name](_Setting(share, corpus, tokenizer_hash, verify, chain, kept))
+    setting = _Setting(share, corpus, tokenizer_hash, verify, chain, kept)
+    if name.startswith(_MODEL):
+        return _model(name.removeprefix(_MODEL), setting)
+    return _MAKERS[name](setting)
+
+
+def check_name(name: str) -> None:
+    """Refuse what is no drafter's name. A model's own name is not looked for.
+
+    Raises: InputError.
+    """
+    if not isinstance(name, str) or not (name in _MAKERS or name.startswith(_MODEL)):
+        raise InputError(f"there is no drafter {name!r}; expected one of {', '.join(NAMES)}")
+    if name in (_MODEL, "model:NAME"):
+        raise InputError(
+            f"the drafter {name!r} names no model; expected model:NAME with a folder, a .gguf file "
+            "or a hub model org/name"
+        )
 
 
 # Each imports its own drafter, so the others need not load.
@@ -140,10 +164,27 @@ def _merge(setting: _Setting) -> Drafter[Any]:
     return MergeDrafter(_suffix(setting), NgramDrafter())
 
 
+def _model(name: str, setting: _Setting) -> Drafter[Any]:
+    if setting.corpus is not None:
+        raise InputError(f"the drafter 'model:{name}' uses no corpus; leave --corpus out")
+    from foresay.drafters.model import ModelDrafter
+
+    return ModelDrafter(name)
+
+
+def _self(setting: _Setting) -> Drafter[Any]:
+    if setting.corpus is not None:
+        raise InputError("the drafter 'self' uses no corpus; leave --corpus out")
+    from foresay.drafters.self_draft import SelfDrafter
+
+    return SelfDrafter()
+
+
 _MAKERS: dict[str, Callable[[_Setting], Drafter[Any]]] = {
     "suffix": _suffix,
     "sam": _sam,
     "ngram": _ngram,
     "corpus": _corpus,
     "merge": _merge,
+    "self": _self,
 }

@@ -28,7 +28,7 @@ import numpy as np
 
 from foresay import _core
 from foresay.arrays import Int32s, IntsLike
-from foresay.draft import DraftBatch
+from foresay.draft import Draft, DraftBatch
 from foresay.drafter import (
     MAX_BUDGET,
     Drafter,
@@ -104,6 +104,16 @@ class MergeDrafter:
         # Some learn from every verified node, not from their own alone: they get the merged drafts.
         self._adopting = [hasattr(drafter, "adopt") for drafter in drafters]
 
+    def fit(self, target: Any, tokenizer_hash: bytes | None = None) -> None:
+        """Tell every drafter that wants to know of the target.
+
+        Raises: InputError, TokenizerMismatch if one of them cannot draft for it.
+        """
+        for drafter in self.drafters:
+            fit = getattr(drafter, "fit", None)
+            if fit is not None:
+                fit(target, tokenizer_hash)
+
     def begin(
         self,
         prompt: IntsLike,
@@ -139,7 +149,7 @@ class MergeDrafter:
         checked = as_budgets(budgets, len(states))
         asked = [min(2 * n + 4, MAX_BUDGET) if n else 0 for n in checked]
         batches = [
-            DraftBatch.of(drafter.propose([state.states[k] for state in states], asked))
+            _chosen(drafter.propose([state.states[k] for state in states], asked))
             for k, drafter in enumerate(self.drafters)
         ]
         tokens, parents, offsets, scores, homes = self._merge.merge(
@@ -308,6 +318,13 @@ class MergeDrafter:
                 if node >= 0:
                     found[node].update(its)
         return [tuple(source for source in Source if source in node) for node in found]
+
+
+def _chosen(drafts: Sequence[Draft]) -> DraftBatch:
+    """Packed, without the probs that tokens were sampled from."""
+    if isinstance(drafts, DraftBatch):
+        return drafts
+    return DraftBatch.of([Draft._trusted(d.tokens, d.parents, d.scores) for d in drafts])
 
 
 def _check_fit(at: int, verdict: Verdict, size: int) -> None:

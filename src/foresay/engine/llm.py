@@ -16,6 +16,7 @@ from foresay.budget.policy import Policy, make_policy
 from foresay.drafter import Drafter, Source, check_drafter
 from foresay.drafters.lineup import make_drafter
 from foresay.engine.engine import Engine
+from foresay.engine.fitting import fit_drafter
 from foresay.engine.request import FinishReason, Request, RequestStats
 from foresay.engine.samples import add_samples
 from foresay.engine.text import AnswerText
@@ -108,7 +109,8 @@ class LLM:
 
     model          "smollm2-135m" (the default), a folder, a .gguf file, a name on the hub, or what
                    `models.load.find_model` found
-    drafter        "suffix", "ngram", "none", or any Drafter
+    drafter        "suffix", "ngram", "model:NAME" (a smaller model), "self", "none", or any
+                   Drafter
     policy         how much is verified: "adaptive", "fixed", "threshold", "dynamic-k", "none", or
                    a Policy
     dtype          "auto" (weights as they are stored), "bfloat16" or "float32"
@@ -163,6 +165,8 @@ class LLM:
         self.target = load(
             model, dtype=dtype, quantize=quantize, deterministic=deterministic, progress=report
         )
+        self._folder = model.folder
+        fit_drafter(made, self.target, self._folder)
         self.engine = Engine(
             self.target,
             made,
@@ -187,9 +191,11 @@ class LLM:
         check_flag(with_sources, "with_sources")
         other = object.__new__(LLM)
         other.tokenizer, other.target, other._limits = self.tokenizer, self.target, self._limits
+        other._folder, made = self._folder, drafter_of(drafter)
+        fit_drafter(made, self.target, self._folder)
         other.engine = Engine(
             self.target,
-            drafter_of(drafter),
+            made,
             policy=policy,
             with_sources=with_sources,
             progress=progress or silent,

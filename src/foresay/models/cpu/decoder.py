@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -11,7 +12,7 @@ from foresay._core import BlockLayer, BlockLinear, Decoder, Kv
 from foresay.errors import InputError, ModelError
 from foresay.models.cpu.decoder_config import DecoderConfig
 
-__all__ = ["Weights", "make_decoder"]
+__all__ = ["LayeredDecoder", "Weights", "make_decoder"]
 
 
 class Weights(Protocol):
@@ -29,7 +30,42 @@ class Weights(Protocol):
         ...
 
 
-def make_decoder(config: DecoderConfig, weights: Weights, where: object) -> Decoder:
+class LayeredDecoder(Decoder):
+    """A decoder that knows its layers, so that another can be made of some of them. Both share the
+    matrices."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        embedding: BlockLinear,
+        layers: Sequence[BlockLayer],
+        norm: NDArray[np.float32],
+        head: BlockLinear | None,
+    ) -> None:
+        super().__init__(
+            embedding,
+            layers,
+            norm,
+            head,
+            head_dim=config.head_dim,
+            eps=config.eps,
+            scaling=config.scaling,
+            frequencies=[list(each) for each in config.frequencies],
+            activation="gelu" if config.kind.gelu else "silu",
+            embedding_scale=config.width**0.5 if config.kind.scaled else 1.0,
+            rope_scale=config.rope_scale,
+            score_cap=config.score_cap,
+            logit_cap=config.logit_cap,
+        )
+        self._parts = config, embedding, layers, norm, head
+
+    def only(self, kept: Sequence[int]) -> LayeredDecoder:
+        """With these layers alone, in this order."""
+        config, embedding, layers, norm, head = self._parts
+        return LayeredDecoder(config, embedding, [layers[at] for at in kept], norm, head)
+
+
+def make_decoder(config: DecoderConfig, weights: Weights, where: object) -> LayeredDecoder:
     """The decoder of the model at `where`.
 
     Raises: ModelError saying which sizes cannot be used; what the weights raise.
@@ -42,23 +78,15 @@ def make_decoder(config: DecoderConfig, weights: Weights, where: object) -> Deco
     return decoder
 
 
-def _made(config: DecoderConfig, weights: Weights) -> Decoder:
+def _made(config: DecoderConfig, weights: Weights) -> LayeredDecoder:
     layers = [_layer(weights, config, index) for index in range(config.layers)]
     shape = (config.vocabulary, config.width)
-    return Decoder(
+    return LayeredDecoder(
+        config,
         weights.linear("model.embed_tokens", *shape),
         layers,
         weights.norm("model.norm", config.width),
         None if config.tied else weights.linear("lm_head", *shape),
-        head_dim=config.head_dim,
-        eps=config.eps,
-        scaling=config.scaling,
-        frequencies=[list(each) for each in config.frequencies],
-        activation="gelu" if config.kind.gelu else "silu",
-        embedding_scale=config.width**0.5 if config.kind.scaled else 1.0,
-        rope_scale=config.rope_scale,
-        score_cap=config.score_cap,
-        logit_cap=config.logit_cap,
     )
 
 

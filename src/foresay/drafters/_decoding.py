@@ -1,0 +1,211 @@
+"""The common part of ModelDrafter and SelfDrafter: a model that writes drafts, as a Drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from foresay.arrays import Int32s, IntsLike, check_hash
+from foresay.draft import Draft
+from foresay.drafter import SeededParams, as_budgets, as_prompt, as_states, check_lengths
+from foresay.drafters._shapes import ShapeLike, as_shape
+from foresay.drafters._written import Written
+from foresay.errors import InputError, TokenizerMismatch
+from foresay.verdict import Verdict, VerdictBatch, Wants
+
+if TYPE_CHECKING:
+    from foresay.models.target import Target
+
+__all__ = ["Choice", "DecodingDrafter"]
+
+Choice = Literal["coupled", "likeliest"]
+
+
+class DecodingDrafter:
+    """Drafts by decoding with a model, which has keys and values of its own for each request.
+
+    model       the model; None: it is given later
+    shape       see `ShapeLike`
+    choice      for requests that are sampled under rule match: "coupled" or "likeliest"
+    vocabulary  ids that may be drafted
+    """
+
+    wants = Wants()
+
+    def __init__(
+        self,
+        model: Target | None,
+        *,
+        shape: ShapeLike,
+        choice: Choice,
+        tokenizer_hash: bytes | None = None,
+    ) -> None:
+        if not isinstance(choice, str) or choice not in ("coupled", "likeliest"):
+            raise InputError(f"choice is {choice!r}; expected 'coupled' or 'likeliest'")
+        check_hash(tokenizer_hash, "tokenizer_hash")
+        self.shape = as_shape(shape)
+        self.tokenizer_hash = tokenizer_hash
+        self._choice = choice
+        self._live: dict[int, Written] = {}
+        self._model: Target | None = None
+        self.vocabulary = 0
+        if model is not None:
+            self._use(model)
+
+    @property
+    def model(self) -> Target:
+        """The model that drafts.
+
+        Raises: InputError if it has none yet.
+        """
+        if self._model is None:
+            raise InputError(
+                f"{type(self).__name__} has no model yet; expected a Target, or an engine that "
+                "gives it its own"
+            )
+        return self._model
+
+    def fit(self, target: Target, tokenizer_hash: bytes | None = None) -> None:
+        """Refuse a target that this drafter cannot draft for; `tokenizer_hash`: of the target's
+        tokenizer, if that is known. Sizes of vocabularies may differ where both tokenizers are
+        known to be the same: then one of the models is padded.
+
+        Raises: TokenizerMismatch, InputError.
+        """
+        own, other = self.tokenizer_hash, tokenizer_hash
+        if own is not None and other is not None and own != other:
+            raise TokenizerMismatch(
+                f"the draft model's tokenizer has the hash {own.hex()[:16]}… and the target's has "
+                f"{other.hex()[:16]}…; expected models of one tokenizer"
+            )
+        sizes = self.model.vocabulary, target.vocabulary
+        if target.vocabulary == self.vocabulary:
+            return
+        if own is None or own != other:
+            raise InputError(
+                f"the draft model's vocabulary has {sizes[0]} tokens and the target's has "
+                f"{sizes[1]}; expected the same, or models whose tokenizer is known to be the same"
+            )
+        if self._live:
+            raise InputError(
+                f"the drafter drafts for a vocabulary of {self.vocabulary} tokens, and the target "
+                f"has {target.vocabulary}; expected a drafter without requests"
+            )
+        self.vocabulary = target.vocabulary
+
+    def begin(
+        self,
+        prompt: IntsLike,
+        /,
+        *,
+        group: str | None = None,
+        tenant: str | None = None,
+        sampling: SeededParams | None = None,
+    ) -> Written:
+        """Start a request. Nothing is computed before its first draft; group and tenant change
+        nothing.
+
+        Raises: TokenTypeError, InputError for an empty prompt, a token out of range, or a drafter
+        without a model.
+        """
+        tokens = as_prompt(prompt)
+        _ = self.model
+        state = Written(self, tokens, sampling)
+        self._live[id(state)] = state
+        return state
+
+    def propose(self, states: Sequence[Written], budgets: Sequence[int], /) -> list[Draft]:
+        """A draft for each state; of texts that the model cannot read, an empty one.
+
+        Raises: StateError, InputError for a budget outside 0 … 4096, a state that is there twice
+        or lengths that differ; what the model raises.
+        """
+        from foresay.drafters._growth import Growth, grow  # torch, which takes seconds
+
+        alive = as_states(states, Written, self)
+        checked = as_budgets(budgets, len(alive))
+        growing: list[tuple[Growth, tuple[int, int]]] = []
+        for state, budget in zip(alive, checked, strict=True):
+            wanted = budget, self.model.version
+            if state.proposed_for == wanted:
+                continue
+            state.proposed, state.proposed_for = Draft.empty(), None
+            depth = self._depth(state, budget)
+            if depth > 0:
+                state.prepare(self.model)
+                growth = Growth(state, budget, depth, self.shape, self._way(state))
+                growing.append((growth, wanted))
+        if growing:
+            grow(self.model, [growth for growth, _ in growing], self.vocabulary)
+        for growth, wanted in growing:
+            growth.state.proposed, growth.state.proposed_for = growth.draft(), wanted
+        return [state.proposed for state in alive if state.proposed is not None]
+
+    def observe(self, states: Sequence[Written], verdicts: Sequence[Verdict], /) -> None:
+        """Add what was committed; what was stored of other drafted tokens is dropped.
+
+        Raises: StateError, InputError for a state that is there twice or lengths that differ;
+        nothing has changed then.
+        """
+        alive = as_states(states, Written, self)
+        batch = VerdictBatch.of(verdicts)
+        check_lengths(len(alive), len(batch), "verdicts")
+        bounds = batch.offsets.tolist()
+        for at, state in enumerate(alive):
+            state.commit(batch.tokens[bounds[at] : bounds[at + 1]])
+            if not self._readable(state):
+                state.forget()
+
+    def finish(self, state: Written, /) -> None:
+        """End a request; its keys and values are freed.
+
+        Raises: StateError if it was finished before or is no state of this drafter.
+        """
+        as_states([state], Written, self)
+        del self._live[id(state)]
+        state.finished = True
+        state.proposed = state.proposed_for = None
+        state.forget()
+
+    def text(self, state: Written, /) -> Int32s:
+        """A copy of prompt and observed tokens.
+
+        Raises: StateError.
+        """
+        as_states([state], Written, self)
+        text: Int32s = state.text.copy()
+        return text
+
+    def bytes_used(self) -> int:
+        """Bytes of texts, and of their keys and values; the model's weights are not counted."""
+        if self._model is None:
+            return 0
+        held = sum(state.capacity for state in self._live.values())
+        return held * self._bytes_per_token + 4 * self.tokens_held()
+
+    def tokens_held(self) -> int:
+        """Tokens of all live requests."""
+        return sum(len(state.text) for state in self._live.values())
+
+    def _use(self, model: Target) -> None:
+        self._model = model
+        self.vocabulary = model.vocabulary
+        self._bytes_per_token = model.bytes_per_token
+
+    def _way(self, state: Written) -> Literal["likeliest", "coupled", "sampled"]:
+        if state.sampling is None:
+            return "likeliest"
+        return "sampled" if state.sampling.params.rule == "rejection" else self._choice
+
+    def _readable(self, state: Written) -> bool:
+        highest = min(self.model.vocabulary, self.vocabulary)
+        return len(state.text) <= self.model.context and state.highest < highest
+
+    def _depth(self, state: Written, budget: int) -> int:
+        """How many levels a draft may have: the last is not computed, only proposed."""
+        if not self._readable(state):
+            return 0
+        levels = [len(self.shape.branches), budget, self.model.context - len(state.text) + 1]
+        if state.room is not None:
+            levels.append(state.room - 1)
+        return min(levels)

@@ -1,0 +1,227 @@
+"""Grows the drafts of many requests with a model, one forward pass per level.
+
+Keys and values of a tree cannot be stored as a tree, only those of a text. So what all nodes of a
+level have in common, their *trunk*, is stored behind the text, and the branches below it are
+computed again with each level. Of a chain everything is trunk: each level computes one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foresay.arrays import Floats, Int32s
+from foresay.draft import Draft
+from foresay.drafters._law import Found, Row, Way, next_tokens
+from foresay.drafters._shapes import Shape
+from foresay.drafters._written import Written
+from foresay.models.target import Part, Target
+
+__all__ = ["Growth", "grow"]
+
+_ROWS = 512
+"""Rows of one forward pass, at most, unless one text has more."""
+
+
+class Growth:
+    """The draft of one request while it grows."""
+
+    def __init__(self, state: Written, budget: int, depth: int, shape: Shape, way: Way) -> None:
+        self.state = state
+        self._budget = budget
+        self._way = way
+        self._branches = (shape.sampled if way == "sampled" else shape.branches)[:depth]
+        self._width = None if way == "sampled" else shape.width
+        self._level = 0
+        self._tokens: list[int] = []
+        self._parents: list[int] = []
+        self._scores: list[float] = []
+        self._probs: list[Floats] = []
+        self._frontier = [-1]  # nodes that get children next; -1 is the text
+        self._trunk: list[int] = []  # nodes that all of these come after, or are
+        self._below: list[int] = []  # nodes of the part's draft
+        self._size = 0  # tokens of the part
+
+    def part(self, target: Target) -> Part:
+        """Its share of the next forward pass."""
+        state = self.state
+        trunk = np.array([self._tokens[node] for node in self._trunk], np.int32)
+        pending = np.concatenate([state.text, trunk])[state.stored :]
+        held = set(self._trunk)
+        below: set[int] = set()
+        for node in self._frontier:
+            while node >= 0 and node not in held and node not in below:
+                below.add(node)
+                node = self._parents[node]
+        self._below, self._size = sorted(below), len(pending)
+        place = {node: at for at, node in enumerate(self._below)}
+        draft = Draft._trusted(
+            np.array([self._tokens[node] for node in self._below], np.int32),
+            np.array([place.get(self._parents[node], -1) for node in self._below], np.int32),
+        )
+        prefill = min(state.prefill_left, len(pending))
+        return Part.of(target, state.kv_of(target), pending, draft, prefill=prefill)
+
+    def rows(self) -> tuple[list[int], list[Row]]:
+        """Which rows of the part's logits get children, and how many."""
+        place = {node: 1 + at for at, node in enumerate(self._below)}
+        branch, answer = self._branches[self._level], self.state.answer
+        asks = [self.state.asked(answer, self._path(node)) for node in self._frontier]
+        return [place.get(node, 0) for node in self._frontier], [
+            Row(ask, self._way, branch) for ask in asks
+        ]
+
+    def add(self, found: Sequence[Found]) -> bool:
+        """Add the children of this level, store what the next one builds on; whether there is a
+        next one."""
+        first = len(self._tokens)
+        for node, children in zip(self._frontier, found, strict=True):
+            above = self._scores[node] if node >= 0 else 1.0
+            for at, token in enumerate(children.tokens):
+                if self._way == "sampled" and len(self._tokens) == self._budget:
+                    break
+                self._tokens.append(token)
+                self._parents.append(node)
+                self._scores.append(above * children.chances[at])
+                self._probs += children.probs[at : at + 1]
+        self._level += 1
+        self._frontier = self._next_frontier(first)
+        self._store()
+        return bool(self._frontier)
+
+    def draft(self) -> Draft:
+        """The best nodes within the budget; where they were sampled, all."""
+        nodes = list(range(len(self._tokens)))
+        if self._way != "sampled":
+            nodes = sorted(self._best())
+        if not nodes:
+            return Draft.empty()
+        place = {node: at for at, node in enumerate(nodes)}
+        return Draft._trusted(
+            np.array([self._tokens[node] for node in nodes], np.int32),
+            np.array([place.get(self._parents[node], -1) for node in nodes], np.int32),
+            np.array([self._scores[node] for node in nodes], np.float32),
+            np.stack(self._probs) if self._probs else None,
+        )
+
+    def _best(self) -> list[int]:
+        """The likeliest nodes within the budget, the best first. A node never without its parent:
+        that has no smaller score, and comes first."""
+        order = sorted(range(len(self._tokens)), key=lambda node: (-self._scores[node], node))
+        return order[: self._budget]
+
+    def _next_frontier(self, first: int) -> list[int]:
+        """The nodes from `first` on that get children."""
+        if self._level == len(self._branches):
+            return []
+        if self._way == "sampled":  # all in their order, as far as the budget goes
+            left, branch = self._budget - len(self._tokens), self._branches[self._level]
+            return list(range(first, len(self._tokens)))[: -(-left // branch)]
+        # What is not among the best now will not be when there are more, nor will its children.
+        best = [node for node in self._best() if node >= first]
+        return sorted(best if self._width is None else best[: self._width])
+
+    def _store(self) -> None:
+        """Of the last pass, store the new trunk but for its last token: a pass needs one."""
+        state, before = self.state, len(self._trunk)
+        if not self._frontier:
+            state.keep(range(self._size), [self._tokens[node] for node in self._trunk])
+            return
+        paths = [self._nodes(node) for node in self._frontier]
+        trunk = paths[0]
+        for path in paths[1:]:
+            same = [a == b for a, b in zip(trunk, path, strict=False)]
+            trunk = trunk[: same.index(False) if False in same else len(same)]
+        rows = list(range(self._size))
+        if len(trunk) == before:
+            rows.pop()
+        else:
+            rows += [self._size + self._below.index(node) for node in trunk[before:-1]]
+        state.keep(rows, [self._tokens[node] for node in trunk[:-1]])
+        self._trunk = trunk
+
+    def _nodes(self, node: int) -> list[int]:
+        path: list[int] = []
+        while node >= 0:
+            path.append(node)
+            node = self._parents[node]
+        return path[::-1]
+
+    def _path(self, node: int) -> Int32s:
+        return np.array([self._tokens[at] for at in self._nodes(node)], np.int32)
+
+
+def grow(target: Target, growths: Sequence[Growth], vocabulary: int) -> None:
+    """Grow them to the end, all of a level together. `vocabulary`: ids that may be drafted.
+
+    Raises: what the model raises; what was stored of these texts is forgotten then.
+    """
+    threads = int(getattr(target, "threads", 1))
+    try:
+        with torch.inference_mode():
+            _catch_up(target, [growth.state for growth in growths])
+            while growths:
+                picked: list[Tensor] = []
+                rows: list[Row] = []
+                counts = []
+                parts = [growth.part(target) for growth in growths]
+                for growth, logits in zip(growths, _forward(target, parts), strict=True):
+                    which, wanted = growth.rows()
+                    picked.append(logits[which])
+                    rows += wanted
+                    counts.append(len(wanted))
+                found = iter(next_tokens(_fitted(torch.cat(picked), vocabulary), rows, threads))
+                growths = [
+                    growth
+                    for growth, count in zip(growths, counts, strict=True)
+                    if growth.add([next(found) for _ in range(count)])
+                ]
+    except BaseException:
+        for growth in growths:
+            growth.state.forget()
+        raise
+
+
+def _catch_up(target: Target, states: Sequence[Written]) -> None:
+    """Store texts but for what one pass takes."""
+    while sum(len(state.text) - state.stored for state in states) > _ROWS:
+        parts, room = [], _ROWS
+        for state in states:
+            take = min(len(state.text) - 1 - state.stored, room)
+            if take > 0:
+                tokens = state.text[state.stored : state.stored + take]
+                prefill = min(state.prefill_left, take)
+                kv = state.kv_of(target)
+                parts.append(Part.of(target, kv, tokens, needs_logits=False, prefill=prefill))
+                room -= take
+        if not parts:
+            return
+        target.forward(parts)
+        for part in parts:
+            part.keep()
+
+
+def _forward(target: Target, parts: Sequence[Part]) -> Iterator[Tensor]:
+    """The logits of each part, in as many passes as its rows need."""
+    group: list[Part] = []
+    rows = 0
+    for at, part in enumerate(parts):
+        group.append(part)
+        rows += len(part.tokens) + len(part.draft)
+        following = parts[at + 1 : at + 2]
+        more = sum(len(p.tokens) + len(p.draft) for p in following)
+        if not following or rows + more > _ROWS:
+            sizes = [1 + len(p.draft) for p in group]
+            yield from torch.split(target.forward(group).logits, sizes)
+            group, rows = [], 0
+
+
+def _fitted(logits: Tensor, vocabulary: int) -> Tensor:
+    """As many columns as the vocabulary that is drafted for: a model may be padded otherwise."""
+    missing = vocabulary - logits.shape[1]
+    if missing <= 0:
+        return logits[:, :vocabulary]
+    return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)

@@ -1,0 +1,136 @@
+"""The text of a request for a drafter that runs a model, and what is stored of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from foresay.arrays import Int32s
+from foresay.drafter import SeededParams
+from foresay.sampling.ask import Ask
+from foresay.sampling.noise import new_seed, seed_of_sample
+from foresay.sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from foresay.draft import Draft
+    from foresay.models.target import Target, TextKv
+
+__all__ = ["Written"]
+
+_GREEDY = SamplingParams(temperature=0)
+
+
+class Written:
+    """One request. Only its drafter writes to it.
+
+    Stored are keys and values of the text's first tokens; between a proposal and its verdict also
+    those of drafted tokens behind the text, of which the verdict keeps what was committed.
+
+    sampling  None: the request's sampling parameters are not known, and it is taken as greedy
+    """
+
+    def __init__(self, owner: object, prompt: Int32s, sampling: SeededParams | None) -> None:
+        self.owner = owner
+        self.finished = False
+        self.sampling = sampling
+        self.proposed: Draft | None = None
+        self.proposed_for: tuple[int, int] | None = None  # budget, and version of the weights
+        self.highest = int(prompt.max())  # of the token ids
+        params = _GREEDY if sampling is None else sampling.params
+        seed = 0 if sampling is None else sampling.seed
+        # Under rule rejection a seed does not repeat an answer: if it repeated the drafts, answers
+        # to one seed would not follow the target's distribution.
+        self._noise = new_seed() if params.rule == "rejection" else None
+        self._ask = Ask(params, seed, prompt)
+        self._prompt = len(prompt)
+        self._buffer = np.empty(len(prompt) + 64, np.int32)
+        self._buffer[: len(prompt)] = prompt
+        self._length = len(prompt)
+        self._kv: TextKv | None = None
+        self._version = 0  # of the weights that these were computed with
+        self._ahead: list[int] = []  # stored tokens behind the text
+
+    @property
+    def text(self) -> Int32s:
+        return self._buffer[: self._length]
+
+    @property
+    def answer(self) -> Int32s:
+        return self._buffer[self._prompt : self._length]
+
+    @property
+    def stored(self) -> int:
+        return 0 if self._kv is None else self._kv.length
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that there is memory for."""
+        return 0 if self._kv is None else self._kv.capacity
+
+    @property
+    def prefill_left(self) -> int:
+        """Tokens to prefill: the prompt's, but for its last one, as the engine does it."""
+        return max(self._prompt - 1 - self.stored, 0)
+
+    @property
+    def room(self) -> int | None:
+        """How many tokens the answer may still get, if that is known."""
+        if self.sampling is None:
+            return None
+        return self.sampling.params.max_tokens - (self._length - self._prompt)
+
+    def asked(self, answer: Int32s, path: Int32s) -> Ask:
+        """The request after a drafted path. Sampled tokens get noise that is new with each
+        commit."""
+        ask = self._ask.along(np.concatenate([answer, path]))
+        if self._noise is not None:
+            object.__setattr__(ask, "seed", seed_of_sample(self._noise, self._length))
+        return ask
+
+    def kv_of(self, target: Target) -> TextKv:
+        """The keys and values, opened if there are none."""
+        if self._kv is None:
+            self._kv, self._version = target.open(), target.version
+        return self._kv
+
+    def prepare(self, target: Target) -> None:
+        """Forget what was drafted before, and what was computed with other weights. The text's last
+        token is not stored then."""
+        if self._kv is not None and self._version != target.version:
+            self.forget()
+        self._cut(self._length - 1)
+
+    def keep(self, rows: Iterable[int], ahead: Sequence[int]) -> None:
+        """Store rows of the last pass; then these drafted tokens are stored behind the text."""
+        assert self._kv is not None
+        self._kv.keep(np.array(list(rows), np.int32))
+        self._ahead = list(ahead)
+
+    def commit(self, tokens: Int32s) -> None:
+        """Add committed tokens. What was stored of drafted ones stays where they are the same."""
+        same = 0
+        for drafted, token in zip(self._ahead, tokens.tolist(), strict=False):
+            if drafted != token:
+                break
+            same += 1
+        self._cut(self._length + same)
+        end = self._length + len(tokens)
+        if end > len(self._buffer):
+            grown = np.empty(2 * end, np.int32)
+            grown[: self._length] = self.text
+            self._buffer = grown
+        self._buffer[self._length : end] = tokens
+        self._length = end
+        self.highest = max(self.highest, int(tokens.max(initial=0)))
+        self.proposed = self.proposed_for = None
+
+    def forget(self) -> None:
+        """Free the keys and values; the text stays."""
+        self._kv, self._ahead = None, []
+
+    def _cut(self, length: int) -> None:
+        if self._kv is not None and self._kv.length > length:
+            self._kv.cut(length)
+        self._ahead = []

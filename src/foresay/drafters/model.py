@@ -1,0 +1,68 @@
+"""A smaller model drafts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from foresay.corpus import tokenizer_hash_of
+from foresay.drafters._decoding import Choice, DecodingDrafter
+from foresay.drafters._shapes import Dynamic, ShapeLike
+
+if TYPE_CHECKING:
+    from foresay.models.target import Target
+
+__all__ = ["Dynamic", "ModelDrafter"]
+
+
+class ModelDrafter(DecodingDrafter):
+    """Drafts with a smaller model of the target's tokenizer.
+
+    model           a loaded `Target`, or a model's name as for `LLM`, which is loaded now
+    shape           5: a chain of 5 tokens; (3, 2, 1): a tree whose nodes have 3, then 2, then 1
+                    children; Dynamic(width=4, depth=5): a tree by confidence. Budgets cut it: to
+                    its likeliest nodes, or of sampled tokens to its first
+    choice          for requests that are sampled: "coupled", tokens are ranked with the noise that
+                    the target will sample with, so that a good model drafts what the target will
+                    sample; "likeliest", without it. Greedy requests get the likeliest in both cases
+    tokenizer_hash  of the model's tokenizer file (`foresay.corpus.tokenizer_hash_of`), which an
+                    `LLM` compares with its own; by default that of a model given by its name, and
+                    None for a Target: then nothing is compared
+
+    For requests under rule rejection tokens are sampled from the model's processed distribution,
+    without replacement, and drafts have `probs`; a tree by confidence is a chain for them.
+
+    A score is the product of the chances on the path: see `_law`. Each request has keys and values
+    of the draft model from its first draft until `finish`. A text that is longer than the model's
+    context, or has a token that it does not know, gets no drafts. One thread at a time may use it.
+
+    Raises: InputError when constructed; for a name also as `models.load.load`.
+    """
+
+    def __init__(
+        self,
+        model: Target | str | os.PathLike[str],
+        *,
+        shape: ShapeLike = 5,
+        choice: Choice = "coupled",
+        tokenizer_hash: bytes | None = None,
+    ) -> None:
+        super().__init__(None, shape=shape, choice=choice, tokenizer_hash=tokenizer_hash)
+        made: Any = model
+        if isinstance(model, (str, os.PathLike)):
+            made, found = _loaded(model)
+            self.tokenizer_hash = found if tokenizer_hash is None else tokenizer_hash
+        from foresay.models.target import check_target  # torch, which takes seconds
+
+        check_target(made)
+        self._use(made)
+
+
+def _loaded(name: str | os.PathLike[str]) -> tuple[Any, bytes | None]:
+    """The target of that name, and the hash of its tokenizer file, if there is one."""
+    from foresay.models.load import find_model, load
+
+    found = find_model(name)
+    file = Path(found.folder) / "tokenizer.json"
+    return load(found), tokenizer_hash_of(file) if file.is_file() else None

@@ -1,0 +1,179 @@
+"""A target with some of another's layers: the same weights in memory, and less work.
+
+What it stores of a text is its own, for its layers only. Keys and values of a layer depend on all
+layers before it, so those of the whole target would be others.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from foresay.errors import InputError, UnsupportedModel
+from foresay.models.target import Outputs, Part, Target, TextKv
+
+__all__ = ["SkippingTarget", "layers_of", "without_others"]
+
+
+def layers_of(target: Target) -> int:
+    """How many layers a target has.
+
+    Raises: UnsupportedModel for one whose layers are not known.
+    """
+    shapes: Any = getattr(target, "shapes", None)
+    if shapes is None or not (hasattr(target, "model") or hasattr(target, "decoder")):
+        raise UnsupportedModel(
+            f"the layers of a {type(target).__name__} are not known; expected a target that "
+            "foresay.models.load.load returns"
+        )
+    return len(shapes)
+
+
+def without_others(target: Target, kept: Sequence[int]) -> Target:
+    """The target with the layers `kept` alone: a `SkippingTarget`.
+
+    Raises: as its constructor.
+    """
+    made: Any = SkippingTarget(target, kept)
+    return made  # type: ignore[no-any-return]
+
+
+def _checked(kept: object, layers: int) -> tuple[int, ...]:
+    """The numbers of layers that are kept: rising, at least one.
+
+    Raises: InputError.
+    """
+    found = list(kept) if isinstance(kept, Sequence) and not isinstance(kept, str) else []
+    whole = all(type(at) is int and 0 <= at < layers for at in found)
+    if not found or not whole or found != sorted(set(found)):
+        raise InputError(
+            f"layers are {kept!r}; expected numbers from 0 to {layers - 1}, rising, at least one"
+        )
+    return tuple(found)
+
+
+class SkippingTarget:
+    """A `Target` with the layers `kept` of another; it follows when its weights are replaced.
+
+    Raises: InputError for layers that the target has not, UnsupportedModel for a target whose
+    layers are not known.
+    """
+
+    def __init__(self, target: Target, kept: Sequence[int]) -> None:
+        self.target = target
+        self.kept = _checked(kept, layers_of(target))
+        self.vocabulary = target.vocabulary
+        self.context = target.context
+        self.threads = int(getattr(target, "threads", 1))
+        self.exact: bool | None = None
+        self._made: Any = _part_of(target, self.kept)
+        self._of = target.version
+
+    @property
+    def version(self) -> int:
+        """That of the whole target."""
+        return self.target.version
+
+    @property
+    def bytes_per_token(self) -> int:
+        found: int = self._made.bytes_per_token
+        return found
+
+    def open(self) -> TextKv:
+        kv: TextKv = self._made.open()
+        return kv
+
+    def open_filled(self, tokens: int) -> TextKv:
+        kv: TextKv = self._made.open_filled(tokens)
+        return kv
+
+    def forward(self, parts: Sequence[Part], *, hidden: bool = False) -> Outputs:
+        if self._of != self.target.version:  # layers may have been replaced as a whole
+            self._made, self._of = _part_of(self.target, self.kept), self.target.version
+        found: Outputs = self._made.forward(parts, hidden=hidden)
+        return found
+
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """None: the weights are those of the whole target."""
+        return {}
+
+    def replace_weights(self, weights: Mapping[str, Tensor], *, copy: bool = True) -> None:
+        """Raises: InputError; nothing changes."""
+        raise InputError(
+            "the weights of a target that skips layers are those of the whole target; expected "
+            "that one's replace_weights"
+        )
+
+
+def _part_of(target: Any, kept: Sequence[int]) -> Any:
+    """A copy of the target that shares everything but its list of layers."""
+    made = copy.copy(target)
+    if hasattr(target, "decoder"):
+        if not hasattr(target.decoder, "only"):
+            raise UnsupportedModel("the decoder's layers are not known; expected make_decoder's")
+        made.decoder = target.decoder.only(kept)
+        made.shapes = made.decoder.shapes
+        return made
+    made.model = _model_of(target.model, len(target.shapes), kept)
+    made.layers = [target.layers[at] for at in kept]
+    made.shapes = [target.shapes[at] for at in kept]
+    return made
+
+
+def _model_of(model: nn.Module, layers: int, kept: Sequence[int]) -> nn.Module:
+    lists = [
+        path
+        for path, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module) == layers and _number(module[0]) == 0
+    ]
+    if len(lists) != 1:
+        raise UnsupportedModel(
+            f"{type(model).__name__} has {len(lists)} lists of {layers} layers; expected one"
+        )
+    *above, last = lists[0].split(".")
+    made = at = _clone(model)
+    for name in above:
+        at._modules[name] = _clone(at._modules[name])
+        at = at._modules[name]  # type: ignore[assignment]
+    whole: Any = at._modules[last]
+    at._modules[last] = nn.ModuleList(_renumbered(whole[old], new) for new, old in enumerate(kept))
+    config: Any = getattr(at, "config", None)
+    if config is not None:  # by which some models count their layers
+        at.config = _config_of(config, kept)
+    return made
+
+
+def _config_of(config: Any, kept: Sequence[int]) -> Any:
+    made = copy.copy(config)
+    made.num_hidden_layers = len(kept)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None:
+        made.layer_types = [kinds[at] for at in kept]
+    return made
+
+
+def _clone(module: Any) -> nn.Module:
+    """The module, with a list of parts of its own."""
+    made: nn.Module = copy.copy(module)
+    made._modules = dict(module._modules)
+    return made
+
+
+def _renumbered(module: nn.Module, number: int) -> nn.Module:
+    """The same layer, whose keys and values are stored as those of another number."""
+    made = _clone(module)
+    if isinstance(getattr(made, "layer_idx", None), int):
+        setattr(made, "layer_idx", number)  # noqa: B010 (not known to mypy)
+    for name, part in made._modules.items():
+        if part is not None and _number(part) is not None:
+            made._modules[name] = _renumbered(part, number)
+    return made
+
+
+def _number(module: nn.Module) -> int | None:
+    """The number of the layer that the module is, or is in."""
+    found = (getattr(part, "layer_idx", None) for part in module.modules())
+    return next((number for number in found if isinstance(number, int)), None)

@@ -4,6 +4,7 @@ SuffixDrafter   the text so far, its group, the history of finished requests, a 
 CorpusDrafter   a frozen corpus alone
 NgramDrafter    prompt lookup, the known baseline
 MergeDrafter    several drafters' drafts in one tree
+EagleDrafter    a small head over the target's features; needs torch
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from foresay.drafters.corpus import CorpusDrafter
+    from foresay.drafters.eagle import EagleDrafter as EagleDrafter
     from foresay.drafters.merge import MergeDrafter
     from foresay.drafters.ngram import NgramDrafter
     from foresay.drafters.suffix import SuffixDrafter
@@ -21,6 +23,7 @@ __all__ = ["CorpusDrafter", "MergeDrafter", "NgramDrafter", "SuffixDrafter"]
 
 _HOMES = {
     "CorpusDrafter": "corpus",
+    "EagleDrafter": "eagle",  # not in __all__: `import *` must not need torch
     "MergeDrafter": "merge",
     "NgramDrafter": "ngram",
     "SuffixDrafter": "suffix",
@@ -35,4 +38,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(_HOMES)

@@ -23,7 +23,7 @@ FLOORS = [
     ["drafter"],
     ["budget", "drafters", "lossless"],
     ["engine"],
-    ["rl"],
+    ["rl", "train"],
     ["serve", "bench"],
     ["doctor", "integrations"],
     ["cli"],

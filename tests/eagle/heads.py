@@ -32,6 +32,7 @@ def shape_of(drafted: int = zoo.VOCABULARY, layers: tuple[int, ...] = ()) -> Hea
         vocabulary=zoo.VOCABULARY,
         drafted=drafted,
         layers=layers,
+        own_output=True,
     )
 
 

@@ -78,11 +78,13 @@ def require_engine(command: str) -> None:
 def check_names(drafter: str, policy: str) -> None:
     """Refuse unknown names before torch is imported, which takes seconds."""
     from foresay.budget.policy import make_policy
-    from foresay.drafters.lineup import NAMES
+    from foresay.drafters.lineup import NAMES, check_name
     from foresay.errors import InputError
 
-    if drafter not in (*NAMES, "none"):
+    if drafter not in (*NAMES, "none") and ":" not in drafter:
         raise InputError(f"drafter is {drafter!r}; expected one of {', '.join(NAMES)}, none")
+    if drafter != "none":
+        check_name(drafter)
     make_policy(policy)
 
 

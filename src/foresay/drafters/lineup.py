@@ -10,7 +10,7 @@ from typing import Any, Literal
 from foresay.drafter import Drafter
 from foresay.errors import InputError
 
-__all__ = ["NAMES", "Room", "Share", "make_drafter"]
+__all__ = ["NAMES", "Room", "Share", "check_name", "make_drafter"]
 
 Share = Literal["none", "group", "all"]
 """What requests draft from each other: nothing, their group, or that and all finished answers."""
@@ -21,7 +21,10 @@ NAMES = {
     "ngram": "prompt lookup in own text only: the longest repeated n-gram up to 3, latest place",
     "corpus": "a frozen corpus alone",
     "merge": "suffix and ngram in one tree",
+    "eagle:FOLDER": "a head over the model's features, as `foresay train eagle` writes it",
 }
+
+_EAGLE = "eagle:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ def make_drafter(
     verify: bool = False,
     chain: bool = False,
     room: Room | None = None,
+    model: Any = None,
 ) -> Drafter[Any]:
     """A new drafter by its name; finished requests enter its history only if `share` is "all".
 
@@ -69,15 +73,31 @@ def make_drafter(
     With `chain` a drafter that can grow its tree without branches does so, which makes the chain
     longer than the likeliest path of a tree of the same size; "sam" and "ngram" always draft one.
 
+    `model` is the target, by its name or as `models.load.find_model` finds it: "eagle:FOLDER" needs
+    its embeddings. None: the one that the head was trained for.
+
     Raises: InputError for an unknown name, a room out of range, or a corpus that is missing or not
     used, CorpusError for a bad corpus file, TokenizerMismatch for one of another tokenizer.
     """
-    if name not in NAMES:
-        raise InputError(f"there is no drafter {name!r}; expected one of {', '.join(NAMES)}")
+    check_name(name)
     if tokenizer_hash is not None and corpus is None:
         raise InputError("a tokenizer is given without a corpus file; expected one with --corpus")
     kept = {} if room is None else asdict(room)
-    return _MAKERS[name](_Setting(share, corpus, tokenizer_hash, verify, chain, kept))
+    setting = _Setting(share, corpus, tokenizer_hash, verify, chain, kept)
+    if name.startswith(_EAGLE):
+        return _eagle(name.removeprefix(_EAGLE), setting, model)
+    return _MAKERS[name](setting)
+
+
+def check_name(name: str) -> None:
+    """Refuse what is no drafter's name, without looking for its files.
+
+    Raises: InputError.
+    """
+    if not isinstance(name, str) or not (name in _MAKERS or name.startswith(_EAGLE)):
+        raise InputError(f"there is no drafter {name!r}; expected one of {', '.join(NAMES)}")
+    if name == _EAGLE:
+        raise InputError(f"the drafter {name!r} names no folder; expected eagle:FOLDER")
 
 
 # Each imports its own drafter, so the others need not load.
@@ -138,6 +158,14 @@ def _merge(setting: _Setting) -> Drafter[Any]:
     from foresay.drafters.ngram import NgramDrafter
 
     return MergeDrafter(_suffix(setting), NgramDrafter())
+
+
+def _eagle(folder: str, setting: _Setting, model: Any) -> Drafter[Any]:
+    if setting.corpus is not None:
+        raise InputError(f"the drafter 'eagle:{folder}' uses no corpus; leave --corpus out")
+    from foresay.drafters.eagle import EagleDrafter
+
+    return EagleDrafter(folder, model, topk=1) if setting.chain else EagleDrafter(folder, model)
 
 
 _MAKERS: dict[str, Callable[[_Setting], Drafter[Any]]] = {

@@ -40,6 +40,8 @@ def test_what_is_written_is_read(target: Path, tmp_path: Path) -> None:
     model = zoo.make("llama")
     head = random_head(model, drafted=60)
     folder = saved(head, tmp_path / "own")
+    modes = {path.stat().st_mode for path in folder.iterdir()}
+    assert len(modes) == 1  # who may read the config may read the weights
     stored = load_file(folder / "model.safetensors")
     assert "lm_head.weight" in stored  # its own, since the shape says so
     found = load_head(folder, in_folder(target))

@@ -12,7 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from eagle.heads import random_head, save_target
-from foresay import SamplingParams
+from foresay import SamplingParams, Verdict, Wants
+from foresay.drafters import NgramDrafter
 from foresay.drafters.eagle import EagleDrafter
 from foresay.drafters.eagle.head import EagleHead
 from foresay.engine.engine import Engine
@@ -20,7 +21,10 @@ from foresay.engine.plain import logits_of, plain
 from foresay.errors import InputError, ModelError
 from foresay.models.load_transformers import target_of
 from foresay.models.target import Target
-from foresay.train.eagle import train
+from foresay.models.teacher import Teacher
+from foresay.traces import Trace
+from foresay.train.eagle import _pairs, train
+from foresay.train.texts import padded
 from foresay.train.unroll import unrolled
 from models import zoo
 from tiny import call, one_thread
@@ -145,8 +149,6 @@ def _chain(head: EagleHead, features: Any, tokens: Any, read: int, steps: int) -
     """The head's output after `read` rows of the target and `steps` of its own."""
     drafter = EagleDrafter(head)
     state = drafter.begin([1])
-    from foresay import Verdict
-
     drafter.observe(
         [state], [Verdict([], tokens[:read].numpy().astype(np.int32), hidden=features[:read])]
     )
@@ -164,6 +166,47 @@ def _chain(head: EagleHead, features: Any, tokens: Any, read: int, steps: int) -
             rows[None, None], head.attend(query, keys[None], values[None], visible)
         )[0, 0]
     return rows.numpy()
+
+
+def test_the_pairs_are_those_that_the_engine_reports(folder: Path, target: Target) -> None:
+    """For each token of an answer the hidden state that it was predicted from."""
+    drafter = Noting()
+    engine = Engine(target, drafter, policy="none")
+    params = SamplingParams(temperature=0.7, max_tokens=9)
+    requests = [engine.add([3, 5, 7][:size], params, seed=size) for size in (1, 3, 2)]
+    engine.run()
+    traces = [Trace("", "", r.prompt, np.array(r.token_ids, np.int32)) for r in requests]
+    batch = padded(traces, "cpu")
+    states = Teacher(folder, device="cpu", dtype=torch.float32).states(batch.tokens, batch.is_text)
+    features, ids, after = _pairs(batch, *states)
+    for at, request in enumerate(requests):
+        size = len(request.token_ids)
+        assert batch.valid[at].tolist() == [True] * size + [False] * (len(ids[at]) - size)
+        assert ids[at, :size].tolist() == request.token_ids
+        told = np.concatenate(drafter.told[request.prompt.tobytes()])
+        np.testing.assert_allclose(features[at, :size], told, atol=1e-4)
+        np.testing.assert_allclose(after[at, : size - 1], told[1:], atol=1e-4)
+
+
+class Noting(NgramDrafter):
+    """Notes the hidden states of each request."""
+
+    wants = Wants(hidden=True)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: dict[bytes, list[Any]] = {}
+
+    def observe(self, states: Any, verdicts: Any, /) -> None:
+        for state, verdict in zip(states, verdicts, strict=True):
+            prompt = self.told.setdefault(self._prompts[id(state)], [])
+            prompt.append(verdict.hidden)
+        super().observe(states, verdicts)
+
+    def begin(self, prompt: Any, /, **about: Any) -> Any:
+        state = super().begin(prompt, **about)
+        self._prompts = {**getattr(self, "_prompts", {}), id(state): prompt.tobytes()}
+        return state
 
 
 def test_an_interrupt_costs_nothing(folder: Path, corpus: Path, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from foresay.models.teacher import Teacher
 from foresay.models.weights.stored import in_folder
 from foresay.traces import Trace
 from foresay.train.checkpoint import Progress, load_checkpoint, save_checkpoint
-from foresay.train.texts import batches_of, frequent, padded, read_answers
+from foresay.train.texts import Padded, batches_of, frequent, padded, read_answers
 from foresay.train.unroll import unrolled
 
 __all__ = ["Trained", "train"]
@@ -232,14 +232,13 @@ class _Training:
         head, steps = self.head, self.settings["steps"]
         batch = padded(traces, self.device)
         features, last = self.teacher.states(batch.tokens, batch.is_text, head.shape.layers)
-        before, valid = batch.before, batch.valid
-        places = torch.arange(valid.shape[1], device=self.device)
-        laws, likeliest = self._laws(_taken(last, before + valid), valid)
-        ids = batch.tokens.gather(1, before + valid)
+        features, ids, last = _pairs(batch, features, last)
+        valid, places = batch.valid, torch.arange(batch.valid.shape[1], device=self.device)
+        laws, likeliest = self._laws(last, valid)
         wide = self.device.startswith("cuda")
         with torch.set_grad_enabled(learn), torch.autocast("cuda", torch.bfloat16, enabled=wide):
             total, weight, hits, rows = torch.zeros((), device=self.device), 0.0, [], []
-            for step, output in enumerate(unrolled(head, _taken(features, before), ids, steps)):
+            for step, output in enumerate(unrolled(head, features, ids, steps)):
                 counted = valid & (places >= step)
                 logits = head.logits(output[counted])
                 law = laws[counted[valid]]
@@ -278,6 +277,13 @@ def _mark(traces: Sequence[Trace]) -> str:
         for tokens in (trace.prompt, trace.output):
             mark.update(len(tokens).to_bytes(4, "little") + tokens.tobytes())
     return mark.hexdigest()[:32]
+
+
+def _pairs(batch: Padded, features: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """For each token of an answer the feature before it, the token, and the last hidden state after
+    it, which says what the target expects next."""
+    after = batch.before + batch.valid
+    return _taken(features, batch.before), batch.tokens.gather(1, after), _taken(last, after)
 
 
 def _taken(states: Tensor, places: Tensor) -> Tensor:

@@ -107,7 +107,7 @@ def save_head(head: EagleHead, folder: Path, target: TargetName) -> str:
 
     Raises: OSError.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     shape = head.shape
     tokens = head.tokens.cpu()
@@ -122,7 +122,8 @@ def save_head(head: EagleHead, folder: Path, target: TargetName) -> str:
         tensors["t2d"] = torch.zeros(shape.vocabulary, dtype=torch.bool).index_fill(0, tokens, True)
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / "model.safetensors.part"
-    save_file({name: value.contiguous() for name, value in tensors.items()}, part)
+    # Not save_file, whose file only its owner can read.
+    part.write_bytes(save({name: value.contiguous() for name, value in tensors.items()}))
     os.replace(part, folder / "model.safetensors")
     part = folder / "config.json.part"
     part.write_text(json.dumps(_config(shape, target), indent=1) + "\n")

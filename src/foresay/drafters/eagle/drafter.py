@@ -97,7 +97,7 @@ class EagleDrafter:
         head: str | os.PathLike[str] | EagleHead,
         model: str | os.PathLike[str] | StoredModel | None = None,
         *,
-        topk: int = 8,
+        topk: int = 4,
         depth: int = 6,
         shortlist: int = 128,
         device: str = "cpu",

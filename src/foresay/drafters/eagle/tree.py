@@ -85,10 +85,15 @@ def grow(
         scores = (paths[..., None] + logprobs).flatten(1)
         scores = scores.masked_fill(scores.isnan(), -torch.inf)
         levels.append((tokens.flatten(1), above.repeat_interleave(topk, 1), scores))
-        if level == depth - 1 or _settled(levels, most):
+        if level == depth - 1:
             break
-        # 2) The best of them are expanded: one pass of the head.
+        # 2) The best of them are expanded, in one pass of the head; but none whose descendants
+        # could not be kept, being less likely than the last one that would be kept now.
         paths, best = scores.topk(min(topk, scores.shape[1]), 1)
+        useful = int((paths >= _last_kept(levels, most)).sum(1).max())
+        if not useful:
+            break
+        paths, best = paths[:, :useful], best[:, :useful]
         parent = best // topk
         tokens = tokens.flatten(1).gather(1, best)
         above, count = best + count, count + scores.shape[1]
@@ -126,14 +131,12 @@ def _children(
     return head.tokens[chosen], (found - total).clamp(max=0)
 
 
-def _settled(levels: Sequence[tuple[Tensor, Tensor, Tensor]], budgets: Tensor) -> bool:
-    """Whether no descendant of the last level can be among the best."""
+def _last_kept(levels: Sequence[tuple[Tensor, Tensor, Tensor]], budgets: Tensor) -> Tensor:
+    """The score [B, 1] of the last node that is kept if the trees end here; -inf if all are."""
     scores = torch.cat([level[2] for level in levels], 1)
-    if scores.shape[1] < int(budgets.max()):
-        return False
-    ranked = scores.sort(1, descending=True).values
-    last = ranked.gather(1, (budgets - 1).clamp(min=0)[:, None])[:, 0]
-    return bool((levels[-1][2].amax(1) < last).all())
+    spare = max(int(budgets.max()) - scores.shape[1], 0)
+    scores = torch.nn.functional.pad(scores, (0, spare), value=-torch.inf)
+    return scores.sort(1, descending=True).values.gather(1, (budgets - 1)[:, None])
 
 
 def _best(levels: Sequence[tuple[Tensor, Tensor, Tensor]], budgets: Sequence[int]) -> list[Draft]:

@@ -10,11 +10,12 @@ import pytest
 from conformance import corpus_file
 from core.brute import int32s
 from core.frozen_files import corpus_of
+from foresay.drafters import MergeDrafter
 from foresay.drafters.lineup import NAMES, make_drafter
 from foresay.errors import InputError, ModelError
 
-TEXTS = [name for name in NAMES if name not in ("model:NAME", "self")]
-"""Drafters that need no model."""
+TEXTS = [name for name in NAMES if ":" not in name and name not in ("self", "recycle")]
+"""Drafters that need nothing of a model."""
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -49,6 +50,11 @@ def test_every_share_suits_every_drafter(name: str, share: Any) -> None:
         ("self", {"corpus": "c.foresay"}, "'self' uses no corpus; leave --corpus out"),
         ("model:", {}, "'model:' names no model; expected model:NAME with a folder"),
         ("model:small", {"corpus": "c.foresay"}, "'model:small' uses no corpus; leave --corpus"),
+        ("eagle", {}, "no drafter 'eagle'; expected one of suffix, .*, eagle:FOLDER"),
+        ("suffix+oak", {}, "no drafter 'oak'; expected one of"),
+        ("recycle", {"corpus": "c.foresay"}, "'recycle' uses no corpus; leave --corpus out"),
+        ("eagle:", {}, "'eagle:' names no folder; expected eagle:FOLDER"),
+        ("eagle:head", {"corpus": "c.foresay"}, "'eagle:head' uses no corpus; leave --corpus"),
     ],
 )
 def test_refused(name: str, setting: dict[str, Any], sentence: str) -> None:
@@ -65,3 +71,16 @@ def test_a_drafter_without_its_target() -> None:
 def test_a_draft_model_that_is_not_there() -> None:
     with pytest.raises(ModelError, match="no/folder"):
         make_drafter("model:no/folder/here")
+
+
+def test_several_in_one_tree() -> None:
+    drafter = make_drafter("suffix+recycle+ngram")
+    assert isinstance(drafter, MergeDrafter)
+    assert [type(each).__name__ for each in drafter.drafters] == [
+        "SuffixDrafter",
+        "RecycleDrafter",
+        "NgramDrafter",
+    ]
+    assert drafter.wants.topk == 8
+    with_corpus = make_drafter("recycle+corpus", corpus=corpus_file())  # the corpus is for one
+    assert isinstance(with_corpus, MergeDrafter)

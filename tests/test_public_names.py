@@ -43,6 +43,7 @@ def test_public_names() -> None:
         "MergeDrafter",
         "ModelDrafter",
         "NgramDrafter",
+        "RecycleDrafter",
         "SelfDrafter",
         "SuffixDrafter",
     ]

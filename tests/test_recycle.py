@@ -164,45 +164,56 @@ def test_warm_start(tmp_path: Path) -> None:
     cold = RecycleDrafter()
     for i in range(200):
         taught(cold, [i % 7, i % 11, i % 5], {i: 0.6, i + 1: 0.3})
-    cold.save(tmp_path / "laws.npz")
-    warm = RecycleDrafter(warm=tmp_path / "laws.npz")
+    cold.save(tmp_path / "recycled.laws")
+    warm = RecycleDrafter(warm=tmp_path / "recycled.laws")
     for text in ([1, 2, 3], [0, 0, 0], [6, 10, 4], [3]):
         # The rates of success begin anew, so only the candidates are the same.
         assert set(drafted(warm, text, 3).tokens) <= set(drafted(cold, text, 99).tokens)
         assert len(drafted(warm, text, 3)) == len(drafted(cold, text, 3))
-    assert [path.name for path in tmp_path.iterdir()] == ["laws.npz"]
+    assert [path.name for path in tmp_path.iterdir()] == ["recycled.laws"]
 
 
 def test_damaged_and_foreign_files(tmp_path: Path) -> None:
     cold = RecycleDrafter()
     taught(cold, [1, 2], {5: 0.6})
-    good = tmp_path / "laws.npz"
+    good = tmp_path / "recycled.laws"
     cold.save(good)
     with pytest.raises(InputError, match=r"has the 8 likeliest tokens; expected k = 4"):
         RecycleDrafter(k=4, warm=good)
-    with pytest.raises(InputError, match=r"missing\.npz is no file of RecycleDrafter"):
-        RecycleDrafter(warm=tmp_path / "missing.npz")
+    with pytest.raises(InputError, match=r"missing\.laws is no file of RecycleDrafter"):
+        RecycleDrafter(warm=tmp_path / "missing.laws")
     content = good.read_bytes()
     random = np.random.default_rng(0)
-    bad = tmp_path / "bad.npz"
+    bad = tmp_path / "bad.laws"
     for at in random.integers(0, len(content), 150).tolist():
         spoiled = bytearray(content)
         spoiled[at] ^= int(random.integers(1, 256))
         bad.write_bytes(bytes(spoiled) if at % 2 else content[:at])
-        try:
-            drafted(RecycleDrafter(warm=bad), [1, 2])
-        except InputError as error:
-            assert "bad.npz" in str(error) or "expected" in str(error)
-    np.savez(bad, format=np.array([{}], object))  # a pickle
-    with pytest.raises(InputError, match="is no file of"):
+        with pytest.raises(InputError, match=r"bad\.laws is no file of RecycleDrafter"):
+            RecycleDrafter(warm=bad)
+    with pytest.raises(InputError, match="does not begin with 'foresay laws 1'"):
+        bad.write_bytes(b"PK" + content)
         RecycleDrafter(warm=bad)
-    arrays = {"format": 1, "k": 8, "keys": np.array([3], np.uint64)}
-    np.savez(bad, tokens=np.full(8, -5, np.int32), levels=np.zeros(8, np.uint8), **arrays)
-    with pytest.raises(InputError, match="a token is -5"):
-        RecycleDrafter(warm=bad)
-    np.savez(bad, tokens=np.zeros(3, np.int32), levels=np.zeros(8, np.uint8), **arrays)
-    with pytest.raises(InputError, match="1 keys, 3 tokens and 8 levels; expected 8 of each"):
-        RecycleDrafter(warm=bad)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        (([3], [-5] * 8, [0] * 8), "a token is -5; expected a token id"),
+        (([3], [0] * 3, [0] * 8), "1 keys, 3 tokens and 8 levels; expected 8 of each"),
+        (([1 << 40], [0] * 8, [0] * 8), "a key is 1099511627776; expected a token id below"),
+    ],
+)
+def test_laws_that_no_table_has(arrays: tuple[list[int], ...], sentence: str) -> None:
+    keys, of_tokens, levels = arrays
+    core = RecycleDrafter()._core
+    with pytest.raises(InputError, match=sentence):
+        core.add_laws(
+            None,
+            np.array(keys, np.uint64),
+            np.array(of_tokens, np.int32),
+            np.array(levels, np.uint8),
+        )
 
 
 @pytest.mark.parametrize(

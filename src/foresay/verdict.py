@@ -35,11 +35,19 @@ class Wants:
     hidden: bool = False
     """Whether to report, for each committed token, the target's last hidden state that it was
     predicted from (EAGLE)."""
+    hidden_layers: tuple[int, ...] = ()
+    """With `hidden`: report what goes into these decoder layers, side by side, in place of the last
+    hidden state (EAGLE-3). Not every target can."""
 
     def __post_init__(self) -> None:
         if type(self.topk) is not int or not 0 <= self.topk <= arrays.MAX_TOKEN:
             raise InputError(f"topk is {self.topk!r}; expected a whole number from 0")
         arrays.check_flag(self.hidden, "hidden")
+        layers = self.hidden_layers
+        if not isinstance(layers, tuple) or any(type(n) is not int or n < 0 for n in layers):
+            raise InputError(f"hidden_layers is {layers!r}; expected a tuple of numbers of layers")
+        if layers and not self.hidden:
+            raise InputError(f"hidden_layers is {layers}, but hidden is False; expected True")
 
 
 class TopK:

@@ -11,7 +11,7 @@ import torch
 
 from foresay.engine.measure import _KINDS, measured_cost
 from foresay.models.load_transformers import target_of
-from foresay.models.target import Outputs, Part, Target
+from foresay.models.target import Hidden, Outputs, Part, Target
 from models import zoo
 
 
@@ -24,7 +24,7 @@ class Slow:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.target, name)
 
-    def forward(self, parts: Sequence[Part], *, hidden: bool = False) -> Outputs:
+    def forward(self, parts: Sequence[Part], *, hidden: Hidden = False) -> Outputs:
         self.steps += 1
         time.sleep(0.3)
         return self.target.forward(parts, hidden=hidden)

@@ -22,7 +22,7 @@ from foresay.engine.compute import Outcome
 from foresay.engine.step import Laps, Step
 from foresay.engine.text import AnswerText
 from foresay.errors import InputError, StateError
-from foresay.models.target import Outputs, Part
+from foresay.models.target import Hidden, Outputs, Part
 from foresay.sampling.acceptance.verdicts import Verified
 from foresay.traces import Trace
 from foresay.verdict import Verdict, VerdictBatch, Wants
@@ -82,6 +82,7 @@ class CountedTarget:
 
     exact: bool | None = None
     version = 0
+    depth = 0
     bytes_per_token = 1
 
     def __init__(self, *, vocabulary: int, context: int) -> None:
@@ -93,7 +94,7 @@ class CountedTarget:
     def open_filled(self, tokens: int) -> CountedKv:
         return CountedKv(tokens)
 
-    def forward(self, parts: Sequence[Part], *, hidden: bool = False) -> Outputs:
+    def forward(self, parts: Sequence[Part], *, hidden: Hidden = False) -> Outputs:
         self._refuse()
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -14,10 +14,22 @@ simulate    foresay simulate
 tail        foresay tail
 corpus      foresay corpus build, inspect, verify
 lossless    foresay lossless
+train       foresay train eagle
 doctor      foresay doctor
 """
 
-from foresay.cli import corpus, demo, doctor, generate, lossless, replay, serve, simulate, tail
+from foresay.cli import (
+    corpus,
+    demo,
+    doctor,
+    generate,
+    lossless,
+    replay,
+    serve,
+    simulate,
+    tail,
+    train,
+)
 from foresay.cli.root import app, run
 
 # Each module adds its commands to `app` when it is imported.
@@ -33,4 +45,5 @@ __all__ = [
     "serve",
     "simulate",
     "tail",
+    "train",
 ]

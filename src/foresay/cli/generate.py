@@ -125,7 +125,7 @@ def generate(
     if corpus is not None:
         from foresay.drafters.lineup import make_drafter
 
-        chosen = make_drafter(drafter, share="all", corpus=corpus, verify=True)
+        chosen = make_drafter(drafter, share="all", corpus=corpus, verify=True, model=model)
     streamed = len(texts) == n == 1 and sys.stdout.isatty() and not (sources or as_json)
     with waiting(as_json) as wait:
         llm = load(

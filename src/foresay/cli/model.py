@@ -81,7 +81,7 @@ def check_names(drafter: str, policy: str) -> None:
     from foresay.drafters.lineup import NAMES, check_name
     from foresay.errors import InputError
 
-    if drafter not in (*NAMES, "none") and not drafter.startswith("model:"):
+    if drafter not in (*NAMES, "none") and not {":", "+"} & set(drafter):
         raise InputError(f"drafter is {drafter!r}; expected one of {', '.join(NAMES)}, none")
     if drafter != "none":
         check_name(drafter)

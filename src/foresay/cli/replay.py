@@ -100,6 +100,10 @@ def replay(
         verify=True,
         chain=chain,
     )
+    if made_drafter.wants.hidden:
+        raise InputError(
+            f"the drafter {drafter!r} wants a model's hidden states; recorded answers have none"
+        )
     if epochs != 1:
         if share is not ShareOption.all:
             raise InputError(

@@ -184,7 +184,7 @@ def serve(
         wait("import", 0, None)
         from foresay.serve.start import ServeSettings
         from foresay.serve.start import serve as run
-    made_drafter = _drafter(drafter, corpus, len(who.tenants), tenant_mb << 20)
+    made_drafter = _drafter(drafter, corpus, len(who.tenants), tenant_mb << 20, model)
     # Each thread that runs a model has worker threads as long as it lives; with more workers than
     # processors, they sleep between two layers. The server's own thread will run the model, so the
     # thread that loads and tests it must end.
@@ -230,14 +230,16 @@ def _keys(given: list[str], file: Path | None) -> Keys:
     return found if file is None else found + read_keys(file)
 
 
-def _drafter(name: str, corpus: Path | None, tenants: int, tenant_bytes: int) -> Any:
+def _drafter(
+    name: str, corpus: Path | None, tenants: int, tenant_bytes: int, model: str | None = None
+) -> Any:
     if name == "none":
         return None
     from foresay.drafters.lineup import make_drafter
     from foresay.serve.start import tenant_room
 
     room = tenant_room(tenants, tenant_bytes)
-    return make_drafter(name, share="all", corpus=corpus, verify=True, room=room)
+    return make_drafter(name, share="all", corpus=corpus, verify=True, room=room, model=model)
 
 
 def _ready(name: str, as_json: bool) -> Any:

@@ -178,6 +178,8 @@ def _sentence(stage: str, done: int, total: int | None) -> str:
     if stage in _OF_BYTES and (done or total):
         of = "" if total is None else f" of {total / 1e6:.0f}"
         return f"{doing}: {done / 1e6:.0f}{of} MB"
+    if stage == "train" and total:
+        return f"{doing}: {done} of {total} updates"
     if stage == "answer" and done and total:
         return f"{doing}: {done} tokens, at most {total - done} to come"
     return doing

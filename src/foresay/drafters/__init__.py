@@ -7,6 +7,7 @@ RecycleDrafter  what the target itself found likely before: Token Recycling
 MergeDrafter    several drafters' drafts in one tree
 ModelDrafter    a smaller model
 SelfDrafter     some of the target's own layers
+EagleDrafter    a small head over the target's features; needs torch
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from foresay.drafters.corpus import CorpusDrafter
+    from foresay.drafters.eagle import EagleDrafter as EagleDrafter
     from foresay.drafters.merge import MergeDrafter
     from foresay.drafters.model import ModelDrafter
     from foresay.drafters.ngram import NgramDrafter
@@ -35,6 +37,7 @@ __all__ = [
 
 _HOMES = {
     "CorpusDrafter": "corpus",
+    "EagleDrafter": "eagle",  # not in __all__: `import *` must not need torch
     "MergeDrafter": "merge",
     "ModelDrafter": "model",
     "NgramDrafter": "ngram",
@@ -52,4 +55,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(_HOMES)

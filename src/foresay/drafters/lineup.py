@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,11 +21,14 @@ NAMES = {
     "ngram": "prompt lookup in own text only: the longest repeated n-gram up to 3, latest place",
     "corpus": "a frozen corpus alone",
     "merge": "suffix and ngram in one tree",
+    "recycle": "Token Recycling: what the target found likely before; nothing in a replay",
     "model:NAME": "a smaller model of the same tokenizer, named as for --model",
     "self": "some of the target's own layers",
+    "eagle:FOLDER": "a head over the model's features, as `foresay train eagle` writes it",
 }
 
-_MODEL = "model:"
+_MODEL, _EAGLE = "model:", "eagle:"
+_WITH_CORPUS = ("suffix", "sam", "corpus", "merge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ def make_drafter(
     verify: bool = False,
     chain: bool = False,
     room: Room | None = None,
+    model: Any = None,
 ) -> Drafter[Any]:
     """A new drafter by its name; finished requests enter its history only if `share` is "all".
 
@@ -76,6 +80,11 @@ def make_drafter(
     "model:NAME" loads that model now, and shares nothing. "self" drafts for the engine that it is
     given to.
 
+    `model` is the target, by its name or as `models.load.find_model` finds it: "eagle:FOLDER" needs
+    its embeddings. None: the one that the head was trained for.
+
+    Several names with + between, such as "suffix+recycle", draft together, in one tree.
+
     Raises: InputError for an unknown name, a room out of range, or a corpus that is missing or not
     used, CorpusError for a bad corpus file, TokenizerMismatch for one of another tokenizer,
     ModelError for a model that cannot be loaded.
@@ -85,23 +94,42 @@ def make_drafter(
         raise InputError("a tokenizer is given without a corpus file; expected one with --corpus")
     kept = {} if room is None else asdict(room)
     setting = _Setting(share, corpus, tokenizer_hash, verify, chain, kept)
+    parts = name.split("+")
+    if len(parts) == 1 or not any(part in _WITH_CORPUS for part in parts):
+        made = [_made(part, setting, model) for part in parts]
+    else:
+        without = replace(setting, corpus=None, tokenizer_hash=None, verify=False)
+        made = [_made(part, setting if part in _WITH_CORPUS else without, model) for part in parts]
+    if len(made) == 1:
+        return made[0]
+    from foresay.drafters.merge import MergeDrafter
+
+    return MergeDrafter(*made)
+
+
+def _made(name: str, setting: _Setting, model: Any) -> Drafter[Any]:
     if name.startswith(_MODEL):
         return _model(name.removeprefix(_MODEL), setting)
+    if name.startswith(_EAGLE):
+        return _eagle(name.removeprefix(_EAGLE), setting, model)
     return _MAKERS[name](setting)
 
 
 def check_name(name: str) -> None:
-    """Refuse what is no drafter's name. A model's own name is not looked for.
+    """Refuse what is no drafter's name, without looking for its files.
 
     Raises: InputError.
     """
-    if not isinstance(name, str) or not (name in _MAKERS or name.startswith(_MODEL)):
-        raise InputError(f"there is no drafter {name!r}; expected one of {', '.join(NAMES)}")
-    if name in (_MODEL, "model:NAME"):
-        raise InputError(
-            f"the drafter {name!r} names no model; expected model:NAME with a folder, a .gguf file "
-            "or a hub model org/name"
-        )
+    for part in name.split("+") if isinstance(name, str) else [name]:
+        if part not in _MAKERS and not str(part).startswith((_MODEL, _EAGLE)):
+            raise InputError(f"there is no drafter {part!r}; expected one of {', '.join(NAMES)}")
+        if part in (_MODEL, "model:NAME"):
+            raise InputError(
+                f"the drafter {part!r} names no model; expected model:NAME with a folder, a .gguf "
+                "file or a hub model org/name"
+            )
+        if part == _EAGLE:
+            raise InputError(f"the drafter {part!r} names no folder; expected eagle:FOLDER")
 
 
 # Each imports its own drafter, so the others need not load.
@@ -164,6 +192,14 @@ def _merge(setting: _Setting) -> Drafter[Any]:
     return MergeDrafter(_suffix(setting), NgramDrafter())
 
 
+def _recycle(setting: _Setting) -> Drafter[Any]:
+    if setting.corpus is not None:
+        raise InputError("the drafter 'recycle' uses no corpus; leave --corpus out")
+    from foresay.drafters.recycle import RecycleDrafter
+
+    return RecycleDrafter()
+
+
 def _model(name: str, setting: _Setting) -> Drafter[Any]:
     if setting.corpus is not None:
         raise InputError(f"the drafter 'model:{name}' uses no corpus; leave --corpus out")
@@ -180,11 +216,20 @@ def _self(setting: _Setting) -> Drafter[Any]:
     return SelfDrafter()
 
 
+def _eagle(folder: str, setting: _Setting, model: Any) -> Drafter[Any]:
+    if setting.corpus is not None:
+        raise InputError(f"the drafter 'eagle:{folder}' uses no corpus; leave --corpus out")
+    from foresay.drafters.eagle import EagleDrafter
+
+    return EagleDrafter(folder, model, topk=1) if setting.chain else EagleDrafter(folder, model)
+
+
 _MAKERS: dict[str, Callable[[_Setting], Drafter[Any]]] = {
     "suffix": _suffix,
     "sam": _sam,
     "ngram": _ngram,
     "corpus": _corpus,
     "merge": _merge,
+    "recycle": _recycle,
     "self": _self,
 }

@@ -86,7 +86,8 @@ class MergeDrafter:
     indices of its *own* last proposal, without the nodes that only others proposed. `wants` is the
     union of the drafters' `wants`, and each drafter gets what it wants.
 
-    Raises: InputError for no drafter or a prior outside 0 … 1.
+    Raises: InputError for no drafter, a prior outside 0 … 1, or drafters that want hidden states of
+    different layers.
     """
 
     def __init__(self, *drafters: Drafter[Any], prior: float = 0.5) -> None:
@@ -97,8 +98,16 @@ class MergeDrafter:
         if not isinstance(prior, (int, float)) or not 0 <= prior <= 1:
             raise InputError(f"prior is {prior!r}; expected a chance from 0 to 1")
         self.drafters = drafters
+        layers = {d.wants.hidden_layers for d in drafters if d.wants.hidden}
+        if len(layers) > 1:
+            raise InputError(
+                f"the drafters want hidden states of different layers: {sorted(layers)}; expected "
+                "the same for all, () being the last"
+            )
         self.wants = Wants(
-            topk=max(d.wants.topk for d in drafters), hidden=any(d.wants.hidden for d in drafters)
+            topk=max(d.wants.topk for d in drafters),
+            hidden=any(d.wants.hidden for d in drafters),
+            hidden_layers=next(iter(layers), ()),
         )
         self._merge = _core.TreeMerge(len(drafters), prior)
         # Some learn from every verified node, not from their own alone: they get the merged drafts.

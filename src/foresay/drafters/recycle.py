@@ -9,12 +9,15 @@ target speaks: so the tree holds the tokens that are likeliest to be *drawn*.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from hashlib import sha256
 from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foresay import _core
 from foresay._core import RecycleRequest
@@ -26,8 +29,8 @@ from foresay.verdict import Verdict, VerdictBatch, Wants
 
 __all__ = ["RecycleDrafter"]
 
-_FORMAT = 1
-_FIELDS = ("format", "k", "keys", "tokens", "levels")
+_MAGIC = b"foresay laws 1\n"
+_DTYPES = ("<u8", "<i4", "u1")  # of keys, tokens and levels, one after the other
 
 
 class RecycleDrafter:
@@ -178,12 +181,14 @@ class RecycleDrafter:
         Raises: OSError.
         """
         keys, tokens, levels = self._core.laws(tenant)
+        arrays: list[NDArray[Any]] = [keys, tokens, levels]
+        content = b"".join(
+            array.astype(dtype).tobytes() for array, dtype in zip(arrays, _DTYPES, strict=True)
+        )
+        head = {"k": self.wants.topk, "rows": len(keys), "sha256": sha256(content).hexdigest()}
         target = Path(path)
         part = target.with_name(target.name + ".part")
-        with part.open("wb") as file:
-            np.savez(
-                file, format=_FORMAT, k=self.wants.topk, keys=keys, tokens=tokens, levels=levels
-            )
+        part.write_bytes(_MAGIC + json.dumps(head).encode() + b"\n" + content)
         part.replace(target)
 
 
@@ -204,23 +209,33 @@ def _as_list(states: Sequence[RecycleRequest]) -> list[RecycleRequest]:
     return states if type(states) is list else as_items(states, "states", "a list of states")
 
 
-def _read(path: Path, k: int) -> tuple[np.ndarray, Int32s, np.ndarray]:
+def _read(path: Path, k: int) -> tuple[NDArray[np.uint64], Int32s, NDArray[np.uint8]]:
     """The arrays of a file of `save`, checked.
 
     Raises: InputError that names the file.
     """
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            if sorted(stored.files) != sorted(_FIELDS):
-                raise ValueError(f"it has {', '.join(stored.files) or 'nothing'}")
-            found = {name: stored[name] for name in _FIELDS}
-    except Exception as error:  # a damaged archive raises whatever its readers raise
+        whole = path.read_bytes()
+        if not whole.startswith(_MAGIC):
+            raise ValueError(f"it does not begin with {_MAGIC.decode().strip()!r}")
+        line, _, content = whole[len(_MAGIC) :].partition(b"\n")
+        head = json.loads(line)
+        found, rows, checksum = head["k"], head["rows"], head["sha256"]
+        if sha256(content).hexdigest() != checksum:
+            raise ValueError("its content is not what was written")
+        if (
+            type(rows) is not int
+            or type(found) is not int
+            or len(content) != rows * (8 + 5 * found)
+        ):
+            raise ValueError(f"{len(content)} bytes do not fit {rows} rows of {found} tokens")
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(f"{path} is no file of RecycleDrafter.save: {error}") from error
-    for name, dtype in (("keys", np.uint64), ("tokens", np.int32), ("levels", np.uint8)):
-        if found[name].dtype != dtype or found[name].ndim != 1:
-            raise InputError(f"{path}: {name} are {found[name].dtype}; expected one row of {dtype}")
-    if found["format"].shape or int(found["format"]) != _FORMAT:
-        raise InputError(f"{path} has format {found['format']}; expected {_FORMAT}")
-    if found["k"].shape or int(found["k"]) != k:
-        raise InputError(f"{path} has the {found['k']} likeliest tokens; expected k = {k}")
-    return found["keys"], found["tokens"], found["levels"]
+    if found != k:
+        raise InputError(f"{path} has the {found} likeliest tokens; expected k = {k}")
+    ends = 8 * rows, (8 + 4 * k) * rows
+    pieces = content[: ends[0]], content[ends[0] : ends[1]], content[ends[1] :]
+    keys, tokens, levels = (
+        np.frombuffer(piece, dtype) for piece, dtype in zip(pieces, _DTYPES, strict=True)
+    )
+    return keys.astype(np.uint64), tokens.astype(np.int32), levels.copy()

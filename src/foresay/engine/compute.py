@@ -50,7 +50,7 @@ def forward_and_verify(target: Target) -> Compute:
     """The computation by a model."""
 
     def compute(step: Step, wants: Wants, laps: Laps) -> Outcome:
-        outputs = target.forward(step.parts, hidden=wants.hidden)
+        outputs = target.forward(step.parts, hidden=wants.hidden_layers or wants.hidden)
         laps.end("forward")
         own = len(outputs.logits) - sum(part.prefill_logits for part in step.parts)
         logits = outputs.logits[:own]

@@ -23,7 +23,7 @@ from foresay.errors import ForesayError, InputError, StateError, UnknownGroup
 from foresay.sampling.params import SamplingParams
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
-__all__ = ["CheckedDrafter"]
+__all__ = ["CheckedDrafter", "check_layers"]
 
 T = TypeVar("T")
 
@@ -212,6 +212,23 @@ class CheckedDrafter:
     def _give_up(self, error: Exception) -> None:
         self._drafter = None
         warnings.warn(f"the drafter failed, and is not asked again: {error!r}", stacklevel=4)
+
+
+def check_layers(wants: Wants, depth: int) -> None:
+    """Refuse a drafter that wants hidden states which a target of this `depth` does not give.
+
+    Raises: InputError.
+    """
+    if wants.hidden_layers and not depth:
+        raise InputError(
+            f"the drafter wants hidden states of the layers {list(wants.hidden_layers)}, but this "
+            "target gives the last ones only; expected weights in safetensors, not quantised"
+        )
+    if any(layer >= depth for layer in wants.hidden_layers):
+        raise InputError(
+            f"the drafter wants hidden states of the layers {list(wants.hidden_layers)}; expected "
+            f"0 to {depth - 1}, the target's"
+        )
 
 
 def _copied(params: SamplingParams) -> SamplingParams:

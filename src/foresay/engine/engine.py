@@ -21,7 +21,7 @@ from foresay.budget.load import Chosen, StepFacts
 from foresay.budget.policy import Policy, make_policy
 from foresay.drafter import Drafter, check_drafter, check_lengths
 from foresay.engine.compute import Compute, forward_and_verify
-from foresay.engine.drafting import CheckedDrafter
+from foresay.engine.drafting import CheckedDrafter, check_layers
 from foresay.engine.fitting import fit_drafter
 from foresay.engine.groups import Groups
 from foresay.engine.logprobs import note_logprobs
@@ -92,6 +92,7 @@ class Engine:
         if drafter is not None:
             check_drafter(drafter)
             fit_drafter(drafter, target)
+            check_layers(drafter.wants, getattr(target, "depth", 0))
         tokens = memory // target.bytes_per_token
         if tokens < PAGE:
             raise InputError(

@@ -109,8 +109,8 @@ class LLM:
 
     model          "smollm2-135m" (the default), a folder, a .gguf file, a name on the hub, or what
                    `models.load.find_model` found
-    drafter        "suffix", "ngram", "model:NAME" (a smaller model), "self", "none", or any
-                   Drafter
+    drafter        "suffix", "ngram", "recycle", "model:NAME" (a smaller model), "self",
+                   "eagle:FOLDER", several with + between, "none", or any Drafter
     policy         how much is verified: "adaptive", "fixed", "threshold", "dynamic-k", "none", or
                    a Policy
     dtype          "auto" (weights as they are stored), "bfloat16" or "float32"
@@ -155,11 +155,12 @@ class LLM:
         for name, value in self._limits.items():
             check_positive(value, name)
         check_dtype(dtype)
-        made = drafter_of(drafter)
+        made = drafter_of(drafter, model)
         make_policy(policy)
         report = progress or silent
         if not isinstance(model, StoredModel):
             model = find_model(model, dtype=dtype, quantize=quantize, progress=report)
+        self._model = model
         report("read", 0, None)
         self.tokenizer = Tokenizer(model.folder)
         self.target = load(
@@ -191,7 +192,8 @@ class LLM:
         check_flag(with_sources, "with_sources")
         other = object.__new__(LLM)
         other.tokenizer, other.target, other._limits = self.tokenizer, self.target, self._limits
-        other._folder, made = self._folder, drafter_of(drafter)
+        other._folder, other._model = self._folder, self._model
+        made = drafter_of(drafter, self._model)
         fit_drafter(made, self.target, self._folder)
         other.engine = Engine(
             self.target,
@@ -338,15 +340,16 @@ class LLM:
         )
 
 
-def drafter_of(drafter: str | Drafter[Any] | None) -> Drafter[Any] | None:
-    """The drafter of that name, which learns from all answers, or the given one, or None.
+def drafter_of(drafter: str | Drafter[Any] | None, model: Any = None) -> Drafter[Any] | None:
+    """The drafter of that name, which learns from all answers, or the given one, or None. `model`
+    is the target, which some need.
 
-    Raises: InputError for a name that does not exist.
+    Raises: InputError for a name that does not exist; for a drafter with weights also ModelError.
     """
     if drafter is None or (isinstance(drafter, str) and drafter == "none"):
         return None
     if isinstance(drafter, str):
-        return make_drafter(drafter, share="all")
+        return make_drafter(drafter, share="all", model=model)
     check_drafter(drafter)
     return drafter
 

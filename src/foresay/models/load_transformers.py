@@ -29,7 +29,7 @@ from foresay.models.progress import Progress, silent
 from foresay.models.replacing import names_of
 from foresay.models.visibility import visible_by_layer
 
-__all__ = ["load_modules", "plain_target_of", "target_of"]
+__all__ = ["load_modules", "plain_target_of", "read_model", "target_of"]
 
 # from_pretrained replaces functions of torch and of its own for the whole process while it runs
 # (tie_weights, those that initialise, the default dtype), and two at once put back each other's.
@@ -55,7 +55,7 @@ def load_modules(
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     if quantize is not None:
         check_quantise(quantize)
-        model = _read(folder, torch.float32)
+        model = read_model(folder, torch.float32)
         return target_of(
             model,
             quantize=quantize,
@@ -63,10 +63,10 @@ def load_modules(
             threads=threads,
             progress=progress,
         )
-    model = _read(folder, _torch_dtype(dtype))
+    model = read_model(folder, _torch_dtype(dtype))
     slow = not _torch_multiplies_bfloat16()
     if dtype == "auto" and slow and linears.multiplied_by_torch(model, packed=False):
-        model = _read(folder, torch.float32)
+        model = read_model(folder, torch.float32)
     return target_of(model, deterministic=deterministic, threads=threads, progress=progress)
 
 
@@ -147,7 +147,11 @@ def _prepared(model: Any) -> tuple[int, dict[str, Sequence[str]]]:
     return context, names
 
 
-def _read(folder: str | os.PathLike[str], dtype: torch.dtype) -> PreTrainedModel:
+def read_model(folder: str | os.PathLike[str], dtype: torch.dtype) -> PreTrainedModel:
+    """The model in a folder, as transformers reads it; no code of the folder is run.
+
+    Raises: ModelError.
+    """
     try:
         with _LOADING:
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(

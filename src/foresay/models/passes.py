@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from inspect import signature
 from typing import Any
 
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from foresay.errors import UnsupportedModel
+from foresay.errors import InputError, UnsupportedModel
 from foresay.models.attention import AttentionPass, running
 from foresay.models.rows import StepRows
-from foresay.models.target import Outputs
+from foresay.models.target import Hidden, Outputs
 
 __all__ = ["forward_pass"]
 
@@ -27,11 +27,12 @@ def forward_pass(
     attention: AttentionPass,
     positions: Tensor,
     *,
-    hidden: bool,
+    hidden: Hidden,
 ) -> Outputs:
     """Call the model, whose attention works for `attention`.
 
-    Raises: UnsupportedModel if hidden states are asked of a model without an output embedding.
+    Raises: UnsupportedModel if hidden states are asked of a model that does not name its output
+    embedding or its layers, InputError for layers that it has not.
     """
     device = positions.device
     ids = torch.from_numpy(rows.tokens.astype(np.int64)).to(device)
@@ -44,10 +45,13 @@ def forward_pass(
     kind: Any = type(model)
     picks = _picks_rows(kind)
     options: dict[str, Any] = {"logits_to_keep": picked} if picks else {}
-    head = _HeadInput(model) if hidden else None
-    with torch.inference_mode(), running(attention), head or nullcontext():
+    layers = _LayerInputs(model, hidden) if isinstance(hidden, tuple) else None
+    head = _HeadInput(model) if hidden is True else None
+    with torch.inference_mode(), running(attention), head or layers or nullcontext():
         out = model(input_ids=ids[None], position_ids=positions[None], use_cache=False, **options)
     logits: Tensor = out.logits[0] if picks else out.logits[0][picked]
+    if layers is not None:
+        return Outputs(logits[: len(needed)], layers.rows(picked[: len(needed)]))
     if head is None:
         return Outputs(logits[: len(needed)])
     states = head.rows if picks else head.rows[picked]
@@ -76,6 +80,43 @@ class _HeadInput:
     def _note(self, head: object, given: tuple[Tensor, ...]) -> None:
         if threading.get_ident() == self._thread:
             self.rows = given[0].reshape(-1, given[0].shape[-1])
+
+
+class _LayerInputs:
+    """While the body runs, what this thread gives to some decoder layers is kept."""
+
+    def __init__(self, model: PreTrainedModel, numbers: tuple[int, ...]) -> None:
+        layers = getattr(model.get_decoder(), "layers", None)  # type: ignore[no-untyped-call]
+        if layers is None:
+            raise UnsupportedModel(
+                f"{model.config.model_type} does not name its decoder layers, so what goes into "
+                "them is not known"
+            )
+        if not all(0 <= number < len(layers) for number in numbers):
+            raise InputError(
+                f"hidden states of layers {list(numbers)} are asked for; expected 0 to "
+                f"{len(layers) - 1}"
+            )
+        self._layers, self._numbers = layers, numbers
+        self._thread = threading.get_ident()
+        self._found: dict[int, Tensor] = {}
+
+    def __enter__(self) -> None:
+        self._hooks = [
+            self._layers[number].register_forward_pre_hook(partial(self._note, number))
+            for number in self._numbers
+        ]
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _note(self, number: int, layer: object, given: tuple[Tensor, ...]) -> None:
+        if threading.get_ident() == self._thread:
+            self._found[number] = given[0].reshape(-1, given[0].shape[-1])
+
+    def rows(self, picked: Tensor) -> Tensor:
+        return torch.cat([self._found[number][picked] for number in self._numbers], 1)
 
 
 @cache

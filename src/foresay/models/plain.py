@@ -20,7 +20,7 @@ from foresay.models.attention import AttentionPass
 from foresay.models.passes import forward_pass
 from foresay.models.replacing import kinds_of, tensors_of, to_replace
 from foresay.models.rows import StepRows
-from foresay.models.target import Outputs, Part
+from foresay.models.target import Hidden, Outputs, Part
 from foresay.models.visibility import Visible
 
 __all__ = ["PlainKv", "PlainTarget"]
@@ -162,6 +162,7 @@ class PlainTarget:
         self.shapes = shapes
         self.exact: bool | None = None  # nothing is done to make it batch-invariant
         self.version = 0
+        self.depth = len(layers)
         self._names = names
 
     @property
@@ -183,7 +184,7 @@ class PlainTarget:
         ]
         return kv
 
-    def forward(self, parts: Sequence[Part], *, hidden: bool = False) -> Outputs:
+    def forward(self, parts: Sequence[Part], *, hidden: Hidden = False) -> Outputs:
         rows = StepRows.of(parts)
         kvs: list[Any] = [part.kv for part in parts]
         step = PlainStep(kvs, rows)

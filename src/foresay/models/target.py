@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from torch import Tensor
@@ -21,7 +21,11 @@ from foresay.arrays import Int32s, as_ints, as_tokens
 from foresay.draft import Draft
 from foresay.errors import InputError
 
-__all__ = ["Outputs", "Part", "Target", "TextKv", "check_target"]
+__all__ = ["Hidden", "Outputs", "Part", "Target", "TextKv", "check_target"]
+
+Hidden: TypeAlias = bool | tuple[int, ...]
+"""Which hidden states of each row: none, the last, or what goes into these decoder layers, side by
+side."""
 
 
 class TextKv(Protocol):
@@ -67,6 +71,8 @@ class Target(Protocol):
     exact       whether it was found batch-invariant on this machine: a row's logits have the same
                 bits whatever else is in the step; None: not tested
     version     how often the weights were replaced; a text's keys and values belong to one version
+    depth       decoder layers whose input `forward` can give as hidden states; 0: it gives the last
+                hidden states only
 
     Mutates: only the texts given to `forward`, and the weights by `replace_weights`. Valid until:
     for ever. Raises: see the methods. GIL: released during long work.
@@ -76,6 +82,7 @@ class Target(Protocol):
     context: int
     exact: bool | None
     version: int
+    depth: int
 
     @property
     def bytes_per_token(self) -> int:
@@ -90,12 +97,12 @@ class Target(Protocol):
         """As if so many tokens were stored; what is stored is made up, for timing."""
         ...
 
-    def forward(self, parts: Sequence[Part], *, hidden: bool = False) -> Outputs:
-        """One pass over the rows of all parts: their logits, and the last hidden states if asked.
+    def forward(self, parts: Sequence[Part], *, hidden: Hidden = False) -> Outputs:
+        """One pass over the rows of all parts: their logits, and hidden states if asked.
 
         Mutates: the parts' texts have new rows that `Part.keep` stores or the next step forgets.
         Valid until: for ever. Raises: InputError for no parts, a text that is there twice, or a
-        part made before its text's last step. GIL: released.
+        part made before its text's last step, or layers from `depth` on. GIL: released.
         """
         ...
 
@@ -134,7 +141,8 @@ class Outputs:
     after each node of its draft; behind these, again part by part, the rows of prefill tokens.
 
     logits  [R, vocabulary]
-    hidden  [R, width] | None   what the logits were computed from: the last hidden states
+    hidden  [R, width] | None   the last hidden states, which the logits were computed from; or
+                                those of the layers that were asked for, side by side
     """
 
     logits: Tensor

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from foresay._core import AttentionStep, Decoder, Kv
+from foresay.errors import InputError
 from foresay.models.cpu.kv import bytes_per_token, filled_kv
 from foresay.models.cpu.quantise import Quantise
 from foresay.models.cpu.quantised_decoder import quantised_config, quantised_decoder
@@ -17,7 +18,7 @@ from foresay.models.invariance import is_batch_invariant
 from foresay.models.progress import Progress, silent
 from foresay.models.replacing import cannot_replace
 from foresay.models.rows import StepRows
-from foresay.models.target import Outputs, Part
+from foresay.models.target import Hidden, Outputs, Part
 from foresay.models.weights import StoredModel
 
 __all__ = ["StoredTarget", "load_quantised", "load_stored"]
@@ -85,6 +86,7 @@ class StoredTarget:
     """
 
     dtype = torch.bfloat16
+    depth = 0  # the core gives the last hidden states only
 
     def __init__(
         self, decoder: Decoder, *, context: int, threads: int, identity: str | None = None
@@ -109,7 +111,12 @@ class StoredTarget:
     def open_filled(self, tokens: int) -> Kv:
         return filled_kv(self.open(), self.shapes, self.dtype, tokens)
 
-    def forward(self, parts: Sequence[Part], *, hidden: bool = False) -> Outputs:
+    def forward(self, parts: Sequence[Part], *, hidden: Hidden = False) -> Outputs:
+        if isinstance(hidden, tuple):
+            raise InputError(
+                f"hidden states of layers {list(hidden)} are asked for, but weights that are used "
+                "as they are stored give the last ones only; expected True or False"
+            )
         rows = StepRows.of(parts)
         step = AttentionStep([part.kv for part in parts], rows.offsets, rows.parents)  # type: ignore[misc]
         logits = np.empty((len(rows.needed), self.vocabulary), np.float32)

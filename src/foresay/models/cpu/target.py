@@ -17,7 +17,7 @@ from foresay.models.cpu.linears import PackedLinear, prefilling
 from foresay.models.passes import forward_pass
 from foresay.models.replacing import kinds_of, tensors_of, to_replace
 from foresay.models.rows import StepRows
-from foresay.models.target import Outputs, Part
+from foresay.models.target import Hidden, Outputs, Part
 from foresay.models.visibility import Visible
 
 __all__ = ["CpuTarget"]
@@ -55,6 +55,7 @@ class CpuTarget:
         self.threads = threads
         self.exact: bool | None = None
         self.version = 0
+        self.depth = len(layers)
         self._names = names
 
     @property
@@ -68,7 +69,7 @@ class CpuTarget:
     def open_filled(self, tokens: int) -> Kv:
         return filled_kv(self.open(), self.shapes, self.dtype, tokens)
 
-    def forward(self, parts: Sequence[Part], *, hidden: bool = False) -> Outputs:
+    def forward(self, parts: Sequence[Part], *, hidden: Hidden = False) -> Outputs:
         rows = StepRows.of(parts)
         kvs: list[Any] = [part.kv for part in parts]
         step = AttentionStep(kvs, rows.offsets, rows.parents)

@@ -1,0 +1,355 @@
+"""Train a head for EagleDrafter on answers that its target wrote.
+
+The target reads each text once more (teacher forcing): its hidden states are the features, and what
+it says comes next is what the head has to learn. The head's loss is the cross entropy to the
+target's distribution, over several steps on the head's own features (`unroll`), since that is how
+it drafts. Its context begins with the answer, as in `EagleDrafter`.
+
+The embedding and the output embedding are the target's and stay as they are, so a head is small.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import monotonic, perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from foresay.arrays import as_path, check_positive
+from foresay.drafters.eagle.files import TargetName, save_head
+from foresay.drafters.eagle.head import EagleHead, HeadShape
+from foresay.errors import InputError
+from foresay.models import weights
+from foresay.models.progress import Progress as Report
+from foresay.models.progress import silent
+from foresay.models.tables import facts_of
+from foresay.models.teacher import Teacher
+from foresay.models.weights.stored import in_folder
+from foresay.traces import Trace
+from foresay.train.checkpoint import Progress, load_checkpoint, save_checkpoint
+from foresay.train.texts import Padded, batches_of, frequent, padded, read_answers
+from foresay.train.unroll import unrolled
+
+__all__ = ["Trained", "train"]
+
+_SAVE_EVERY = 60.0  # seconds
+_ROWS = 1024  # rows of logits over the whole vocabulary that are held at once
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A training that is done.
+
+    sha256         of the head's weights, and how many `bytes` they have
+    loss           of the last tenth of the updates, per token and step
+    held_out_loss  of answers that were not trained on
+    agreement      how often the head's likeliest token is the target's, in each step of a chain
+                   along these answers
+    coverage       the share of the corpus's tokens that the head can draft
+    """
+
+    out: str
+    target: str
+    sha256: str
+    bytes: int
+    updates: int
+    texts: int
+    loss: float
+    held_out_loss: float
+    agreement: list[float]
+    drafted: int
+    coverage: float
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def train(
+    target: str | os.PathLike[str],
+    corpus: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    device: str = "cpu",
+    epochs: int = 20,
+    tokens: int = 16_384,
+    learning_rate: float = 1e-3,
+    steps: int = 5,
+    decay: float = 0.8,
+    drafted: int = 8192,
+    intermediate: int | None = None,
+    layers: Sequence[int] = (),
+    held_out: float = 0.05,
+    longest: int = 1024,
+    seed: int = 0,
+    progress: Report = silent,
+) -> Trained:
+    """Train a head and write it to a folder.
+
+    target         a model, by any name that `foresay generate --model` takes
+    corpus         trace files of its answers
+    out            a folder: config.json and model.safetensors, when it is done. What it goes on
+                   from after an interrupt is there, too
+    device         where to train, such as "cuda"
+    epochs         how often each answer is seen
+    tokens         of a batch, with prompts and padding
+    learning_rate  the highest; it rises over a twentieth of the updates and falls to a twentieth
+    steps          on the head's own features; the loss of each counts `decay` times the one before
+    drafted        how many tokens it can draft, the most frequent of the corpus
+    intermediate   width of its MLP; None: the target's
+    layers         the target's layers whose inputs are the features; (): its last hidden state
+    held_out       share of the answers that are only used to measure
+    longest        longer texts are left out
+    progress       called after each update; what it raises ends the training, which the next call
+                   with the same arguments goes on with
+
+    Raises: InputError, ModelError, TraceError, OSError.
+    """
+    began = perf_counter()
+    settings = _checked(
+        {
+            "epochs": epochs,
+            "tokens": tokens,
+            "steps": steps,
+            "drafted": drafted,
+            "longest": longest,
+        },
+        {"learning_rate": learning_rate, "decay": decay, "held_out": held_out},
+    )
+    settings |= {"intermediate": intermediate, "layers": [*layers], "seed": seed}
+    settings["target"] = str(target)
+    name, folder = str(target), Path(as_path(out, "out")).expanduser()
+    files = [corpus] if isinstance(corpus, (str, os.PathLike)) else list(corpus)
+    paths = [Path(as_path(file, "the corpus")) for file in files]
+    progress("find", 0, None)
+    model = in_folder(weights.find(target, progress=progress))
+    facts = facts_of(model)
+    progress("read", 0, None)
+    teacher = _teacher(model.folder, device)
+    limit = min(longest, teacher.context)
+    traces = read_answers(paths, vocabulary=facts.vocabulary, longest=limit)
+    learned, measured = _split(traces, held_out, seed)
+    ids, coverage = frequent(traces, facts.vocabulary, min(drafted, facts.vocabulary))
+    head = _new_head(teacher, ids, tuple(layers), intermediate, seed).to(device)
+
+    run = _Training(head, teacher, learned, settings, device)
+    folder.mkdir(parents=True, exist_ok=True)
+    losses = run.to_the_end(folder / "training.safetensors", progress)
+    held_out_loss, agreement = run.measure(measured)
+    sha256 = save_head(head, folder, TargetName(name, facts))
+    (folder / "training.safetensors").unlink(missing_ok=True)
+    return Trained(
+        str(folder),
+        name,
+        sha256,
+        (folder / "model.safetensors").stat().st_size,
+        len(losses),
+        len(learned),
+        float(np.mean(losses[-max(len(losses) // 10, 1) :])),
+        held_out_loss,
+        agreement,
+        len(ids),
+        coverage,
+        perf_counter() - began,
+    )
+
+
+class _Training:
+    """The loop over batches."""
+
+    def __init__(
+        self,
+        head: EagleHead,
+        teacher: Teacher,
+        traces: Sequence[Trace],
+        settings: dict[str, Any],
+        device: str,
+    ) -> None:
+        self.head, self.teacher, self.traces = head, teacher, traces
+        self.settings, self.device = settings, device
+        self.optimiser = torch.optim.AdamW(
+            head.parameters(), lr=settings["learning_rate"], betas=(0.9, 0.95), weight_decay=0.05
+        )
+        self.batches: list[list[Trace]] = []
+        for epoch in range(settings["epochs"]):
+            random = np.random.default_rng([settings["seed"], epoch])
+            self.batches += batches_of(traces, settings["tokens"], random)
+
+    def to_the_end(self, checkpoint: Path, progress: Report) -> list[float]:
+        """Train, from the checkpoint if there is one; the loss of each update."""
+        head, total = self.head, len(self.batches)
+        settings = self.settings | {"corpus": _mark(self.traces)}
+        done = load_checkpoint(checkpoint, head, self.optimiser, settings)
+        if done is None:
+            done = Progress(0, [])
+            self._scale_output(self.batches[0])
+        saved, whole = monotonic(), True
+        progress("train", done.updates, total)
+        try:
+            for batch in self.batches[done.updates :]:
+                rate = self.settings["learning_rate"] * _share(done.updates / total)
+                for group in self.optimiser.param_groups:
+                    group["lr"] = rate
+                loss = self._loss(batch, learn=True)[0]
+                whole = False
+                self.optimiser.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+                self.optimiser.step()
+                done.updates += 1
+                done.losses.append(float(loss.detach()))
+                whole = True
+                if monotonic() - saved > _SAVE_EVERY:
+                    save_checkpoint(checkpoint, head, self.optimiser, settings, done)
+                    saved = monotonic()
+                progress("train", done.updates, total)
+        except BaseException:
+            if whole and done.updates:  # not inside an update
+                save_checkpoint(checkpoint, head, self.optimiser, settings, done)
+            raise
+        return done.losses
+
+    @torch.no_grad()
+    def measure(self, traces: Sequence[Trace]) -> tuple[float, list[float]]:
+        """The loss on other answers, and the agreement in each step."""
+        losses, hits, rows = 0.0, *torch.zeros(2, self.settings["steps"])
+        for batch in batches_of(traces, self.settings["tokens"], np.random.default_rng(0)):
+            loss, hit, row = self._loss(batch, learn=False)
+            losses += float(loss) * float(row[0])
+            hits, rows = hits + hit.cpu(), rows + row.cpu()
+        return losses / float(rows[0]), (hits / rows.clamp(min=1)).tolist()
+
+    def _loss(self, traces: Sequence[Trace], *, learn: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss per token and step, and in each step hits and rows."""
+        head, steps = self.head, self.settings["steps"]
+        batch = padded(traces, self.device)
+        features, last = self.teacher.states(batch.tokens, batch.is_text, head.shape.layers)
+        features, ids, last = _pairs(batch, features, last)
+        valid, places = batch.valid, torch.arange(batch.valid.shape[1], device=self.device)
+        laws, likeliest = self._laws(last, valid)
+        wide = self.device.startswith("cuda")
+        with torch.set_grad_enabled(learn), torch.autocast("cuda", torch.bfloat16, enabled=wide):
+            total, weight, hits, rows = torch.zeros((), device=self.device), 0.0, [], []
+            for step, output in enumerate(unrolled(head, features, ids, steps)):
+                counted = valid & (places >= step)
+                logits = head.logits(output[counted])
+                law = laws[counted[valid]]
+                if len(law):
+                    losses = -(law.float() * logits.log_softmax(-1)).sum(-1)
+                    share = self.settings["decay"] ** step
+                    total, weight = total + share * losses.mean(), weight + share
+                hits.append((head.tokens[logits.argmax(-1)] == likeliest[counted[valid]]).sum())
+                rows.append(counted.sum())
+        return total / max(weight, 1e-9), torch.stack(hits), torch.stack(rows)
+
+    @torch.no_grad()
+    def _laws(self, last: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """The target's probabilities of the tokens that the head drafts, for each valid row, and
+        its likeliest token of all."""
+        laws, likeliest = [], []
+        for rows in torch.split(last[valid], _ROWS):
+            law = (rows @ self.teacher.output.T).float().softmax(-1)
+            laws.append(law[:, self.head.tokens].to(rows.dtype))
+            likeliest.append(law.argmax(-1))
+        return torch.cat(laws), torch.cat(likeliest)
+
+    @torch.no_grad()
+    def _scale_output(self, traces: Sequence[Trace]) -> None:
+        """Begin with outputs of the size of the target's own last hidden states."""
+        batch = padded(traces, self.device)
+        last = self.teacher.states(batch.tokens, batch.is_text)[1]
+        rows = last[batch.is_text.bool()].float()
+        self.head.norm.weight.copy_(rows.square().mean(0).sqrt())
+
+
+def _mark(traces: Sequence[Trace]) -> str:
+    """What tells one corpus from another."""
+    mark = hashlib.sha256()
+    for trace in traces:
+        for tokens in (trace.prompt, trace.output):
+            mark.update(len(tokens).to_bytes(4, "little") + tokens.tobytes())
+    return mark.hexdigest()[:32]
+
+
+def _pairs(batch: Padded, features: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """For each token of an answer the feature before it, the token, and the last hidden state after
+    it, which says what the target expects next."""
+    after = batch.before + batch.valid
+    return _taken(features, batch.before), batch.tokens.gather(1, after), _taken(last, after)
+
+
+def _taken(states: Tensor, places: Tensor) -> Tensor:
+    return states.gather(1, places[..., None].expand(-1, -1, states.shape[2]))
+
+
+def _teacher(folder: Path, device: str) -> Teacher:
+    """In bfloat16 on a GPU, in float32 elsewhere, where bfloat16 may be slow."""
+    dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
+    return Teacher(folder, device=device, dtype=dtype)
+
+
+def _new_head(
+    teacher: Teacher, ids: Tensor, layers: tuple[int, ...], intermediate: int | None, seed: int
+) -> EagleHead:
+    config = teacher.config
+    heads, hidden = int(config.num_attention_heads), int(config.hidden_size)
+    depth = int(config.num_hidden_layers)
+    if any(type(layer) is not int or not 0 <= layer < depth for layer in layers):
+        raise InputError(f"layers are {list(layers)}; expected numbers from 0 to {depth - 1}")
+    shape = HeadShape(
+        features=hidden * max(len(layers), 1),
+        hidden=hidden,
+        intermediate=intermediate or int(config.intermediate_size),
+        heads=heads,
+        kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
+        head_dim=int(getattr(config, "head_dim", None) or hidden // heads),
+        vocabulary=len(teacher.embedding),
+        drafted=len(ids),
+        layers=layers,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        head = EagleHead(shape)
+    head.tokens = ids
+    head.embedding = teacher.embedding.detach()
+    head.output = teacher.output.detach()[ids.to(teacher.output.device)].float()
+    return head
+
+
+def _split(traces: list[Trace], held_out: float, seed: int) -> tuple[list[Trace], list[Trace]]:
+    """Answers to learn from and answers to measure with, of different groups where there are
+    some."""
+    groups = sorted({trace.group for trace in traces})
+    by_group = len(groups) > 20
+    names = groups if by_group else [str(at) for at in range(len(traces))]
+    order = np.random.default_rng(seed).permutation(len(names)).tolist()
+    kept = {names[at] for at in order[: max(1, round(held_out * len(names)))]}
+    own = [trace.group if by_group else str(at) for at, trace in enumerate(traces)]
+    learned = [trace for trace, name in zip(traces, own, strict=True) if name not in kept]
+    return learned, [trace for trace, name in zip(traces, own, strict=True) if name in kept]
+
+
+def _share(done: float) -> float:
+    """Of the learning rate."""
+    if done < 0.05:
+        return max(done / 0.05, 0.02)
+    return 0.05 + 0.95 * (1 + math.cos(math.pi * (done - 0.05) / 0.95)) / 2
+
+
+def _checked(whole: dict[str, int], real: dict[str, float]) -> dict[str, Any]:
+    for name, value in whole.items():
+        check_positive(value, name)
+    for name, number in real.items():
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 < number <= 1:
+            raise InputError(f"{name} is {number!r}; expected a number above 0, at most 1")
+    if real["held_out"] > 0.5:
+        raise InputError(f"held_out is {real['held_out']}; expected at most 0.5")
+    return {**whole, **real}

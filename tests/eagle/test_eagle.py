@@ -1,0 +1,194 @@
+"""EagleDrafter: its trees are those of the definition, and its state is what was committed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from eagle.heads import alone, random_head, reference_tree
+from foresay import DraftBatch, SamplingParams, SeededParams, Verdict, VerdictBatch
+from foresay.arrays import Floats
+from foresay.drafters.eagle import EagleDrafter, EagleState
+from foresay.drafters.eagle import drafter as module
+from foresay.drafters.eagle.head import EagleHead
+from foresay.errors import InputError, StateError
+from foresay.sampling.noise import gumbel
+
+SETTINGS: dict[str, Any] = {"topk": 3, "depth": 4, "shortlist": 128}
+
+
+class Asked:
+    """A request with made-up features."""
+
+    def __init__(self, drafter: EagleDrafter, seed: int, temperature: float = 0.0) -> None:
+        self.random = np.random.default_rng(seed)
+        self.drafter, self.seed = drafter, seed
+        self.prompt = self.random.integers(0, 128, 5 + seed).astype(np.int32)
+        params = SamplingParams(temperature=temperature)
+        self.state = drafter.begin(self.prompt, sampling=SeededParams(params, seed))
+        self.temperature = temperature
+        self.features = np.zeros((0, drafter.head.shape.features), np.float32)
+        self.tokens: list[int] = []
+
+    def commits(self, count: int) -> Verdict:
+        new = self.random.integers(0, 128, count).astype(np.int32)
+        features = self.random.standard_normal((count, self.features.shape[1]))
+        self.features = np.concatenate([self.features, features.astype(np.float32)])
+        self.tokens += new.tolist()
+        return Verdict([], new, hidden=features.astype(np.float32))
+
+    def law(self, path: Any) -> Floats:
+        """Log probabilities by token id, -inf for those that are never drafted."""
+        head = self.drafter.head
+        logits = alone(head, self.features, self.tokens, path).double().numpy()
+        if self.temperature:
+            at = len(self.prompt) + len(self.tokens) + len(path)
+            logits = logits + self.temperature * gumbel(self.seed, at, head.tokens.numpy())
+        row = np.full(128, -np.inf)
+        row[head.tokens.numpy()] = logits - np.logaddexp.reduce(logits)
+        return row
+
+
+def commit(asked: list[Asked], *counts: int) -> None:
+    verdicts = [one.commits(count) for one, count in zip(asked, counts, strict=True)]
+    asked[0].drafter.observe([one.state for one in asked], VerdictBatch.of(verdicts))
+
+
+def assert_same(given: Any, wanted: Any) -> None:
+    assert given.tokens.tolist() == wanted.tokens.tolist()
+    assert given.parents.tolist() == wanted.parents.tolist()
+    np.testing.assert_allclose(given.scores, wanted.scores, rtol=1e-3)
+
+
+@pytest.fixture(scope="module", params=[128, 50], ids=["all tokens", "50 tokens"])
+def head(request: pytest.FixtureRequest) -> EagleHead:
+    return random_head(drafted=request.param)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_tree_is_that_of_the_definition(head: EagleHead, temperature: float) -> None:
+    drafter = EagleDrafter(head, **SETTINGS)
+    asked = [Asked(drafter, seed, temperature if seed != 1 else 0.0) for seed in range(4)]
+    commit(asked, 1, 3, 2, 7)
+    for counts, budgets in [((2, 1, 4, 1), (12, 3, 1, 30)), ((1, 1, 1, 2), (5, 40, 7, 2))]:
+        drafts = drafter.propose([one.state for one in asked], budgets)
+        for one, budget, draft in zip(asked, budgets, drafts, strict=True):
+            wanted = reference_tree(one.law, budget, min(3, max(budgets)), 4)
+            assert_same(draft, wanted)
+            assert len(draft) == min(budget, 3 + 3 * 9)
+        commit(asked, *counts)
+
+
+def test_a_chain_of_one_budget(head: EagleHead) -> None:
+    drafter = EagleDrafter(head, **SETTINGS)
+    one = Asked(drafter, 3)
+    commit([one], 4)
+    (draft,) = drafter.propose([one.state], [1])
+    assert_same(draft, reference_tree(one.law, 1, 1, 1))
+
+
+def test_a_tree_ends_early_where_nothing_can_follow() -> None:
+    """Where no grandchild is as likely as a child, only the first level is expanded."""
+    head = random_head()
+    head.output = 0.05 * head.output  # nearly uniform
+    drafter = EagleDrafter(head, topk=8, depth=6)
+    one = Asked(drafter, 0)
+    commit([one], 2)
+    rows: list[int] = []
+    complete = head.complete
+    head.complete = lambda *given: rows.append(1) or complete(*given)  # type: ignore[method-assign,func-returns-value]
+    (draft,) = drafter.propose([one.state], [8])
+    assert len(rows) == 2  # what was committed, and the first level
+    assert set(draft.parents.tolist()) == {-1}
+    assert_same(draft, reference_tree(one.law, 8, 8, 3))
+
+
+def test_proposing_changes_nothing(head: EagleHead) -> None:
+    drafter = EagleDrafter(head, **SETTINGS)
+    asked = [Asked(drafter, seed, 0.8) for seed in range(3)]
+    states = [one.state for one in asked]
+    assert [len(draft) for draft in drafter.propose(states, [5, 5, 5])] == [0, 0, 0]  # no feature
+    commit(asked, 1, 2, 3)
+    first = drafter.propose(states, [9, 0, 4])
+    assert [len(draft) for draft in first] == [9, 0, 4]
+    drafter.propose(states[:1], [2])
+    assert drafter.propose(states, [9, 0, 4]) == first
+    checked = DraftBatch(first.tokens, first.parents, first.offsets, first.scores)
+    assert checked == first
+
+
+def test_when_it_is_asked_does_not_matter(head: EagleHead, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that was not asked for long is read in pieces, to the same drafts."""
+    drafters = [EagleDrafter(head, **SETTINGS) for _ in range(2)]
+    often, seldom = (Asked(drafter, 5) for drafter in drafters)
+    monkeypatch.setattr(module, "_PIECE", 4)
+    for count in (3, 1, 2, 5, 1, 1, 6):
+        commit([often], count)
+        commit([seldom], count)
+        drafters[0].propose([often.state], [6])
+    one, two = (
+        d.propose([a.state], [6])[0] for d, a in zip(drafters, (often, seldom), strict=True)
+    )
+    assert_same(one, two)
+    assert_same(one, reference_tree(often.law, 6, 3, 4))
+
+
+def test_the_text_and_its_memory(head: EagleHead) -> None:
+    drafter = EagleDrafter(head, **SETTINGS)
+    asked = [Asked(drafter, seed) for seed in range(2)]
+    commit(asked, 4, 2)
+    drafter.propose([asked[0].state], [4])
+    for one in asked:
+        assert drafter.text(one.state).tolist() == one.prompt.tolist() + one.tokens
+    assert drafter.tokens_held() == sum(len(one.prompt) + len(one.tokens) for one in asked)
+    assert drafter.bytes_used() > 0
+    for one in asked:
+        drafter.finish(one.state)
+    assert drafter.tokens_held() == drafter.bytes_used() == 0
+    with pytest.raises(StateError, match="finished before"):
+        drafter.propose([asked[0].state], [1])
+
+
+def test_a_verdict_without_features_begins_again(head: EagleHead) -> None:
+    drafter = EagleDrafter(head, **SETTINGS)
+    one = Asked(drafter, 2)
+    commit([one], 3)
+    drafter.observe([one.state], [Verdict([], [7, 8])])
+    assert len(drafter.propose([one.state], [4])[0]) == 0
+    before = len(one.tokens) + 2
+    one.features, one.tokens = one.features[:0], []
+    one.prompt = drafter.text(one.state)
+    assert len(one.prompt) == 5 + 2 + before
+    commit([one], 2)
+    assert_same(drafter.propose([one.state], [4])[0], reference_tree(one.law, 4, 3, 4))
+
+
+def test_features_that_are_no_numbers_draft_nothing(head: EagleHead) -> None:
+    drafter = EagleDrafter(head, **SETTINGS)
+    bad, good = Asked(drafter, 0), Asked(drafter, 1)
+    verdicts = [one.commits(2) for one in (bad, good)]
+    verdicts[0] = Verdict([], verdicts[0].tokens, hidden=np.full((2, 32), np.nan, np.float32))
+    drafter.observe([bad.state, good.state], verdicts)
+    drafts = drafter.propose([bad.state, good.state], [4, 4])
+    assert len(drafts[0]) == 0
+    assert_same(drafts[1], reference_tree(good.law, 4, 3, 4))
+
+
+def test_refused(head: EagleHead) -> None:
+    drafter, other = EagleDrafter(head), EagleDrafter(head)
+    state = drafter.begin([1, 2])
+    with pytest.raises(InputError, match="hidden states are 3 wide; expected 32"):
+        drafter.observe([state], [Verdict([], [1], hidden=np.zeros((1, 3), np.float32))])
+    with pytest.raises(InputError, match="a token is 128; expected 0 to 127"):
+        drafter.observe([state], [Verdict([], [128])])
+    with pytest.raises(StateError, match="another drafter"):
+        other.propose([state], [1])
+    with pytest.raises(InputError, match="topk is 0"):
+        EagleDrafter(head, topk=0)
+    with pytest.raises(InputError, match="dtype is 'int4'; expected float32 or bfloat16"):
+        EagleDrafter(head, dtype="int4")
+    assert drafter.text(state).tolist() == [1, 2]
+    assert isinstance(state, EagleState) and torch.is_tensor(head.fc.weight)

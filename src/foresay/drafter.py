@@ -101,8 +101,9 @@ class Drafter(Protocol[State]):
     `bytes_of(tenant)` and `tokens_held()` say what the drafter keeps in memory; `sources(state)`
     gives for each node of the state's last draft its `Source`s, one or more, until the draft is
     observed; `fit(target, tokenizer_hash=None)` is told of the target before any request, and
-    raises an error if the drafter cannot draft for it; and `text(state)` returns prompt + observed
-    tokens, for tests and debugging.
+    raises an error if the drafter cannot draft for it; `adopt(states, drafts)` says which drafts
+    will be verified, where others drafted too: the next verdicts are on these; and `text(state)`
+    returns prompt + observed tokens, for tests and debugging.
     """
 
     wants: Wants

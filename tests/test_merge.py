@@ -264,3 +264,38 @@ def test_text_of_drafters_that_cannot_say() -> None:
     silent = MergeDrafter(Silent())
     with pytest.raises(InputError, match=r"none of the 1 drafters has text"):
         silent.text(silent.begin(tokens(4)))
+
+
+def test_the_first_that_has_a_draft() -> None:
+    """SAM-Decoding's rule: the suffix drafter where its match is long, else the auxiliary."""
+    auxiliary = Scripted({0: Draft.chain([70, 71], [0.9, 0.9])})
+    drafter = MergeDrafter(SuffixDrafter(rule="sam"), auxiliary, rule="first")
+    long, short = drafter.begin(tokens(*range(1, 9), 50, *range(1, 9))), drafter.begin(tokens(1, 2))
+    drafts = drafter.propose([long, short], [3, 3])
+    assert drafts[0].tokens.tolist() == [50, 1, 2]
+    assert drafts[1].tokens.tolist() == [70, 71]
+    drafter.observe([long, short], [Verdict([0], [50, 1]), Verdict([0, 1], [70, 71, 5])])
+    assert [verdict.path.tolist() for verdict in auxiliary.verdicts] == [[], [0, 1]]
+    assert auxiliary.verdicts[0].tokens.tolist() == [50, 1]  # it hears what others drafted
+    with pytest.raises(InputError, match="rule is 'best'; expected 'union' or 'first'"):
+        MergeDrafter(NgramDrafter(), rule="best")  # type: ignore[arg-type]
+
+
+def test_who_promises_too_much_counts_less() -> None:
+    """Two drafters, one node each. The boaster says 0.9 and is right in a tenth, the other says
+    0.5 and is right in nine tenths: after some steps its node comes first."""
+    random = np.random.default_rng(0)
+    boaster = Draft.chain([1], [0.9])
+    modest = Draft.chain([2], [0.5])
+    drafter = MergeDrafter(
+        Scripted(dict.fromkeys(range(301), boaster)), Scripted(dict.fromkeys(range(301), modest))
+    )
+    state = drafter.begin(tokens(1))
+    assert drafter.propose([state], [1])[0].tokens.tolist() == [1]
+    for _ in range(150):
+        drafter.propose([state], [2])
+        drafter.observe([state], [Verdict([], [2 if random.random() < 0.9 else 1])])
+    draft = drafter.propose([state], [2])[0]
+    assert draft.tokens.tolist() == [2, 1]
+    assert draft.scores is not None
+    assert draft.scores.tolist() == pytest.approx([0.9, 0.1], abs=0.1)

@@ -57,13 +57,18 @@ def ended(pid: int) -> bool:
     return False
 
 
+# An engine starts in a minute. CI kills the worker, where the drafter is; with FORESAY_TEST_LONG=1
+# the engine's own process is killed first.
+KILLED = ["engine", "worker"] if os.environ.get("FORESAY_TEST_LONG") == "1" else ["worker"]
+
+
 def test_engine_and_worker_are_killed(tmp_path: Path) -> None:
     assert MODEL, "set FORESAY_TEST_MODEL to the folder of the default model"
     plain = run(tmp_path / "plain", method="none", kill=[])
     folder = tmp_path / "killed"
-    found = run(folder, method="custom_class", kill=["engine", "worker"])
+    found = run(folder, method="custom_class", kill=KILLED)
 
-    assert list(found["killed"]) == ["engine", "worker"]
+    assert list(found["killed"]) == KILLED
     for whom, killed in found["killed"].items():
         assert killed["name"].startswith("EngineCore")
         assert (killed["status"] == -signal.SIGKILL) == (whom == "engine")
@@ -81,6 +86,6 @@ def test_engine_and_worker_are_killed(tmp_path: Path) -> None:
     for line in (folder / "steps.jsonl").read_text().splitlines():
         step = json.loads(line)
         drafted[step["pid"]] = drafted.get(step["pid"], 0) + step["drafted"]
-    assert len(drafted) == 3 and min(drafted.values()) > 0
-    versions = read_versions(folder / "versions.jsonl")  # with two half lines between them
+    assert len(drafted) == len(KILLED) + 1 and min(drafted.values()) > 0
+    versions = read_versions(folder / "versions.jsonl")  # with half lines between them
     assert [(version.pid, version.version) for version in versions] == [(pid, 0) for pid in drafted]

@@ -22,12 +22,12 @@ A merged draft is always *chosen*: the union cannot keep the probs that tokens w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from foresay import _core
-from foresay.arrays import Int32s, IntsLike
+from foresay.arrays import Int32s, IntsLike, sizes_of
 from foresay.draft import Draft, DraftBatch
 from foresay.drafter import (
     MAX_BUDGET,
@@ -86,18 +86,31 @@ class MergeDrafter:
     indices of its *own* last proposal, without the nodes that only others proposed. `wants` is the
     union of the drafters' `wants`, and each drafter gets what it wants.
 
-    Raises: InputError for no drafter, a prior outside 0 … 1, or drafters that want hidden states of
-    different layers.
+    prior  the chance of a node given its parent, of a drafter without scores
+    rule   "union", or "first": a request's draft is that of the first drafter that has one. With
+           `SuffixDrafter(rule="sam")` first, this is SAM-Decoding's choice between a long match and
+           an auxiliary drafter
+
+    Raises: InputError for no drafter, a prior outside 0 … 1, another rule, or drafters that want
+    hidden states of different layers.
     """
 
-    def __init__(self, *drafters: Drafter[Any], prior: float = 0.5) -> None:
+    def __init__(
+        self,
+        *drafters: Drafter[Any],
+        prior: float = 0.5,
+        rule: Literal["union", "first"] = "union",
+    ) -> None:
         if not drafters:
             raise InputError("MergeDrafter() got no drafter; expected at least one")
         for drafter in drafters:
             check_drafter(drafter)
         if not isinstance(prior, (int, float)) or not 0 <= prior <= 1:
             raise InputError(f"prior is {prior!r}; expected a chance from 0 to 1")
+        if rule not in ("union", "first"):
+            raise InputError(f"rule is {rule!r}; expected 'union' or 'first'")
         self.drafters = drafters
+        self._rule = rule
         layers = {d.wants.hidden_layers for d in drafters if d.wants.hidden}
         if len(layers) > 1:
             raise InputError(
@@ -156,11 +169,7 @@ class MergeDrafter:
         """
         states = as_states(states, MergeState, self)
         checked = as_budgets(budgets, len(states))
-        asked = [min(2 * n + 4, MAX_BUDGET) if n else 0 for n in checked]
-        batches = [
-            _chosen(drafter.propose([state.states[k] for state in states], asked))
-            for k, drafter in enumerate(self.drafters)
-        ]
+        batches = self._proposed(states, checked)
         tokens, parents, offsets, scores, homes = self._merge.merge(
             [(each.tokens, each.parents, each.offsets, each.scores) for each in batches],
             np.array(checked, np.int32),
@@ -180,6 +189,18 @@ class MergeDrafter:
             if self._adopting[k]:
                 drafter.adopt([state.states[k] for state in states], merged)  # type: ignore[attr-defined]
         return merged
+
+    def _proposed(self, states: Sequence[MergeState], budgets: list[int]) -> list[DraftBatch]:
+        """The drafts of each drafter, more than the budgets: the best of all are taken."""
+        asked = [min(2 * n + 4, MAX_BUDGET) if n else 0 for n in budgets]
+        batches = []
+        for k, drafter in enumerate(self.drafters):
+            batch = _chosen(drafter.propose([state.states[k] for state in states], asked))
+            batches.append(batch)
+            if self._rule == "first":  # who comes next is asked for what is left
+                drafted = sizes_of(batch.offsets).tolist()
+                asked = [0 if size else n for n, size in zip(asked, drafted, strict=True)]
+        return batches
 
     def observe(self, states: Sequence[MergeState], verdicts: Sequence[Verdict], /) -> None:
         """Tell every drafter what was committed, in the indices of its own last proposal.

@@ -113,24 +113,34 @@ def test_scores_become_chances() -> None:
 
 def test_size_of_a_vocabulary() -> None:
     drafter = RecycleDrafter(context=1)
-    state = drafter.begin(tokens(1))
-    for token in range(49_152):
-        drafter.observe([state], [Verdict([], [token], law({1: 0.5, 2: 0.3}))])
-    drafter.finish(state)
-    del state
-    assert drafter.bytes_used() < 2 << 20
+    ids = np.arange(49_152)
+    drafter._core.add_laws(
+        None,
+        ids.astype(np.uint64),
+        np.tile(np.arange(8, dtype=np.int32), len(ids)),
+        np.zeros(8 * len(ids), np.uint8),
+    )
+    assert drafted(drafter, [49_151], 1).tokens.tolist() == [0]
+    assert 49_152 * 40 <= drafter.bytes_used() < 2 << 20
 
 
 def test_long_contexts_are_bounded() -> None:
-    limit = 1 << 20
+    """The context that was learned longest ago goes first."""
+    limit = 1 << 18
     drafter = RecycleDrafter(context=4, memory=limit)
     random = np.random.default_rng(0)
     state = drafter.begin(tokens(1))
-    for token in random.integers(0, 2000, 30_000).tolist():
-        drafter.observe([state], [Verdict([], [token], law({1: 0.5}))])
+    said = random.integers(0, 500, 6_000).tolist()
+    for token in said:
+        drafter.observe([state], [Verdict([], [token], law({token: 0.9}))])
     drafter.finish(state)
     del state
-    assert limit // 2 < drafter.bytes_used() < limit + 2048 * 40 + 64_000
+    assert limit // 4 < drafter.bytes_used() < limit + 1024 * 40 + 64_000
+    recent, old = (
+        [drafted(drafter, said[at - 4 : at], 1).tokens.tolist() == [said[at]] for at in places]
+        for places in (range(5_900, 6_000), range(100, 200))
+    )
+    assert sum(recent) > 90 > 2 * sum(old)
 
 
 def test_tenants_share_nothing() -> None:

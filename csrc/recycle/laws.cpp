@@ -41,7 +41,7 @@ LawTable::LawTable(uint32_t k, uint32_t orders, size_t most_bytes) : k_(k), orde
     if (k == 0 || k > kMostLikely) throw InputError("k is " + std::to_string(k) + "; expected 1 to " + std::to_string(kMostLikely));
     if (orders == 0 || orders > kMostOrders)
         throw InputError("orders is " + std::to_string(orders) + "; expected 1 to " + std::to_string(kMostOrders));
-    for (size_t slots = kFirstSlots; slots * slot_bytes() <= most_bytes; slots *= 2) most_slots_ = slots;
+    for (size_t slots = kFirstSlots; slots <= most_bytes / slot_bytes() && slots < (size_t{1} << 40); slots *= 2) most_slots_ = slots;
 }
 
 LawTable::Row LawTable::row_of(Token token) {
@@ -187,7 +187,7 @@ void LawTable::add(const LawArrays& arrays) {
         if (!(key & kHashed) && key >= static_cast<uint64_t>(kMostSingle))
             throw InputError("a key is " + std::to_string(key) + "; expected a token id below " + std::to_string(kMostSingle) + " or a hash");
     for (const Token token : arrays.tokens)
-        if (token < -1) throw InputError("a token is " + std::to_string(token) + "; expected a token id, or -1 for none");
+        if (token < -1 || token == INT32_MAX) throw InputError("a token is " + std::to_string(token) + "; expected a token id, or -1 for none");
     for (size_t row = 0; row < rows; ++row) {
         const Token* const tokens = &arrays.tokens[row * k_];
         if (tokens[0] < 0 || ((arrays.keys[row] & kHashed) && !most_slots_)) continue;

@@ -30,7 +30,7 @@ void check_sizes(size_t requests, std::span<const int32_t> offsets, size_t value
 
 void check_ids(std::span<const Token> tokens, Token least, const char* expected) {
     for (const Token token : tokens)
-        if (token < least) throw InputError("token " + std::to_string(token) + " is no token id; expected " + expected);
+        if (token < least || token == INT32_MAX) throw InputError("token " + std::to_string(token) + " is no token id; expected " + expected);
 }
 
 }  // namespace
@@ -67,9 +67,11 @@ RecycleDrafter::RecycleDrafter(const RecycleOptions& options) : options_(options
 RecycleDrafter::~RecycleDrafter() = default;
 
 std::shared_ptr<RecycleTenant> RecycleDrafter::tenant_of(const std::optional<std::string>& name) {
-    auto& found = tenants_[key_of(name)];
-    if (!found) found = std::make_shared<RecycleTenant>(options_.k, options_.orders, options_.bytes);
-    const std::shared_ptr<RecycleTenant> held = found;
+    std::string key = key_of(name);
+    auto found = tenants_.find(key);
+    if (found == tenants_.end())
+        found = tenants_.emplace(std::move(key), std::make_shared<RecycleTenant>(options_.k, options_.orders, options_.bytes)).first;
+    const std::shared_ptr<RecycleTenant> held = found->second;
     held->used = ++clock_;
     while (tenants_.size() > options_.max_tenants) {
         auto oldest = tenants_.end();
@@ -84,13 +86,14 @@ std::shared_ptr<RecycleTenant> RecycleDrafter::tenant_of(const std::optional<std
 std::unique_ptr<RecycleRequest> RecycleDrafter::begin(std::span<const Token> prompt, const std::optional<std::string>& tenant,
                                                       const Noise& noise) {
     if (prompt.empty()) throw InputError("the prompt is empty; expected at least one token");
-    check_ids(prompt, 0, "0 to 2147483647");
-    if (!(noise.temperature >= 0) || !std::isfinite(noise.temperature))
-        throw InputError("the temperature is " + std::to_string(noise.temperature) + "; expected a number from 0");
-    const std::lock_guard lock(mutex_);
+    check_ids(prompt, 0, "0 to 2147483646");
+    if (!(noise.temperature >= 0) || !std::isfinite(noise.temperature) || (noise.temperature > 0 && !std::isfinite(1 / noise.temperature)))
+        throw InputError("the temperature is " + std::to_string(noise.temperature) + "; expected a number from 0 whose inverse is finite");
+    // Made before the lock, so that it is destroyed behind it: its destructor locks too.
     std::unique_ptr<RecycleRequest> made(new RecycleRequest(*this));
     made->noise_ = noise;
     made->text_.assign(prompt.begin(), prompt.end());
+    const std::lock_guard lock(mutex_);
     made->tenant_ = tenant_of(tenant);
     requests_.insert(made.get());
     return made;
@@ -161,15 +164,15 @@ size_t RecycleDrafter::guesses(const RecycleRequest& request, std::span<const To
 }
 
 void RecycleDrafter::grow(RecycleRequest& request, uint32_t budget, float least, RecycledTrees& out) {
-    request.grown_.clear(), request.grown_parents_.clear(), request.considered_.clear();
+    request.drafted_.clear(), request.grown_.clear(), request.considered_.clear();
     heap_.clear(), scores_.clear(), depths_.clear();
     const auto later = [](const Waiting& a, const Waiting& b) { return a.score < b.score || (a.score == b.score && a.order > b.order); };
     uint32_t arrived = 0;
     std::array<Guess, kWidth> found;
     const auto expand = [&](int32_t node, float score, uint32_t depth) {
         path_.clear();
-        for (int32_t at = node; at >= 0 && path_.size() < options_.orders; at = request.grown_parents_[static_cast<size_t>(at)])
-            path_.push_back(request.grown_[static_cast<size_t>(at)]);
+        for (int32_t at = node; at >= 0 && path_.size() < options_.orders; at = request.grown_[static_cast<size_t>(at)].parent)
+            path_.push_back(request.grown_[static_cast<size_t>(at)].token);
         for (size_t back = 1; path_.size() < options_.orders && back <= request.text_.size(); ++back)
             path_.push_back(request.text_[request.text_.size() - back]);
         std::reverse(path_.begin(), path_.end());
@@ -189,15 +192,16 @@ void RecycleDrafter::grow(RecycleRequest& request, uint32_t budget, float least,
         heap_.pop_back();
         const auto node = static_cast<int32_t>(request.grown_.size());
         const uint32_t depth = best.parent < 0 ? 1 : depths_[static_cast<size_t>(best.parent)] + 1;
-        request.grown_.push_back(best.token);
-        request.grown_parents_.push_back(best.parent);
+        request.grown_.push_back({best.token, best.parent});
         scores_.push_back(best.score);
         depths_.push_back(depth);
         if (request.grown_.size() < budget && depth < kMostDepth) expand(node, best.score, depth);
     }
-    request.tokens_ = request.grown_, request.parents_ = request.grown_parents_;
-    out.tokens.insert(out.tokens.end(), request.grown_.begin(), request.grown_.end());
-    out.parents.insert(out.parents.end(), request.grown_parents_.begin(), request.grown_parents_.end());
+    request.drafted_ = request.grown_;
+    for (const RecycleRequest::Node& node : request.grown_) {
+        out.tokens.push_back(node.token);
+        out.parents.push_back(node.parent);
+    }
     out.scores.insert(out.scores.end(), scores_.begin(), scores_.end());
     out.offsets.push_back(static_cast<int32_t>(out.tokens.size()));
 }
@@ -218,7 +222,7 @@ void RecycleDrafter::adopt(std::span<RecycleRequest* const> requests, std::span<
     check_sizes(requests.size(), offsets, tokens.size(), "drafts");
     if (parents.size() != tokens.size())
         throw InputError("there are " + std::to_string(tokens.size()) + " tokens and " + std::to_string(parents.size()) + " parents");
-    check_ids(tokens, 0, "0 to 2147483647");
+    check_ids(tokens, 0, "0 to 2147483646");
     for (size_t i = 0; i < requests.size(); ++i)
         for (int32_t node = offsets[i]; node < offsets[i + 1]; ++node)
             if (parents[static_cast<size_t>(node)] < -1 || parents[static_cast<size_t>(node)] >= node - offsets[i])
@@ -227,9 +231,9 @@ void RecycleDrafter::adopt(std::span<RecycleRequest* const> requests, std::span<
     const std::lock_guard lock(mutex_);
     check(requests);
     for (size_t i = 0; i < requests.size(); ++i) {
-        const auto first = static_cast<size_t>(offsets[i]), count = static_cast<size_t>(offsets[i + 1]) - first;
-        requests[i]->tokens_.assign(tokens.begin() + first, tokens.begin() + first + count);
-        requests[i]->parents_.assign(parents.begin() + first, parents.begin() + first + count);
+        requests[i]->drafted_.clear();
+        for (auto node = static_cast<size_t>(offsets[i]); node < static_cast<size_t>(offsets[i + 1]); ++node)
+            requests[i]->drafted_.push_back({tokens[node], parents[node]});
     }
 }
 
@@ -239,8 +243,8 @@ void RecycleDrafter::learn_laws(RecycleRequest& request, std::span<const Token> 
     for (size_t row = 0; row < rows; ++row) {
         if (likeliest[row * k] < 0) continue;  // not verified
         path_.clear();
-        for (auto at = static_cast<int32_t>(row) - 1; at >= 0 && path_.size() < options_.orders; at = request.parents_[static_cast<size_t>(at)])
-            path_.push_back(request.tokens_[static_cast<size_t>(at)]);
+        for (auto at = static_cast<int32_t>(row) - 1; at >= 0 && path_.size() < options_.orders; at = request.drafted_[static_cast<size_t>(at)].parent)
+            path_.push_back(request.drafted_[static_cast<size_t>(at)].token);
         for (size_t back = 1; path_.size() < options_.orders && back <= request.text_.size(); ++back)
             path_.push_back(request.text_[request.text_.size() - back]);
         std::reverse(path_.begin(), path_.end());
@@ -253,9 +257,9 @@ void RecycleDrafter::learn_chances(RecycleRequest& request, std::span<const Toke
     // Node -> how many committed tokens it stands behind, -1: off the path. The root stands behind none.
     std::vector<int32_t> behind(request.grown_.size(), -1);
     for (size_t node = 0; node < request.grown_.size(); ++node) {
-        const int32_t parent = request.grown_parents_[node];
+        const int32_t parent = request.grown_[node].parent;
         const int32_t before = parent < 0 ? 0 : behind[static_cast<size_t>(parent)];
-        if (before >= 0 && static_cast<size_t>(before) < committed.size() && committed[static_cast<size_t>(before)] == request.grown_[node])
+        if (before >= 0 && static_cast<size_t>(before) < committed.size() && committed[static_cast<size_t>(before)] == request.grown_[node].token)
             behind[node] = before + 1;
     }
     for (const RecycleRequest::Candidate& candidate : request.considered_) {
@@ -269,19 +273,19 @@ void RecycleDrafter::observe(std::span<RecycleRequest* const> requests, std::spa
                              std::span<const Token> likeliest, std::span<const float> logprobs, std::span<const int32_t> law_offsets) {
     const size_t k = options_.k;
     check_sizes(requests.size(), offsets, tokens.size(), "committed tokens");
-    check_ids(tokens, 0, "0 to 2147483647");
+    check_ids(tokens, 0, "0 to 2147483646");
     if (likeliest.size() != logprobs.size() || likeliest.size() % k)
         throw InputError("there are " + std::to_string(likeliest.size()) + " likeliest tokens and " + std::to_string(logprobs.size()) +
                          " log probabilities; expected rows of " + std::to_string(k) + " of each");
-    check_ids(likeliest, -1, "0 to 2147483647, or -1 for none");
+    check_ids(likeliest, -1, "0 to 2147483646, or -1 for none");
     if (!law_offsets.empty()) check_sizes(requests.size(), law_offsets, likeliest.size() / k, "likeliest tokens");
     const std::lock_guard lock(mutex_);
     check(requests);
     for (size_t i = 0; i < requests.size() && !law_offsets.empty(); ++i) {
         const int32_t rows = law_offsets[i + 1] - law_offsets[i];
-        if (rows && static_cast<size_t>(rows) != requests[i]->tokens_.size() + 1)
+        if (rows && static_cast<size_t>(rows) != requests[i]->drafted_.size() + 1)
             throw InputError("state " + std::to_string(i) + " has likeliest tokens in " + std::to_string(rows) + " rows; its draft has " +
-                             std::to_string(requests[i]->tokens_.size()) + " nodes and needs one row more");
+                             std::to_string(requests[i]->drafted_.size()) + " nodes and needs one row more");
     }
     for (size_t i = 0; i < requests.size(); ++i) {
         RecycleRequest& request = *requests[i];
@@ -292,7 +296,7 @@ void RecycleDrafter::observe(std::span<RecycleRequest* const> requests, std::spa
         }
         learn_chances(request, committed);
         request.text_.insert(request.text_.end(), committed.begin(), committed.end());
-        request.tokens_.clear(), request.parents_.clear(), request.grown_.clear(), request.grown_parents_.clear(), request.considered_.clear();
+        request.drafted_.clear(), request.grown_.clear(), request.considered_.clear();
     }
 }
 
@@ -325,7 +329,9 @@ void RecycleDrafter::add_laws(const std::optional<std::string>& tenant, const La
 void RecycleDrafter::forget(const std::optional<std::string>& tenant) {
     const std::lock_guard lock(mutex_);
     const auto found = tenants_.find(key_of(tenant));
-    if (found != tenants_.end()) found->second->laws.clear();
+    if (found == tenants_.end()) return;
+    found->second->laws.clear();
+    found->second->calibration = RankCalibration();
 }
 
 size_t RecycleDrafter::bytes() const {

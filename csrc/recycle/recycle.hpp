@@ -64,6 +64,10 @@ private:
     friend class RecycleDrafter;
     explicit RecycleRequest(RecycleDrafter& owner) : owner_(&owner) {}
 
+    struct Node {
+        Token token;
+        int32_t parent;
+    };
     struct Candidate {  // that a growth considered
         Token token;
         int32_t after;         // node of `grown_`, -1: the last committed token
@@ -75,10 +79,8 @@ private:
     std::shared_ptr<struct RecycleTenant> tenant_;
     Noise noise_;
     std::vector<Token> text_;
-    std::vector<Token> tokens_;     // of the draft that will be verified,
-    std::vector<int32_t> parents_;  // own or adopted
-    std::vector<Token> grown_;          // the own draft
-    std::vector<int32_t> grown_parents_;
+    std::vector<Node> drafted_;  // the draft that will be verified, own or adopted
+    std::vector<Node> grown_;    // the own draft
     std::vector<Candidate> considered_;
 };
 
@@ -117,7 +119,7 @@ public:
 
     LawArrays laws(const std::optional<std::string>& tenant) const;
     void add_laws(const std::optional<std::string>& tenant, const LawArrays& arrays);
-    void forget(const std::optional<std::string>& tenant);  // all laws of a tenant
+    void forget(const std::optional<std::string>& tenant);  // all that a tenant's requests taught
     size_t bytes() const;
     size_t bytes_of(const std::optional<std::string>& tenant) const;
 

@@ -23,12 +23,12 @@ from foresay.budget.load import (
 from foresay.budget.policy import Fixed, Policy
 from foresay.drafter import SeededParams
 from foresay.drafters import CorpusDrafter, MergeDrafter, NgramDrafter, SuffixDrafter
+from foresay.engine import compute
 from foresay.engine.engine import Engine
 from foresay.engine.plain import logits_of, plain
 from foresay.engine.request import Request
 from foresay.errors import InputError
 from foresay.models.target import Target
-from foresay.sampling import logprobs
 from foresay.sampling.reference import path_to
 from models import zoo
 
@@ -178,18 +178,19 @@ def test_only_what_the_drafter_wants_is_computed(
 ) -> None:
     asked: list[tuple[bool, bool]] = []
     kind: Any = type(target)
-    forward, likeliest = kind.forward, logprobs.likeliest
+    forward, topk_of = kind.forward, compute.topk_of
 
     def spy(self: Target, parts: Any, *, hidden: bool = False) -> Any:
         asked.append((hidden, False))
         return forward(self, parts, hidden=hidden)
 
-    def likely(raw: Any, top: int) -> Any:
-        asked[-1] = (asked[-1][0], True)
-        return likeliest(raw, top)
+    def likely(logits: Any, k: int) -> Any:
+        found = topk_of(logits, k)
+        asked[-1] = (asked[-1][0], found is not None)
+        return found
 
     monkeypatch.setattr(kind, "forward", spy)
-    monkeypatch.setattr(logprobs, "likeliest", likely)
+    monkeypatch.setattr(compute, "topk_of", likely)
     known = {tuple(prompt): text for prompt, text in zip(PROMPTS, texts, strict=True)}
     for drafter, expected in (
         (None, (False, False)),

@@ -180,12 +180,12 @@ class DecodingDrafter:
         """Bytes of texts, and of their keys and values; the model's weights are not counted."""
         if self._model is None:
             return 0
-        held = sum(state.capacity for state in self._live.values())
+        held = sum(state.capacity for state in list(self._live.values()))
         return held * self._bytes_per_token + 4 * self.tokens_held()
 
     def tokens_held(self) -> int:
         """Tokens of all live requests."""
-        return sum(len(state.text) for state in self._live.values())
+        return sum(len(state.text) for state in list(self._live.values()))
 
     def _use(self, model: Target) -> None:
         self._model = model

@@ -120,8 +120,8 @@ def check_name(name: str) -> None:
 
     Raises: InputError.
     """
-    for part in name.split("+") if isinstance(name, str) else [name]:
-        if part not in _MAKERS and not str(part).startswith((_MODEL, _EAGLE)):
+    for part in name.split("+") if isinstance(name, str) else [str(name)]:
+        if part not in _MAKERS and not part.startswith((_MODEL, _EAGLE)):
             raise InputError(f"there is no drafter {part!r}; expected one of {', '.join(NAMES)}")
         if part in (_MODEL, "model:NAME"):
             raise InputError(
@@ -197,7 +197,10 @@ def _recycle(setting: _Setting) -> Drafter[Any]:
         raise InputError("the drafter 'recycle' uses no corpus; leave --corpus out")
     from foresay.drafters.recycle import RecycleDrafter
 
-    return RecycleDrafter()
+    room = setting.room
+    if not room:
+        return RecycleDrafter()
+    return RecycleDrafter(memory=room["history_bytes"], max_tenants=room["max_tenants"])
 
 
 def _model(name: str, setting: _Setting) -> Drafter[Any]:

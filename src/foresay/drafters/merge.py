@@ -22,6 +22,7 @@ A merged draft is always *chosen*: the union cannot keep the probs that tokens w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, Literal
 
 import numpy as np
@@ -196,10 +197,14 @@ class MergeDrafter:
         batches = []
         for k, drafter in enumerate(self.drafters):
             batch = _chosen(drafter.propose([state.states[k] for state in states], asked))
+            sizes = sizes_of(batch.offsets)
+            if len(sizes) == len(asked) and (sizes > asked).any():
+                raise InputError(
+                    f"drafter {k} has a draft of {sizes.max()} nodes; expected at most {max(asked)}"
+                )
             batches.append(batch)
             if self._rule == "first":  # who comes next is asked for what is left
-                drafted = sizes_of(batch.offsets).tolist()
-                asked = [0 if size else n for n, size in zip(asked, drafted, strict=True)]
+                asked = [0 if size else n for n, size in zip(asked, sizes.tolist(), strict=True)]
         return batches
 
     def observe(self, states: Sequence[MergeState], verdicts: Sequence[Verdict], /) -> None:
@@ -244,8 +249,9 @@ class MergeDrafter:
         """
         as_states([state], MergeState, self)
         state.finished = True
-        for drafter, inner in zip(self.drafters, state.states, strict=True):
-            drafter.finish(inner)
+        with ExitStack() as every:  # all of them, also if one raises
+            for drafter, inner in zip(self.drafters, state.states, strict=True):
+                every.callback(drafter.finish, inner)
 
     def add_to_group(
         self, group: str, prompt: IntsLike, answer: IntsLike, *, tenant: str | None = None
@@ -268,6 +274,16 @@ class MergeDrafter:
             change = getattr(drafter, "new_version", None)
             if change is not None:
                 change(keep, tenant=tenant)
+
+    def drop_tenant(self, tenant: str) -> None:
+        """Forget a tenant in every drafter that keeps anything of tenants.
+
+        Raises: InputError.
+        """
+        for drafter in self.drafters:
+            drop = getattr(drafter, "drop_tenant", None)
+            if drop is not None:
+                drop(tenant)
 
     def drop_group(self, group: str, tenant: str | None = None) -> None:
         """Forget a group in every drafter that keeps groups.

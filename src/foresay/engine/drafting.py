@@ -52,6 +52,7 @@ class CheckedDrafter:
         self._vocabulary = vocabulary
         self._with_sources = with_sources and hasattr(drafter, "sources")
         self._known: Chosen | None = None  # nodes of the last proposal in the vocabulary
+        self._open: set[int] = set()  # requests with a proposal that was not observed yet
 
     @property
     def active(self) -> bool:
@@ -94,8 +95,11 @@ class CheckedDrafter:
         """
         self._known = None
         nothing = Proposal(Chosen.nothing(len(requests)).drafts)
-        if self._drafter is None or not any(budgets):
+        # After a step that failed, states still have its drafts: they are replaced by none.
+        stale = not self._open.isdisjoint(request.number for request in requests)
+        if self._drafter is None or not (any(budgets) or stale):
             return nothing
+        self._open.update(request.number for request in requests)
         try:
             given = self._drafter.propose([request.state for request in requests], budgets)
             packed = given if isinstance(given, DraftBatch) else _without_probs(given)
@@ -158,6 +162,7 @@ class CheckedDrafter:
         told = [at for at in range(len(requests)) if sizes[at] and requests[at].begun]
         if self._drafter is None or not told:
             return
+        self._open.difference_update(requests[at].number for at in told)
         if len(told) < len(requests):
             verdicts = VerdictBatch.of([verdicts[at] for at in told])
         self._tell(self._drafter.observe, [requests[at].state for at in told], verdicts)
@@ -167,6 +172,7 @@ class CheckedDrafter:
 
         Mutates: the drafter; the request's drafter state is gone.
         """
+        self._open.discard(request.number)
         state, begun = request.state, request.begun
         request.state, request.begun = None, False
         if begun and self._drafter is not None:

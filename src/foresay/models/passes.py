@@ -82,6 +82,11 @@ class _HeadInput:
             self.rows = given[0].reshape(-1, given[0].shape[-1])
 
 
+def named_layers(model: PreTrainedModel) -> int:
+    """How many decoder layers the model names, whose inputs can be reported; 0: it names none."""
+    return len(getattr(model.get_decoder(), "layers", ()))  # type: ignore[no-untyped-call]
+
+
 class _LayerInputs:
     """While the body runs, what this thread gives to some decoder layers is kept."""
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from foresay.arrays import Int32s
 from foresay.errors import InputError
 from foresay.models.attention import AttentionPass
-from foresay.models.passes import forward_pass
+from foresay.models.passes import forward_pass, named_layers
 from foresay.models.replacing import kinds_of, tensors_of, to_replace
 from foresay.models.rows import StepRows
 from foresay.models.target import Hidden, Outputs, Part
@@ -162,7 +162,7 @@ class PlainTarget:
         self.shapes = shapes
         self.exact: bool | None = None  # nothing is done to make it batch-invariant
         self.version = 0
-        self.depth = len(layers)
+        self.depth = named_layers(model)
         self._names = names
 
     @property

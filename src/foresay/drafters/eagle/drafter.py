@@ -180,7 +180,7 @@ class EagleDrafter:
             if verdict.hidden is None:
                 state.restart()
             elif len(verdict.tokens):
-                state.features.append(verdict.hidden)
+                state.features.append(verdict.hidden.copy())  # else a view of the whole step
                 state.tokens.append(verdict.tokens)
                 state.unread += len(verdict.tokens)
 
@@ -209,12 +209,12 @@ class EagleDrafter:
             4 * state.length
             + sum(rows.nbytes for rows in state.features)
             + sum(t.nbytes for t in (state.keys, state.values) if t is not None)
-            for state in self._live
+            for state in list(self._live)
         )
 
     def tokens_held(self) -> int:
         """Tokens held for all live requests."""
-        return sum(state.length for state in self._live)
+        return sum(state.length for state in list(self._live))
 
     def _trees(self, states: Sequence[EagleState], budgets: Sequence[int]) -> list[Draft]:
         while behind := [state for state in states if state.unread]:

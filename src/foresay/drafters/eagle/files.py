@@ -57,7 +57,8 @@ def target_name(folder: Path) -> str | None:
     Raises: ModelError.
     """
     own = config_of(check(folder)).get("foresay")
-    name = own.get("target", {}).get("name") if isinstance(own, dict) else None
+    target = own.get("target") if isinstance(own, dict) else None
+    name = target.get("name") if isinstance(target, dict) else None
     return name if isinstance(name, str) else None
 
 
@@ -211,7 +212,8 @@ def _shape(
     width, vocabulary = whole("target_hidden_size", hidden), whole("vocab_size")
     _same(folder, target, "a target's hidden size", width, facts.hidden)
     _same(folder, target, "a vocabulary", vocabulary, facts.vocabulary)
-    mark = own.get("target", {}).get("tokenizer_sha256") if own else None
+    trained = own.get("target") if own else None
+    mark = trained.get("tokenizer_sha256") if isinstance(trained, dict) else None
     if mark is not None and facts.tokenizer is not None and mark != facts.tokenizer:
         raise ModelError(
             f"the head in '{folder}' was trained with the tokenizer {str(mark)[:12]}…, but "

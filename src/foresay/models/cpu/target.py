@@ -14,7 +14,7 @@ from foresay.models.attention import AttentionPass
 from foresay.models.cpu.decoder_layers import CoreDecoderLayer
 from foresay.models.cpu.kv import bytes_per_token, filled_kv
 from foresay.models.cpu.linears import PackedLinear, prefilling
-from foresay.models.passes import forward_pass
+from foresay.models.passes import forward_pass, named_layers
 from foresay.models.replacing import kinds_of, tensors_of, to_replace
 from foresay.models.rows import StepRows
 from foresay.models.target import Hidden, Outputs, Part
@@ -55,7 +55,7 @@ class CpuTarget:
         self.threads = threads
         self.exact: bool | None = None
         self.version = 0
-        self.depth = len(layers)
+        self.depth = named_layers(model)
         self._names = names
 
     @property

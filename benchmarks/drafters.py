@@ -17,6 +17,7 @@ policies and a record.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any, get_args
@@ -120,10 +121,11 @@ def main() -> None:
     }
     figures = {
         "model": Path(options.model).name,
-        "dtype": str(llm.target.dtype),
+        "dtype": options.dtype,
         "max_tokens": options.tokens,
         "temperature": options.temperature,
         "torch_threads": torch.get_num_threads(),
+        "load_average": os.getloadavg(),
         "identical": not any(table.differences for table in tables.values()),
         "parts": {name: with_questions(table) for name, table in tables.items()},
     }

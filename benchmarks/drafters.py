@@ -129,7 +129,9 @@ def main() -> None:
         "identical": not any(table.differences for table in tables.values()),
         "parts": {name: with_questions(table) for name, table in tables.items()},
     }
-    path = record.write(f"drafters{options.name}", figures, options.record)
+    # A part of the whole must not take the place of the day's record.
+    some = "" if set(chosen) == set(PARTS) else "-" + "-".join(chosen)
+    path = record.write(f"drafters{some}{options.name}", figures, options.record)
     for name, part in figures["parts"].items():
         print(f"{name}, {sum(part['questions'].values())} questions")
         show(part)

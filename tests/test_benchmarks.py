@@ -121,6 +121,32 @@ def test_engine(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatc
     assert "texts compared" in out
 
 
+def test_drafters(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    prompts = tmp_path / "prompts.jsonl"
+    kinds = ("writing", "coding", "rag", "rag")
+    prompts.write_text(
+        "".join(
+            json.dumps({"question_id": i, "category": kind, "turns": [f"w{i + 4} w7 w8 " * 6]})
+            + "\n"
+            for i, kind in enumerate(kinds)
+        )
+    )
+    own = "--model", tiny_model, "--dtype", "float32", "--prompts", prompts
+    small = "--tokens", "6", "--per-category", "1", "--nodes", "4", "--drafters", "suffix,recycle"
+    out, record = run("drafters.py", tmp_path, *own, *small)
+    assert record["identical"] and list(record["parts"]) == ["nodes", "adaptive"]
+    for name, policy in (("nodes", "fixed"), ("adaptive", "adaptive")):
+        part = record["parts"][name]
+        assert part["policy"] == policy and part["questions"] == {"mt_bench": 1, "rag": 1}
+        assert [row["drafter"] for row in part["rows"]] == ["none", "suffix", "recycle"]
+        assert [one["question"] for one in part["runs"]] == [
+            "prompts.jsonl, line 1",
+            "prompts.jsonl, line 3",
+        ]
+    assert "adaptive, 2 questions" in out
+
+
 @pytest.mark.slow
 def test_processors(tmp_path: Path, tiny_model: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"

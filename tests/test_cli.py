@@ -131,7 +131,7 @@ def test_help_says_what_ngram_sees() -> None:
     "command",
     [
         *("generate", "demo", "replay", "simulate", "tail", "doctor"),
-        *("corpus build", "corpus inspect", "corpus verify"),
+        *("corpus build", "corpus inspect", "corpus verify", "bench drafters"),
     ],
 )
 def test_help_has_examples_and_json(command: str) -> None:

@@ -1,1 +1,1 @@
-"""Replay of recorded outputs through drafters, without a model, and the demonstration."""
+"""Replay through drafters without a model; the demonstration; all drafters with a model."""

@@ -15,10 +15,12 @@ tail        foresay tail
 corpus      foresay corpus build, inspect, verify
 lossless    foresay lossless
 train       foresay train eagle
+bench       foresay bench drafters
 doctor      foresay doctor
 """
 
 from foresay.cli import (
+    bench,
     corpus,
     demo,
     doctor,
@@ -35,6 +37,7 @@ from foresay.cli.root import app, run
 # Each module adds its commands to `app` when it is imported.
 __all__ = [
     "app",
+    "bench",
     "corpus",
     "demo",
     "doctor",

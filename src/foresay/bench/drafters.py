@@ -1,0 +1,333 @@
+"""Every drafter beside no drafts: the same questions, the same target, taking turns.
+
+A *way* is a drafter's name, or "none". Each has an engine and a drafter of its own for the whole
+run, which learns from all answers, as a user would have it. Ways take turns question by question,
+and who begins changes. A drafter may change how long an answer takes and never its tokens, so all
+are compared with those of "none".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from statistics import geometric_mean, median
+from typing import TYPE_CHECKING, Any
+
+from foresay.bench.questions import Question, in_order
+from foresay.budget.policy import Fixed, Policy, make_policy
+from foresay.counts import acceptance, tokens_per_step
+from foresay.drafter import MAX_BUDGET
+from foresay.drafters.lineup import check_name
+from foresay.errors import InputError
+from foresay.models.progress import Progress, silent
+from foresay.sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from foresay.engine.llm import LLM, Prompt, Result
+
+__all__ = ["NONE", "Answered", "Round", "Table", "answer_all", "check_nodes", "ways_of"]
+
+NONE = "none"
+
+_WARM_UP = ("Name three colours.", SamplingParams(max_tokens=12, seed=1, ignore_eos=True))
+_EVERY = 8  # chunks between two looks at a drafter's memory; the first is empty
+
+
+def ways_of(names: str) -> list[str]:
+    """Names with commas between, each once and "none" first: all others are compared with it.
+
+    Raises: InputError for what is no drafter's name.
+    """
+    ways = [name.strip() for name in names.split(",")]
+    for name in ways:
+        if name != NONE:
+            check_name(name)
+    return list(dict.fromkeys([NONE, *ways]))
+
+
+def check_nodes(nodes: int | None) -> None:
+    """Refuse a number of nodes that no draft can have.
+
+    Raises: InputError.
+    """
+    if nodes is not None and not 1 <= nodes <= MAX_BUDGET:
+        raise InputError(f"the nodes of a draft are {nodes}; expected 1 to {MAX_BUDGET}")
+
+
+@dataclass(slots=True)
+class Answered:
+    """What one way made of some questions.
+
+    seconds        until the last token, prefill included
+    draft_seconds  of them, asking the drafter and choosing among its nodes
+    bytes          the most that the drafter was seen to hold; None without one
+    texts          the tokens of every answer; None for one that failed
+    gave_up        whether the drafter failed, after which the engine goes on without it
+    """
+
+    seconds: float = 0.0
+    steps: int = 0
+    tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    draft_seconds: float = 0.0
+    bytes: int | None = None
+    texts: list[list[int] | None] = field(default_factory=list)
+    gave_up: bool = False
+
+    def add(self, other: Answered) -> None:
+        self.seconds += other.seconds
+        self.steps += other.steps
+        self.tokens += other.tokens
+        self.drafted += other.drafted
+        self.accepted += other.accepted
+        self.draft_seconds += other.draft_seconds
+        self.texts += other.texts
+        if other.bytes is not None:
+            self.bytes = max(self.bytes or 0, other.bytes)
+
+    def note(self, results: Sequence[Result]) -> None:
+        """Add the answers to one turn."""
+        for result in results:
+            stats = result.stats
+            self.steps += stats.steps
+            self.tokens += stats.tokens
+            self.drafted += stats.drafted
+            self.accepted += stats.accepted
+            self.draft_seconds += stats.seconds["draft"]
+            self.texts.append(None if result.error is not None else result.token_ids)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """See `foresay.counts`."""
+        return tokens_per_step(self.tokens, self.steps)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values, without the texts."""
+        steps = max(self.steps, 1)
+        return {
+            "tokens_per_step": round(self.tokens_per_step, 4),
+            "nodes_per_step": round(self.drafted / steps, 4),
+            "acceptance": round(acceptance(self.accepted, self.drafted), 4),
+            "draft_ms_per_step": round(1e3 * self.draft_seconds / steps, 4),
+            "tokens": self.tokens,
+            "steps": self.steps,
+            "seconds": round(self.seconds, 4),
+            "bytes": self.bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One question, answered by every way."""
+
+    question: Question
+    answers: dict[str, Answered]
+
+    @property
+    def differences(self) -> list[str]:
+        """A sentence for every way whose text is not that of "none", or whose answer failed."""
+        return [
+            f"{self.question.where}: {way} differs from {NONE} {place}"
+            for way, answer in self.answers.items()
+            if (place := _first_difference(self.answers[NONE].texts, answer.texts)) is not None
+        ]
+
+    def speedup(self, way: str) -> float:
+        """Seconds without drafts by seconds with them."""
+        return self.answers[NONE].seconds / self.answers[way].seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All rounds of one comparison.
+
+    nodes  of every draft; None: as many as the adaptive policy chose
+    """
+
+    nodes: int | None
+    rounds: list[Round]
+
+    @property
+    def ways(self) -> list[str]:
+        """The ways in the order that they were named in."""
+        return list(self.rounds[0].answers) if self.rounds else []
+
+    @property
+    def categories(self) -> list[str]:
+        return in_order(one.question.category for one in self.rounds)
+
+    @property
+    def differences(self) -> list[str]:
+        return [sentence for one in self.rounds for sentence in one.differences]
+
+    @property
+    def failures(self) -> list[str]:
+        """A sentence for every way whose drafter failed: its figures are in part those of none."""
+        return [
+            f"the drafter {way} failed, and was not asked again"
+            for way in self.ways
+            if any(one.answers[way].gave_up for one in self.rounds)
+        ]
+
+    def total(self, way: str, category: str | None = None) -> Answered:
+        """Over all questions, or those of one category."""
+        total = Answered()
+        for one in self.rounds:
+            if category is None or one.question.category == category:
+                total.add(one.answers[way])
+        return total
+
+    def speedups(self, way: str, category: str | None = None) -> list[float]:
+        """One ratio for each question."""
+        return [
+            one.speedup(way)
+            for one in self.rounds
+            if category is None or one.question.category == category
+        ]
+
+    def row(self, way: str) -> dict[str, Any]:
+        """A way's line, as plain values."""
+        ratios = self.speedups(way)
+        return {
+            "drafter": way,
+            **self.total(way).as_dict(),
+            "speedup_median": round(median(ratios), 4),
+            "speedup_mean": round(geometric_mean(ratios), 4),
+            "by_category": {
+                category: {
+                    "tokens_per_step": round(self.total(way, category).tokens_per_step, 4),
+                    "speedup_mean": round(geometric_mean(self.speedups(way, category)), 4),
+                }
+                for category in self.categories
+            },
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "policy": "adaptive" if self.nodes is None else "fixed",
+            "nodes": self.nodes,
+            "questions": {
+                category: sum(one.question.category == category for one in self.rounds)
+                for category in self.categories
+            },
+            "rows": [self.row(way) for way in self.ways],
+            "identical": not self.differences,
+            "differences": self.differences,
+            "failures": self.failures,
+        }
+
+
+def answer_all(
+    llm: LLM,
+    ways: Sequence[str],
+    questions: Sequence[Question],
+    nodes: int | None = None,
+    progress: Progress = silent,
+) -> Iterator[Round]:
+    """Answer every question in every way; each round as soon as it is done.
+
+    llm       the target; its own drafter is not used
+    ways      as `ways_of` gives them
+    nodes     of every draft; None: the adaptive policy
+    progress  called with "measure", "warm", then "answer": tokens of all ways and turns
+
+    Raises: InputError for a question that cannot be answered, and what a drafter raises that
+    cannot draft for this target.
+    """
+    engines = _engines(llm, ways, nodes, progress)
+    progress("warm", 0, None)
+    for engine in engines.values():  # first calls of a library are slow, and must not count
+        engine.generate(*_WARM_UP, chat=engine.tokenizer.chats)
+    done, total = 0, len(ways) * sum(map(_most_tokens, questions))
+    progress("answer", done, total)
+    for number, question in enumerate(questions):
+        at = number % len(ways)
+        found: dict[str, Answered] = {}
+        for way in [*ways[at:], *ways[:at]]:
+            before = done
+
+            def advance(tokens: int) -> None:
+                nonlocal done
+                done += tokens
+                progress("answer", done, total)
+
+            found[way] = _answered(engines[way], question, advance)
+            found[way].gave_up = way != NONE and not engines[way].engine.drafter.active
+            advance(before + _most_tokens(question) - done)  # answers may have ended early
+        yield Round(question, {way: found[way] for way in ways})
+
+
+def _engines(
+    llm: LLM, ways: Sequence[str], nodes: int | None, progress: Progress
+) -> dict[str, LLM]:
+    """One for each way. The machine is measured once, for all of them."""
+    from foresay.engine.measure import measured_cost
+
+    cost = measured_cost(llm.target, progress) if nodes is None else None
+
+    def policy() -> Policy:
+        return Fixed(k=nodes) if nodes is not None else make_policy("adaptive", deepcopy(cost))
+
+    return {
+        way: llm.beside(None, NONE) if way == NONE else llm.beside(way, policy()) for way in ways
+    }
+
+
+def _answered(llm: LLM, question: Question, advance: Callable[[int], None]) -> Answered:
+    """One conversation; each turn is asked with all that was said before."""
+    answered = Answered()
+    drafter, calls, aside = llm.engine.drafter, 0, 0.0
+
+    def watch(tokens: int) -> None:
+        nonlocal calls, aside
+        began = time.perf_counter()
+        if drafter.active and calls % _EVERY == 1:
+            answered.bytes = max(answered.bytes or 0, drafter.bytes_used())
+        calls += 1
+        advance(tokens)
+        aside += time.perf_counter() - began
+
+    said: list[str] = []
+    for turn in question.turns:
+        said.append(turn)
+        began, aside = time.perf_counter(), 0.0
+        try:
+            results = llm.generate(_prompt(llm, said), question.params, progress=watch)
+        except InputError as error:
+            raise InputError(f"{question.where}: {error}") from error
+        answered.seconds += time.perf_counter() - began - aside
+        answered.note(results)
+        said.append(results[0].text)
+    if drafter.active:
+        answered.bytes = max(answered.bytes or 0, drafter.bytes_used())
+    return answered
+
+
+def _prompt(llm: LLM, said: Sequence[str]) -> Prompt:
+    """The user and the model in turns; as one text for a model that does not chat."""
+    if not llm.tokenizer.chats:
+        return "\n\n".join(said)
+    roles = ("user", "assistant")
+    return [{"role": roles[at % 2], "content": text} for at, text in enumerate(said)]
+
+
+def _most_tokens(question: Question) -> int:
+    return len(question.turns) * question.params.n * question.params.max_tokens
+
+
+def _first_difference(
+    plain: Sequence[list[int] | None], other: Sequence[list[int] | None]
+) -> str | None:
+    """Where two lists of answers differ first, in words."""
+    for number, (a, b) in enumerate(zip(plain, other, strict=True), start=1):
+        if a is None or b is None:
+            return f"in answer {number}, which failed"
+        if a != b:
+            pairs = enumerate(zip(a, b, strict=False), start=1)
+            first = next((at for at, (x, y) in pairs if x != y), min(len(a), len(b)) + 1)
+            return f"in answer {number} from token {first} on"
+    return None

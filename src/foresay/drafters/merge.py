@@ -157,9 +157,14 @@ class MergeDrafter:
         states = as_states(states, MergeState, self)
         checked = as_budgets(budgets, len(states))
         asked = [min(2 * n + 4, MAX_BUDGET) if n else 0 for n in checked]
+        own = [[state.states[k] for state in states] for k in range(len(self.drafters))]
+        for drafter, inner in zip(self.drafters, own, strict=True):
+            ask = getattr(drafter, "ask", None)
+            if ask is not None:  # they work at the same time; who answers first changes nothing
+                ask(inner, asked)
         batches = [
-            _chosen(drafter.propose([state.states[k] for state in states], asked))
-            for k, drafter in enumerate(self.drafters)
+            _chosen(drafter.propose(inner, asked))
+            for drafter, inner in zip(self.drafters, own, strict=True)
         ]
         tokens, parents, offsets, scores, homes = self._merge.merge(
             [(each.tokens, each.parents, each.offsets, each.scores) for each in batches],
@@ -171,14 +176,14 @@ class MergeDrafter:
         )
         merged = DraftBatch._trusted(tokens, parents, offsets, scores)
         for at, state in enumerate(states):
-            own = [
+            theirs = [
                 home[each.offsets[at] : each.offsets[at + 1]]
                 for home, each in zip(homes, batches, strict=True)
             ]
-            state.last = _Union(int(offsets[at + 1] - offsets[at]), own)
+            state.last = _Union(int(offsets[at + 1] - offsets[at]), theirs)
         for k, drafter in enumerate(self.drafters):
             if self._adopting[k]:
-                drafter.adopt([state.states[k] for state in states], merged)  # type: ignore[attr-defined]
+                drafter.adopt(own[k], merged)  # type: ignore[attr-defined]
         return merged
 
     def observe(self, states: Sequence[MergeState], verdicts: Sequence[Verdict], /) -> None:
@@ -309,6 +314,21 @@ class MergeDrafter:
                 "that others had observed; finish this request"
             )
         return texts[0]
+
+    def proposers(self, state: MergeState, /) -> list[tuple[int, ...]]:
+        """Which drafters proposed a node, for each node of the state's last proposal: their places
+        in `drafters`, rising. A node's multiplicity is how many there are.
+
+        Raises: StateError.
+        """
+        as_states([state], MergeState, self)
+        if state.last is None:
+            return []
+        found: list[list[int]] = [[] for _ in range(state.last.size)]
+        for k, home in enumerate(state.last.homes):
+            for node in sorted({node for node in home.tolist() if node >= 0}):
+                found[node].append(k)
+        return [tuple(places) for places in found]
 
     def sources(self, state: MergeState, /) -> list[tuple[Source, ...]]:
         """The sources of all drafters that proposed a node, for each node of the state's last

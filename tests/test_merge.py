@@ -162,7 +162,7 @@ def test_sources_are_those_of_the_drafters_that_proposed_a_node() -> None:
 
 @given(st.lists(trees(), min_size=1, max_size=4), st.integers(0, 12), st.randoms())
 def test_proposers_of_each_node(drafts: list[Draft], budget: int, random: Any) -> None:
-    """Those that have its root path; so neither their order nor a repetition changes who they are."""
+    """Those that have its root path: neither their order nor a repetition changes who they are."""
     order = list(range(len(drafts)))
     random.shuffle(order)
     for places in (range(len(drafts)), order, [*order, *order]):

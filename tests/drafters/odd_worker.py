@@ -38,6 +38,7 @@ class Odd(NgramDrafter):
     def __init__(self, fault: Any, **options: Any) -> None:
         super().__init__(1, 5, **options)
         self.fault, self.proposals = fault, 0
+        self.sizes: dict[int, int] = {}  # of the last drafts
 
     def begin(self, prompt: Any, /, **about: Any) -> Any:
         if 99 in prompt:
@@ -47,12 +48,17 @@ class Odd(NgramDrafter):
     def observe(self, states: Any, verdicts: Any, /) -> None:
         if any(98 in verdict.tokens for verdict in verdicts):
             raise InputError("a verdict has 98")
+        for state, verdict in zip(states, verdicts, strict=True):
+            if len(verdict.path) > self.sizes.get(id(state), 0):
+                raise InputError("a path is not of the last draft")
         super().observe(states, verdicts)
 
     def propose(self, states: Any, budgets: Any, /) -> Any:
         self.proposals += 1
         self.fault(self.proposals)
-        return super().propose(states, budgets)
+        drafts = super().propose(states, budgets)
+        self.sizes = {id(state): len(draft) for state, draft in zip(states, drafts, strict=True)}
+        return drafts
 
 
 class OddWorker(WorkerDrafter):

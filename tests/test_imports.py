@@ -38,6 +38,7 @@ FORBIDDEN = {
 MODEL_DRAFTERS = {
     *("recycle", "model", "eagle", "self_draft"),
     *("_decoding", "_growth", "_law", "_written"),
+    "_worker_main",  # which makes the parameters of a request anew
 }
 """Drafters that run a model, and what they are made of; they may also sample, with a request's
 noise and processors."""
@@ -50,7 +51,10 @@ TORCH_FREE = {
     *("__init__", "arrays", "counts", "draft", "drafter", "errors", "oracle", "traces", "verdict"),
     *(
         f"drafters/{name}"
-        for name in ("__init__", "suffix", "corpus", "ngram", "merge", "model", "self_draft")
+        for name in (
+            *("__init__", "suffix", "corpus", "ngram", "merge", "model", "self_draft"),
+            *("worker", "_frames", "_worker_life", "_worker_main", "_worker_values"),
+        )
     ),
     *("engine/proposal", "engine/text"),
     *(
@@ -120,7 +124,7 @@ def test_no_two_files_import_each_other() -> None:
 @pytest.mark.parametrize("path", sorted((SRC / "drafters").rglob("*.py")), ids=name_of)
 def test_a_drafter_never_imports_another(path: Path) -> None:
     own = name_of(path).split("/")[1]
-    if own not in ("__init__", "lineup"):  # which name them all
+    if own not in ("__init__", "lineup", "_worker_main"):  # which name them all
         used = {m for m in imports(path) if m.startswith("foresay.drafters")}
         used = {m for m in used if not m.startswith(f"foresay.drafters.{own}.")}
         # No drafter: what two of them are made of.

@@ -54,6 +54,10 @@ def test_every_share_suits_every_drafter(name: str, share: Any) -> None:
         ("suffix+oak", {}, "no drafter 'oak'; expected one of"),
         ("recycle", {"corpus": "c.foresay"}, "'recycle' uses no corpus; leave --corpus out"),
         ("eagle:", {}, "'eagle:' names no folder; expected eagle:FOLDER"),
+        ("worker:self", {}, "'worker:self' cannot be a process of its own; expected one that"),
+        ("worker:worker:ngram", {}, "'worker:worker:ngram' cannot be a process of its own"),
+        ("worker:", {}, "'worker:' cannot be a process of its own; expected one that drafts"),
+        ("worker:oak", {}, "no drafter 'oak'; expected one of"),
         ("eagle:head", {"corpus": "c.foresay"}, "'eagle:head' uses no corpus; leave --corpus"),
     ],
 )
@@ -82,5 +86,8 @@ def test_several_in_one_tree() -> None:
         "NgramDrafter",
     ]
     assert drafter.wants.topk == 8
+    workers = make_drafter("worker:ngram+worker:corpus+suffix", corpus=corpus_file())
+    assert isinstance(workers, MergeDrafter)  # the corpus is for two
+    assert [getattr(each, "name", "") for each in workers.drafters] == ["ngram", "corpus", ""]
     with_corpus = make_drafter("recycle+corpus", corpus=corpus_file())  # the corpus is for one
     assert isinstance(with_corpus, MergeDrafter)

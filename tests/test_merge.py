@@ -160,6 +160,48 @@ def test_sources_are_those_of_the_drafters_that_proposed_a_node() -> None:
     assert drafter.sources(state) == []
 
 
+@given(st.lists(trees(), min_size=1, max_size=4), st.integers(0, 12), st.randoms())
+def test_proposers_of_each_node(drafts: list[Draft], budget: int, random: Any) -> None:
+    """Those that have its root path: neither their order nor a repetition changes who they are."""
+    order = list(range(len(drafts)))
+    random.shuffle(order)
+    for places in (range(len(drafts)), order, [*order, *order]):
+        given = [drafts[place] for place in places]
+        drafter = MergeDrafter(*(Scripted({0: draft}) for draft in given))
+        state = drafter.begin(tokens(1))
+        (union,) = drafter.propose([state], [budget])
+        asked = 2 * budget + 4 if budget else 0
+        cut = [paths(Draft(d.tokens[:asked], d.parents[:asked])) for d in given]
+        expected = [
+            tuple(k for k, its in enumerate(cut) if path in its) for path in scored_paths(union)
+        ]
+        assert drafter.proposers(state) == expected
+        drafter.observe([state], [Verdict([], [7])])
+        assert drafter.proposers(state) == []
+    drafter.finish(state)
+    with pytest.raises(StateError, match="finished"):
+        drafter.proposers(state)
+
+
+def test_all_are_asked_before_one_must_answer() -> None:
+    class Asked(Scripted):
+        def __init__(self, log: list[str], name: str) -> None:
+            super().__init__({0: Draft.chain([1], [0.5])})
+            self.log, self.name = log, name
+
+        def ask(self, states: Any, budgets: Any, /) -> None:
+            self.log.append(f"ask {self.name} for {budgets}")
+
+        def propose(self, states: Any, budgets: Any, /) -> list[Draft]:
+            self.log.append(f"propose {self.name} {budgets}")
+            return super().propose(states, budgets)
+
+    log: list[str] = []
+    drafter = MergeDrafter(Asked(log, "a"), Scripted(), Asked(log, "b"))
+    drafter.propose([drafter.begin(tokens(1))], [2])
+    assert log == ["ask a for [8]", "ask b for [8]", "propose a [8]", "propose b [8]"]
+
+
 def test_topk_rows_follow_their_nodes() -> None:
     first = Scripted({0: Draft.chain([1, 2], [0.9, 0.1])}, Wants(topk=1))
     second = Scripted({0: Draft.chain([3], [0.5])}, Wants(hidden=True))

@@ -46,6 +46,7 @@ def test_public_names() -> None:
         "RecycleDrafter",
         "SelfDrafter",
         "SuffixDrafter",
+        "WorkerDrafter",
     ]
     assert foresay.sampling.__all__ == [
         "Ask",

@@ -102,8 +102,10 @@ class Drafter(Protocol[State]):
     gives for each node of the state's last draft its `Source`s, one or more, until the draft is
     observed; `fit(target, tokenizer_hash=None)` is told of the target before any request, and
     raises an error if the drafter cannot draft for it; `adopt(states, drafts)` says which drafts
-    will be verified, where others drafted too: the next verdicts are on these; and `text(state)`
-    returns prompt + observed tokens, for tests and debugging.
+    will be verified, where others drafted too: the next verdicts are on these; `ask(states,
+    budgets)` says what `propose` will be called with next, so that drafters can work at the same
+    time: it returns at once, and `propose` collects; and `text(state)` returns prompt + observed
+    tokens, for tests and debugging.
     """
 
     wants: Wants

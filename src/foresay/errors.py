@@ -12,6 +12,7 @@
     ├── ModelError                       weights are missing or damaged
     │   └── UnsupportedModel             a model that cannot be run exactly, or not at all
     ├── ServerError                      another server did not answer as it should
+    ├── WorkerError                      a drafter's process did not start, or not answer
     └── Refused                          our server refuses a request
 
 The last is in `foresay.serve.limits`, since it holds the HTTP answer; all others are here.
@@ -73,3 +74,7 @@ class UnsupportedModel(ModelError):
 
 class ServerError(ForesayError):
     """Another server did not answer, or not as its interface says."""
+
+
+class WorkerError(ForesayError):
+    """The process of a drafter did not start, did not answer, or not as it should."""

@@ -178,7 +178,8 @@ def test_only_what_the_drafter_wants_is_computed(
 ) -> None:
     asked: list[tuple[bool, bool]] = []
     kind: Any = type(target)
-    forward, topk_of = kind.forward, compute.topk_of
+    step: Any = compute  # where the drafter's likeliest tokens are computed
+    forward, topk_of = kind.forward, step.topk_of
 
     def spy(self: Target, parts: Any, *, hidden: bool = False) -> Any:
         asked.append((hidden, False))

@@ -5,6 +5,7 @@ CorpusDrafter   a frozen corpus alone
 NgramDrafter    prompt lookup, the known baseline
 RecycleDrafter  what the target itself found likely before: Token Recycling
 MergeDrafter    several drafters' drafts in one tree
+WorkerDrafter   any of these that draft from the text alone, in a process of its own
 ModelDrafter    a smaller model
 SelfDrafter     some of the target's own layers
 EagleDrafter    a small head over the target's features; needs torch
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from foresay.drafters.recycle import RecycleDrafter
     from foresay.drafters.self_draft import SelfDrafter
     from foresay.drafters.suffix import SuffixDrafter
+    from foresay.drafters.worker import WorkerDrafter
 
 __all__ = [
     "CorpusDrafter",
@@ -33,6 +35,7 @@ __all__ = [
     "RecycleDrafter",
     "SelfDrafter",
     "SuffixDrafter",
+    "WorkerDrafter",
 ]
 
 _HOMES = {
@@ -44,6 +47,7 @@ _HOMES = {
     "RecycleDrafter": "recycle",
     "SelfDrafter": "self_draft",
     "SuffixDrafter": "suffix",
+    "WorkerDrafter": "worker",
 }
 
 

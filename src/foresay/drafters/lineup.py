@@ -25,9 +25,10 @@ NAMES = {
     "model:NAME": "a smaller model of the same tokenizer, named as for --model",
     "self": "some of the target's own layers",
     "eagle:FOLDER": "a head over the model's features, as `foresay train eagle` writes it",
+    "worker:NAME": "one of these in a process of its own, such as worker:model:NAME",
 }
 
-_MODEL, _EAGLE = "model:", "eagle:"
+_MODEL, _EAGLE, _WORKER = "model:", "eagle:", "worker:"
 _WITH_CORPUS = ("suffix", "sam", "corpus", "merge")
 
 
@@ -83,11 +84,12 @@ def make_drafter(
     `model` is the target, by its name or as `models.load.find_model` finds it: "eagle:FOLDER" needs
     its embeddings. None: the one that the head was trained for.
 
-    Several names with + between, such as "suffix+recycle", draft together, in one tree.
+    Several names with + between, such as "suffix+recycle", draft together, in one tree. Those with
+    "worker:" before them, such as "worker:model:a+worker:model:b", work at the same time.
 
     Raises: InputError for an unknown name, a room out of range, or a corpus that is missing or not
     used, CorpusError for a bad corpus file, TokenizerMismatch for one of another tokenizer,
-    ModelError for a model that cannot be loaded.
+    ModelError for a model that cannot be loaded, WorkerError for a process that does not start.
     """
     check_name(name)
     if tokenizer_hash is not None and corpus is None:
@@ -95,11 +97,15 @@ def make_drafter(
     kept = {} if room is None else asdict(room)
     setting = _Setting(share, corpus, tokenizer_hash, verify, chain, kept)
     parts = name.split("+")
-    if len(parts) == 1 or not any(part in _WITH_CORPUS for part in parts):
+    with_corpus = [part.removeprefix(_WORKER) in _WITH_CORPUS for part in parts]
+    if len(parts) == 1 or not any(with_corpus):
         made = [_made(part, setting, model) for part in parts]
     else:
         without = replace(setting, corpus=None, tokenizer_hash=None, verify=False)
-        made = [_made(part, setting if part in _WITH_CORPUS else without, model) for part in parts]
+        made = [
+            _made(part, setting if uses else without, model)
+            for part, uses in zip(parts, with_corpus, strict=True)
+        ]
     if len(made) == 1:
         return made[0]
     from foresay.drafters.merge import MergeDrafter
@@ -110,6 +116,8 @@ def make_drafter(
 def _made(name: str, setting: _Setting, model: Any) -> Drafter[Any]:
     if name.startswith(_MODEL):
         return _model(name.removeprefix(_MODEL), setting)
+    if name.startswith(_WORKER):
+        return _worker(name.removeprefix(_WORKER), setting)
     if name.startswith(_EAGLE):
         return _eagle(name.removeprefix(_EAGLE), setting, model)
     return _MAKERS[name](setting)
@@ -121,6 +129,13 @@ def check_name(name: str) -> None:
     Raises: InputError.
     """
     for part in name.split("+") if isinstance(name, str) else [str(name)]:
+        if part.startswith(_WORKER):
+            part = part.removeprefix(_WORKER)
+            if part in ("", "self", "recycle") or part.startswith((_EAGLE, _WORKER)):
+                raise InputError(
+                    f"the drafter {_WORKER + part!r} cannot be a process of its own; expected one "
+                    "that drafts from the text alone, such as worker:model:NAME"
+                )
         if part not in _MAKERS and not part.startswith((_MODEL, _EAGLE)):
             raise InputError(f"there is no drafter {part!r}; expected one of {', '.join(NAMES)}")
         if part in (_MODEL, "model:NAME"):
@@ -209,6 +224,20 @@ def _model(name: str, setting: _Setting) -> Drafter[Any]:
     from foresay.drafters.model import ModelDrafter
 
     return ModelDrafter(name)
+
+
+def _worker(name: str, setting: _Setting) -> Drafter[Any]:
+    from foresay.drafters.worker import WorkerDrafter
+
+    return WorkerDrafter(
+        name,
+        share=setting.share,
+        corpus=setting.corpus,
+        tokenizer_hash=setting.tokenizer_hash,
+        verify=setting.verify,
+        chain=setting.chain,
+        room=Room(**setting.room) if setting.room else None,
+    )
 
 
 def _self(setting: _Setting) -> Drafter[Any]:

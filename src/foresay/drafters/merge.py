@@ -29,7 +29,7 @@ import numpy as np
 
 from foresay import _core
 from foresay.arrays import Int32s, IntsLike, sizes_of
-from foresay.draft import Draft, DraftBatch
+from foresay.draft import DraftBatch
 from foresay.drafter import (
     MAX_BUDGET,
     Drafter,
@@ -41,20 +41,11 @@ from foresay.drafter import (
     check_drafter,
     check_lengths,
 )
+from foresay.drafters._merged import Union, check_fit, chosen, own_verdict, wanted
 from foresay.errors import InputError, StateError, UnknownGroup
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
 __all__ = ["MergeDrafter", "MergeState"]
-
-
-class _Union:
-    """The size of one merged proposal and, per drafter, where its own nodes went."""
-
-    __slots__ = ("homes", "size")
-
-    def __init__(self, size: int, homes: list[Int32s]) -> None:
-        self.size = size
-        self.homes = homes  # per drafter: merged index of each of its own nodes, -1 if cut
 
 
 class MergeState:
@@ -75,7 +66,7 @@ class MergeState:
         if sampling is not None and sampling.params.rule == "match":  # then its noise is known
             self.seed, self.temperature = sampling.seed, float(sampling.params.temperature)
         self.memory = _core.MergeMemory()
-        self.last: _Union | None = None
+        self.last: Union | None = None
         self.finished = False
 
 
@@ -170,7 +161,8 @@ class MergeDrafter:
         """
         states = as_states(states, MergeState, self)
         checked = as_budgets(budgets, len(states))
-        batches = self._proposed(states, checked)
+        own = [[state.states[k] for state in states] for k in range(len(self.drafters))]
+        batches = self._proposed(own, checked)
         tokens, parents, offsets, scores, homes = self._merge.merge(
             [(each.tokens, each.parents, each.offsets, each.scores) for each in batches],
             np.array(checked, np.int32),
@@ -181,22 +173,26 @@ class MergeDrafter:
         )
         merged = DraftBatch._trusted(tokens, parents, offsets, scores)
         for at, state in enumerate(states):
-            own = [
+            theirs = [
                 home[each.offsets[at] : each.offsets[at + 1]]
                 for home, each in zip(homes, batches, strict=True)
             ]
-            state.last = _Union(int(offsets[at + 1] - offsets[at]), own)
+            state.last = Union(int(offsets[at + 1] - offsets[at]), theirs)
         for k, drafter in enumerate(self.drafters):
             if self._adopting[k]:
-                drafter.adopt([state.states[k] for state in states], merged)  # type: ignore[attr-defined]
+                drafter.adopt(own[k], merged)  # type: ignore[attr-defined]
         return merged
 
-    def _proposed(self, states: Sequence[MergeState], budgets: list[int]) -> list[DraftBatch]:
+    def _proposed(self, own: list[list[Any]], budgets: list[int]) -> list[DraftBatch]:
         """The drafts of each drafter, more than the budgets: the best of all are taken."""
         asked = [min(2 * n + 4, MAX_BUDGET) if n else 0 for n in budgets]
+        for drafter, inner in zip(self.drafters, own, strict=True):
+            ask = getattr(drafter, "ask", None) if self._rule == "union" else None
+            if ask is not None:  # they work at the same time; who answers first changes nothing
+                ask(inner, asked)
         batches = []
-        for k, drafter in enumerate(self.drafters):
-            batch = _chosen(drafter.propose([state.states[k] for state in states], asked))
+        for k, (drafter, inner) in enumerate(zip(self.drafters, own, strict=True)):
+            batch = chosen(drafter.propose(inner, asked))
             sizes = sizes_of(batch.offsets)
             if len(sizes) == len(asked) and (sizes > asked).any():
                 raise InputError(
@@ -221,13 +217,13 @@ class MergeDrafter:
         items = list(VerdictBatch.of(verdicts))
         check_lengths(len(states), len(items), "verdicts")
         for at, (state, verdict) in enumerate(zip(states, items, strict=True)):
-            _check_fit(at, verdict, state.last.size if state.last else 0)
+            check_fit(at, verdict, state.last.size if state.last else 0)
         batches = [
             VerdictBatch.of(
                 [
-                    _wanted(v, drafter.wants)
+                    wanted(v, drafter.wants)
                     if self._adopting[k]
-                    else _own(v, s.last, k, drafter.wants)
+                    else own_verdict(v, s.last, k, drafter.wants)
                     for s, v in zip(states, items, strict=True)
                 ]
             )
@@ -347,6 +343,21 @@ class MergeDrafter:
             )
         return texts[0]
 
+    def proposers(self, state: MergeState, /) -> list[tuple[int, ...]]:
+        """Which drafters proposed a node, for each node of the state's last proposal: their places
+        in `drafters`, rising. A node's multiplicity is how many there are.
+
+        Raises: StateError.
+        """
+        as_states([state], MergeState, self)
+        if state.last is None:
+            return []
+        found: list[list[int]] = [[] for _ in range(state.last.size)]
+        for k, home in enumerate(state.last.homes):
+            for node in sorted({node for node in home.tolist() if node >= 0}):
+                found[node].append(k)
+        return [tuple(places) for places in found]
+
     def sources(self, state: MergeState, /) -> list[tuple[Source, ...]]:
         """The sources of all drafters that proposed a node, for each node of the state's last
         proposal; `Source.OTHER` for a drafter that does not report sources.
@@ -364,44 +375,3 @@ class MergeDrafter:
                 if node >= 0:
                     found[node].update(its)
         return [tuple(source for source in Source if source in node) for node in found]
-
-
-def _chosen(drafts: Sequence[Draft]) -> DraftBatch:
-    """Packed, without the probs that tokens were sampled from."""
-    if isinstance(drafts, DraftBatch):
-        return drafts
-    return DraftBatch.of([Draft._trusted(d.tokens, d.parents, d.scores) for d in drafts])
-
-
-def _check_fit(at: int, verdict: Verdict, size: int) -> None:
-    if len(verdict.path) and int(verdict.path[-1]) >= size:
-        raise InputError(
-            f"the path of verdict {at} holds node {verdict.path[-1]}; "
-            f"the last proposal has {size} nodes"
-        )
-    if verdict.topk is not None and len(verdict.topk) != size + 1:
-        raise InputError(
-            f"the topk of verdict {at} has {len(verdict.topk)} rows; "
-            f"the last proposal has {size} nodes and needs {size + 1}"
-        )
-
-
-def _wanted(verdict: Verdict, wants: Wants) -> Verdict:
-    """`verdict` with no more than a drafter wants."""
-    topk = verdict.topk.first(wants.topk) if wants.topk and verdict.topk is not None else None
-    hidden = verdict.hidden if wants.hidden else None
-    return Verdict._trusted(verdict.path, verdict.tokens, topk, hidden)
-
-
-def _own(verdict: Verdict, union: _Union | None, k: int, wants: Wants) -> Verdict:
-    """`verdict` for drafter k: in its own nodes, and with what it wants."""
-    home = np.empty(0, np.int32) if union is None else union.homes[k]
-    # Both run from root to leaf, and a drafter's tree holds whole root paths: what it did not
-    # propose is always the end of the path.
-    at = {node: i for i, node in enumerate(home.tolist()) if node >= 0}
-    path = [at[node] for node in verdict.path.tolist() if node in at]
-    topk, hidden = None, verdict.hidden if wants.hidden else None
-    if wants.topk and verdict.topk is not None:
-        rows = np.append(0, np.where(home < 0, -1, home + 1))
-        topk = verdict.topk.take(rows).first(wants.topk)
-    return Verdict._trusted(np.array(path, np.int32), verdict.tokens, topk, hidden)

@@ -1,0 +1,65 @@
+"""A merged draft and its verdict, as each of the drafters knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from foresay.arrays import Int32s
+from foresay.draft import Draft, DraftBatch
+from foresay.errors import InputError
+from foresay.verdict import Verdict, Wants
+
+__all__ = ["Union", "check_fit", "chosen", "own_verdict", "wanted"]
+
+
+class Union:
+    """The size of one merged proposal and, per drafter, where its own nodes went."""
+
+    __slots__ = ("homes", "size")
+
+    def __init__(self, size: int, homes: list[Int32s]) -> None:
+        self.size = size
+        self.homes = homes  # per drafter: merged index of each of its own nodes, -1 if cut
+
+
+def chosen(drafts: Sequence[Draft]) -> DraftBatch:
+    """Packed, without the probs that tokens were sampled from."""
+    if isinstance(drafts, DraftBatch):
+        return drafts
+    return DraftBatch.of([Draft._trusted(d.tokens, d.parents, d.scores) for d in drafts])
+
+
+def check_fit(at: int, verdict: Verdict, size: int) -> None:
+    if len(verdict.path) and int(verdict.path[-1]) >= size:
+        raise InputError(
+            f"the path of verdict {at} holds node {verdict.path[-1]}; "
+            f"the last proposal has {size} nodes"
+        )
+    if verdict.topk is not None and len(verdict.topk) != size + 1:
+        raise InputError(
+            f"the topk of verdict {at} has {len(verdict.topk)} rows; "
+            f"the last proposal has {size} nodes and needs {size + 1}"
+        )
+
+
+def wanted(verdict: Verdict, wants: Wants) -> Verdict:
+    """`verdict` with no more than a drafter wants."""
+    topk = verdict.topk.first(wants.topk) if wants.topk and verdict.topk is not None else None
+    hidden = verdict.hidden if wants.hidden else None
+    return Verdict._trusted(verdict.path, verdict.tokens, topk, hidden)
+
+
+def own_verdict(verdict: Verdict, union: Union | None, k: int, wants: Wants) -> Verdict:
+    """`verdict` for drafter k: in its own nodes, and with what it wants."""
+    home = np.empty(0, np.int32) if union is None else union.homes[k]
+    # Both run from root to leaf, and a drafter's tree holds whole root paths: what it did not
+    # propose is always the end of the path.
+    at = {node: i for i, node in enumerate(home.tolist()) if node >= 0}
+    path = [at[node] for node in verdict.path.tolist() if node in at]
+    topk, hidden = None, verdict.hidden if wants.hidden else None
+    if wants.topk and verdict.topk is not None:
+        rows = np.append(0, np.where(home < 0, -1, home + 1))
+        topk = verdict.topk.take(rows).first(wants.topk)
+    return Verdict._trusted(np.array(path, np.int32), verdict.tokens, topk, hidden)

@@ -112,7 +112,7 @@ float TreeMerge::odds_of(const MergeMemory& memory, const MergeMemory::Node& nod
     return odds;
 }
 
-/// The chance of each node, given its parent. `others` keeps the log odds that were not learned.
+/// The chance of each node, given its parent.
 void TreeMerge::judge(MergeMemory& memory, const MergeNoise& noise, size_t request) {
     Union& u = scratch_;
     memory.sampled = noise.temperatures[request] > 0;
@@ -124,8 +124,8 @@ void TreeMerge::judge(MergeMemory& memory, const MergeNoise& noise, size_t reque
             const NoiseKey key{noise.seeds[request], static_cast<uint32_t>(noise.positions[request] + u.depths[n]), 0};
             node.noise = std::min(static_cast<float>(gumbel(key, static_cast<uint32_t>(node.token))) - 0.5772f, 6.f);
         }
-        node.others = log_odds(1 - u.misses[n]);
-        node.chance = std::min(chance_of(node.others + odds_of(memory, node)), kMost);
+        node.start = log_odds(1 - u.misses[n]);
+        node.chance = std::min(chance_of(node.start + odds_of(memory, node)), kMost);
     }
     // Siblings share one place: together they are not more than certain.
     std::vector<float> chances;
@@ -217,7 +217,7 @@ void TreeMerge::learn(std::span<MergeMemory* const> memories, std::span<const in
             if (before < 0 || static_cast<size_t>(before) >= committed.size()) continue;
             const bool right = committed[static_cast<size_t>(before)] == node.token;
             if (right) behind[n] = before + 1;
-            const float gradient = chance_of(node.others + odds_of(memory, node)) - static_cast<float>(right);
+            const float gradient = chance_of(node.start + odds_of(memory, node)) - static_cast<float>(right);
             w.agreeing[node.drafters].step(gradient);
             for (uint32_t i = node.first; i < node.last; ++i) {
                 const MergeMemory::Say& say = memory.says[i];

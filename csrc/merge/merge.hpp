@@ -25,8 +25,8 @@ struct MergeMemory {
         int32_t token, parent;  // of the union; -1: the last committed token
         float chance;           // given the parent
         uint32_t first, last;   // its says
-        float others;           // how sure drafters without it are of its siblings, as below
-        float noise;
+        float start;            // log odds, before what was learned
+        float noise;            // of its token, where the request samples: less its mean
         uint8_t drafters;       // that have it
     };
     struct Say {

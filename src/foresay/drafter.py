@@ -36,6 +36,7 @@ __all__ = [
     "as_states",
     "check_drafter",
     "check_lengths",
+    "known_noise",
 ]
 
 State = TypeVar("State")
@@ -64,6 +65,15 @@ class SeededParams:
         if not isinstance(self.params, SamplingParams):
             raise InputError(f"params is {self.params!r}; expected SamplingParams")
         check_seed(self.seed)
+
+
+def known_noise(sampling: SeededParams | None) -> tuple[int, float]:
+    """Seed and temperature of a request whose noise is known before the target speaks: rule match,
+    not greedy. Temperature 0: it is not known, or there is none.
+    """
+    if sampling is None or sampling.params.rule != "match":
+        return 0, 0.0
+    return sampling.seed, float(sampling.params.temperature)
 
 
 class Source(str, Enum):

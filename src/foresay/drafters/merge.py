@@ -40,6 +40,7 @@ from foresay.drafter import (
     as_states,
     check_drafter,
     check_lengths,
+    known_noise,
 )
 from foresay.drafters._merged import Union, check_fit, chosen, own_verdict, wanted
 from foresay.errors import InputError, StateError, UnknownGroup
@@ -62,9 +63,7 @@ class MergeState:
         self.owner = owner
         self.states = states
         self.length = length  # tokens of the text
-        self.seed, self.temperature = 0, 0.0
-        if sampling is not None and sampling.params.rule == "match":  # then its noise is known
-            self.seed, self.temperature = sampling.seed, float(sampling.params.temperature)
+        self.seed, self.temperature = known_noise(sampling)
         self.memory = _core.MergeMemory()
         self.last: Union | None = None
         self.finished = False

@@ -23,7 +23,7 @@ from foresay import _core
 from foresay._core import RecycleRequest
 from foresay.arrays import Int32s, IntsLike, as_items
 from foresay.draft import DraftBatch
-from foresay.drafter import SeededParams, as_budgets, as_prompt, check_lengths
+from foresay.drafter import SeededParams, as_budgets, as_prompt, check_lengths, known_noise
 from foresay.errors import InputError, StateError
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
@@ -93,7 +93,7 @@ class RecycleDrafter:
         for name, value in (("group", group), ("tenant", tenant)):
             if value is not None and not isinstance(value, str):
                 raise InputError(f"{name} is {value!r}; expected a str or None")
-        seed, temperature = noise_of(sampling)
+        seed, temperature = known_noise(sampling)
         return self._core.begin(as_prompt(prompt), tenant, seed, temperature)
 
     def propose(
@@ -190,13 +190,6 @@ class RecycleDrafter:
         part = target.with_name(target.name + ".part")
         part.write_bytes(_MAGIC + json.dumps(head).encode() + b"\n" + content)
         part.replace(target)
-
-
-def noise_of(sampling: SeededParams | None) -> tuple[int, float]:
-    """Seed and temperature of a request whose noise is known: rule match, not greedy."""
-    if sampling is None or sampling.params.rule != "match":
-        return 0, 0.0
-    return sampling.seed, float(sampling.params.temperature)
 
 
 def _as_state(state: object) -> RecycleRequest:

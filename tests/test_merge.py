@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doubles import Scripted, paths, tokens
-from foresay import Draft, TopK, Verdict, Wants
-from foresay.drafter import Source
+from foresay import Draft, SamplingParams, TopK, Verdict, Wants
+from foresay.drafter import SeededParams, Source
 from foresay.drafters import MergeDrafter, NgramDrafter, SuffixDrafter
 from foresay.errors import InputError, StateError, UnknownGroup
+from foresay.sampling.noise import gumbel
 
 
 @st.composite
@@ -341,3 +342,19 @@ def test_who_promises_too_much_counts_less() -> None:
     assert draft.tokens.tolist() == [2, 1]
     assert draft.scores is not None
     assert draft.scores.tolist() == pytest.approx([0.9, 0.1], abs=0.1)
+
+
+def test_the_noise_of_a_token_counts_at_its_own_place() -> None:
+    """Of two children that are as likely, the one that the request's noise prefers at that place
+    comes true: after some steps it comes first."""
+    fork = Draft([1, 2, 3], [-1, 0, 0], [0.9, 0.4, 0.4])
+    drafter = MergeDrafter(Scripted(dict.fromkeys(range(2000), fork)))
+    sampling = SeededParams(SamplingParams(temperature=0.8), 11)
+    state = drafter.begin(tokens(1), sampling=sampling)
+    first = []
+    for _ in range(300):
+        draft = drafter.propose([state], [3])[0]
+        drawn = 2 + int(gumbel(11, state.length + 1, np.array([2, 3])).argmax())
+        first.append(draft.tokens.tolist()[1] == drawn)
+        drafter.observe([state], [Verdict([], [1, drawn])])
+    assert sum(first[-100:]) > 90

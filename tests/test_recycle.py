@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -277,3 +278,48 @@ def test_merged_it_learns_from_all_nodes() -> None:
     rows = law({40: 0.9}, {41: 0.9}, {42: 0.9}, k=2)
     merged.observe([state], [Verdict([0, 1], [40, 41, 42], rows)])
     assert drafted(recycle, [40], 2).tokens.tolist() == [41, 42]
+
+
+def test_the_drawn_token_deeper_in_the_tree() -> None:
+    """Each place of the text has a noise of its own."""
+    drafter = RecycleDrafter(context=1)
+    row = dict.fromkeys(range(10, 18), 0.12)
+    taught(drafter, [1], {2: 0.99})
+    taught(drafter, [2], row)
+    for seed in range(20):
+        about = SeededParams(SamplingParams(temperature=0.8), seed)
+        draft = drafted(drafter, [3, 4, 1], 30, sampling=about)
+        below = draft.tokens[draft.parents == draft.tokens.tolist().index(2)]
+        assert below[0] == 10 + int(gumbel(seed, 4, np.array(list(row))).argmax())
+
+
+def test_a_file_has_all_of_a_table(tmp_path: Path) -> None:
+    cold = RecycleDrafter()
+    for i in range(200):
+        taught(cold, [i % 7, i % 11, i % 5], {i: 0.6, i + 1: 0.3 - i / 1000})
+    cold.save(tmp_path / "recycled.laws")
+    tables = []
+    for drafter in (cold, RecycleDrafter(warm=tmp_path / "recycled.laws")):
+        keys, of_tokens, levels = drafter._core.laws(None)
+        order = np.argsort(keys)
+        tables.append((keys[order], of_tokens.reshape(-1, 8)[order], levels.reshape(-1, 8)[order]))
+    assert all(np.array_equal(a, b) for a, b in zip(*tables, strict=True))
+    assert len(set(tables[0][2][:, 1].tolist())) > 3  # chances that differ
+
+
+def test_what_runs_is_not_forgotten_and_what_ends_is_freed() -> None:
+    drafter = RecycleDrafter(max_tenants=1)
+    running = drafter.begin(tokens(*range(50_000)), tenant="a")
+    drafter.observe([running], [Verdict([], [7], law({7: 0.9}))])
+    taught(drafter, [1], {5: 0.9}, tenant="b")
+    assert drafter.propose([running], [1])[0].tokens.tolist() == []  # nothing after 7 yet
+    assert drafted(drafter, [49_999], 1, tenant="a").tokens.tolist() == [7]
+    before = drafter.bytes_used()
+    drafter.finish(running)
+    assert drafter.bytes_used() < before - 4 * 50_000 + 1000
+
+
+def test_a_state_outlives_its_drafter() -> None:
+    state = RecycleDrafter().begin(tokens(1))
+    gc.collect()
+    del state

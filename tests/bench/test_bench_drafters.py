@@ -249,6 +249,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, sentence: str) -> None:
     ("arguments", "sentence"),
     [
         (["--drafters", "suffix,oracle"], "there is no drafter 'oracle'; expected one of suffix"),
+        (["--drafters", "corpus"], "'corpus' needs a corpus file, which is not compared here"),
         (["--nodes", 0], "the nodes of a draft are 0; expected 1 to 4096"),
         (["--nodes", 5000], "the nodes of a draft are 5000; expected 1 to 4096"),
         (["--max-tokens", 0], "max_tokens is 0"),

@@ -44,6 +44,11 @@ def ways_of(names: str) -> list[str]:
     for name in ways:
         if name != NONE:
             check_name(name)
+        if "corpus" in name.split("+"):
+            raise InputError(
+                f"the drafter {name!r} needs a corpus file, which is not compared here; expected "
+                "drafters that need none"
+            )
     return list(dict.fromkeys([NONE, *ways]))
 
 

@@ -177,7 +177,7 @@ def test_the_pairs_are_those_that_the_engine_reports(folder: Path, target: Targe
     engine.run()
     traces = [Trace("", "", r.prompt, np.array(r.token_ids, np.int32)) for r in requests]
     batch = padded(traces, "cpu")
-    states = Teacher(folder, device="cpu", dtype=torch.float32).states(batch.tokens, batch.is_text)
+    states = Teacher(folder, device="cpu").states(batch.tokens, batch.is_text)
     features, ids, after = _pairs(batch, *states)
     for at, request in enumerate(requests):
         size = len(request.token_ids)

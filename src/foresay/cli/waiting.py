@@ -180,6 +180,8 @@ def _sentence(stage: str, done: int, total: int | None) -> str:
         return f"{doing}: {done / 1e6:.0f}{of} MB"
     if stage == "train" and total:
         return f"{doing}: {done} of {total} updates"
+    if stage == "write" and total:
+        return f"{doing}: {done} of {total}"
     if stage == "answer" and done and total:
         return f"{doing}: {done} tokens, at most {total - done} to come"
     return doing

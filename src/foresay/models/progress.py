@@ -26,6 +26,7 @@ STAGES = {
     "measure": "measuring how long steps take",  # timed steps
     "warm": "warming up",
     "answer": "answering",  # tokens
+    "write": "writing answers",  # answers
     "train": "training",  # updates
 }
 """The stages and their descriptions."""

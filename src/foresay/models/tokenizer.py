@@ -74,6 +74,13 @@ class Tokenizer:
 
         Raises: InputError for messages that the template does not take, or a model without one.
         """
+        return self.encode(self.render(messages), special=False)
+
+    def render(self, messages: Sequence[ChatMessage]) -> str:
+        """The text of messages, up to where the model's answer begins.
+
+        Raises: as `chat`.
+        """
         if not self.chats:
             raise InputError("the model has no chat template; give the prompt as a text")
         for message in messages:
@@ -83,10 +90,9 @@ class Tokenizer:
                 )
         readable = [{**m, "content": _encodable(m["content"])} for m in messages]
         try:
-            text = self._inner.render(readable)
+            return self._inner.render(readable)
         except Exception as error:  # a template is a program of the model's author
             raise InputError(f"the model's chat template refuses the messages: {error}") from error
-        return self.encode(text, special=False)
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """The text of tokens, without special ones unless `special` is true."""

@@ -10,37 +10,32 @@ The embedding and the output embedding are the target's and stay as they are, so
 
 from __future__ import annotations
 
-import hashlib
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from foresay.arrays import as_path, check_positive
+from foresay.arrays import as_path
 from foresay.drafters.eagle.files import TargetName, save_head
 from foresay.drafters.eagle.head import EagleHead, HeadShape
 from foresay.errors import InputError
-from foresay.models import weights
 from foresay.models.progress import Progress as Report
 from foresay.models.progress import silent
-from foresay.models.tables import facts_of
 from foresay.models.teacher import Teacher
-from foresay.models.weights.stored import in_folder
 from foresay.traces import Trace
-from foresay.train.checkpoint import Progress, load_checkpoint, save_checkpoint
-from foresay.train.texts import Padded, batches_of, frequent, padded, read_answers
+from foresay.train.lesson import CorpusFiles, open_lesson
+from foresay.train.loop import check_settings, last_loss, update_all
+from foresay.train.texts import Padded, batches_of, frequent, padded
 from foresay.train.unroll import unrolled
 
 __all__ = ["Trained", "train"]
 
-_SAVE_EVERY = 60.0  # seconds
 _ROWS = 1024  # rows of logits over the whole vocabulary that are held at once
 
 
@@ -75,7 +70,7 @@ class Trained:
 
 def train(
     target: str | os.PathLike[str],
-    corpus: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    corpus: CorpusFiles,
     out: str | os.PathLike[str],
     *,
     device: str = "cpu",
@@ -114,7 +109,7 @@ def train(
     Raises: InputError, ModelError, TraceError, OSError.
     """
     began = perf_counter()
-    settings = _checked(
+    settings = check_settings(
         {
             "epochs": epochs,
             "tokens": tokens,
@@ -126,34 +121,37 @@ def train(
     )
     settings |= {"intermediate": intermediate, "layers": [*layers], "seed": seed}
     settings["target"] = str(target)
-    name, folder = str(target), Path(as_path(out, "out")).expanduser()
-    files = [corpus] if isinstance(corpus, (str, os.PathLike)) else list(corpus)
-    paths = [Path(as_path(file, "the corpus")) for file in files]
-    progress("find", 0, None)
-    model = in_folder(weights.find(target, progress=progress))
-    facts = facts_of(model)
-    progress("read", 0, None)
-    teacher = _teacher(model.folder, device)
-    limit = min(longest, teacher.context)
-    traces = read_answers(paths, vocabulary=facts.vocabulary, longest=limit)
-    learned, measured = _split(traces, held_out, seed)
-    ids, coverage = frequent(traces, facts.vocabulary, min(drafted, facts.vocabulary))
+    folder = Path(as_path(out, "out")).expanduser()
+    lesson = open_lesson(
+        target,
+        corpus,
+        device=device,
+        held_out=held_out,
+        longest=longest,
+        seed=seed,
+        progress=progress,
+    )
+    teacher, facts = lesson.teacher, lesson.facts
+    ids, coverage = frequent(lesson.traces, facts.vocabulary, min(drafted, facts.vocabulary))
     head = _new_head(teacher, ids, tuple(layers), intermediate, seed).to(device)
 
-    run = _Training(head, teacher, learned, settings, device)
+    run = _Training(head, teacher, settings, device)
     folder.mkdir(parents=True, exist_ok=True)
-    losses = run.to_the_end(folder / "training.safetensors", progress)
-    held_out_loss, agreement = run.measure(measured)
-    sha256 = save_head(head, folder, TargetName(name, facts))
-    (folder / "training.safetensors").unlink(missing_ok=True)
+    unfinished = folder / "training.safetensors"
+    losses = update_all(
+        head, lesson.learned, run.loss, settings, unfinished, progress, prepare=run.scale_output
+    )
+    held_out_loss, agreement = run.measure(lesson.measured)
+    sha256 = save_head(head, folder, TargetName(lesson.target, facts))
+    unfinished.unlink(missing_ok=True)
     return Trained(
         str(folder),
-        name,
+        lesson.target,
         sha256,
         (folder / "model.safetensors").stat().st_size,
         len(losses),
-        len(learned),
-        float(np.mean(losses[-max(len(losses) // 10, 1) :])),
+        len(lesson.learned),
+        last_loss(losses),
         held_out_loss,
         agreement,
         len(ids),
@@ -163,59 +161,17 @@ def train(
 
 
 class _Training:
-    """The loop over batches."""
+    """What the head learns, and how well."""
 
     def __init__(
-        self,
-        head: EagleHead,
-        teacher: Teacher,
-        traces: Sequence[Trace],
-        settings: dict[str, Any],
-        device: str,
+        self, head: EagleHead, teacher: Teacher, settings: dict[str, Any], device: str
     ) -> None:
-        self.head, self.teacher, self.traces = head, teacher, traces
+        self.head, self.teacher = head, teacher
         self.settings, self.device = settings, device
-        self.optimiser = torch.optim.AdamW(
-            head.parameters(), lr=settings["learning_rate"], betas=(0.9, 0.95), weight_decay=0.05
-        )
-        self.batches: list[list[Trace]] = []
-        for epoch in range(settings["epochs"]):
-            random = np.random.default_rng([settings["seed"], epoch])
-            self.batches += batches_of(traces, settings["tokens"], random)
 
-    def to_the_end(self, checkpoint: Path, progress: Report) -> list[float]:
-        """Train, from the checkpoint if there is one; the loss of each update."""
-        head, total = self.head, len(self.batches)
-        settings = self.settings | {"corpus": _mark(self.traces)}
-        done = load_checkpoint(checkpoint, head, self.optimiser, settings)
-        if done is None:
-            done = Progress(0, [])
-            self._scale_output(self.batches[0])
-        saved, whole = monotonic(), True
-        progress("train", done.updates, total)
-        try:
-            for batch in self.batches[done.updates :]:
-                rate = self.settings["learning_rate"] * _share(done.updates / total)
-                for group in self.optimiser.param_groups:
-                    group["lr"] = rate
-                loss = self._loss(batch, learn=True)[0]
-                whole = False
-                self.optimiser.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-                nn.utils.clip_grad_norm_(head.parameters(), 1.0)
-                self.optimiser.step()
-                done.updates += 1
-                done.losses.append(float(loss.detach()))
-                whole = True
-                if monotonic() - saved > _SAVE_EVERY:
-                    save_checkpoint(checkpoint, head, self.optimiser, settings, done)
-                    saved = monotonic()
-                progress("train", done.updates, total)
-        except BaseException:
-            if whole and done.updates:  # not inside an update
-                save_checkpoint(checkpoint, head, self.optimiser, settings, done)
-            raise
-        return done.losses
+    def loss(self, traces: Sequence[Trace]) -> Tensor:
+        """Of a batch, per token and step."""
+        return self._loss(traces, learn=True)[0]
 
     @torch.no_grad()
     def measure(self, traces: Sequence[Trace]) -> tuple[float, list[float]]:
@@ -262,21 +218,12 @@ class _Training:
         return torch.cat(laws), torch.cat(likeliest)
 
     @torch.no_grad()
-    def _scale_output(self, traces: Sequence[Trace]) -> None:
+    def scale_output(self, traces: Sequence[Trace]) -> None:
         """Begin with outputs of the size of the target's own last hidden states."""
         batch = padded(traces, self.device)
         last = self.teacher.states(batch.tokens, batch.is_text)[1]
         rows = last[batch.is_text.bool()].float()
         self.head.norm.weight.copy_(rows.square().mean(0).sqrt())
-
-
-def _mark(traces: Sequence[Trace]) -> str:
-    """What tells one corpus from another."""
-    mark = hashlib.sha256()
-    for trace in traces:
-        for tokens in (trace.prompt, trace.output):
-            mark.update(len(tokens).to_bytes(4, "little") + tokens.tobytes())
-    return mark.hexdigest()[:32]
 
 
 def _pairs(batch: Padded, features: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -288,12 +235,6 @@ def _pairs(batch: Padded, features: Tensor, last: Tensor) -> tuple[Tensor, Tenso
 
 def _taken(states: Tensor, places: Tensor) -> Tensor:
     return states.gather(1, places[..., None].expand(-1, -1, states.shape[2]))
-
-
-def _teacher(folder: Path, device: str) -> Teacher:
-    """In bfloat16 on a GPU, in float32 elsewhere, where bfloat16 may be slow."""
-    dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
-    return Teacher(folder, device=device, dtype=dtype)
 
 
 def _new_head(
@@ -322,34 +263,3 @@ def _new_head(
     head.embedding = teacher.embedding.detach()
     head.output = teacher.output.detach()[ids.to(teacher.output.device)].float()
     return head
-
-
-def _split(traces: list[Trace], held_out: float, seed: int) -> tuple[list[Trace], list[Trace]]:
-    """Answers to learn from and answers to measure with, of different groups where there are
-    some."""
-    groups = sorted({trace.group for trace in traces})
-    by_group = len(groups) > 20
-    names = groups if by_group else [str(at) for at in range(len(traces))]
-    order = np.random.default_rng(seed).permutation(len(names)).tolist()
-    kept = {names[at] for at in order[: max(1, round(held_out * len(names)))]}
-    own = [trace.group if by_group else str(at) for at, trace in enumerate(traces)]
-    learned = [trace for trace, name in zip(traces, own, strict=True) if name not in kept]
-    return learned, [trace for trace, name in zip(traces, own, strict=True) if name in kept]
-
-
-def _share(done: float) -> float:
-    """Of the learning rate."""
-    if done < 0.05:
-        return max(done / 0.05, 0.02)
-    return 0.05 + 0.95 * (1 + math.cos(math.pi * (done - 0.05) / 0.95)) / 2
-
-
-def _checked(whole: dict[str, int], real: dict[str, float]) -> dict[str, Any]:
-    for name, value in whole.items():
-        check_positive(value, name)
-    for name, number in real.items():
-        if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 < number <= 1:
-            raise InputError(f"{name} is {number!r}; expected a number above 0, at most 1")
-    if real["held_out"] > 0.5:
-        raise InputError(f"held_out is {real['held_out']}; expected at most 0.5")
-    return {**whole, **real}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from foresay.errors import InputError
 from foresay.traces import Trace, read_traces
 
-__all__ = ["Padded", "batches_of", "frequent", "padded", "read_answers"]
+__all__ = ["Padded", "batches_of", "frequent", "mark_of", "padded", "read_answers", "split"]
 
 
 class Padded:
@@ -54,6 +55,28 @@ def read_answers(files: Sequence[Path], *, vocabulary: int, longest: int) -> lis
             "expected at least 2"
         )
     return found
+
+
+def split(traces: Sequence[Trace], held_out: float, seed: int) -> tuple[list[Trace], list[Trace]]:
+    """Answers to learn from and answers to measure with, of different groups where there are
+    some."""
+    groups = sorted({trace.group for trace in traces})
+    by_group = len(groups) > 20
+    names = groups if by_group else [str(at) for at in range(len(traces))]
+    order = np.random.default_rng(seed).permutation(len(names)).tolist()
+    kept = {names[at] for at in order[: max(1, round(held_out * len(names)))]}
+    own = [trace.group if by_group else str(at) for at, trace in enumerate(traces)]
+    learned = [trace for trace, name in zip(traces, own, strict=True) if name not in kept]
+    return learned, [trace for trace, name in zip(traces, own, strict=True) if name in kept]
+
+
+def mark_of(traces: Sequence[Trace]) -> str:
+    """What tells one corpus from another."""
+    mark = hashlib.sha256()
+    for trace in traces:
+        for tokens in (trace.prompt, trace.output):
+            mark.update(len(tokens).to_bytes(4, "little") + tokens.tobytes())
+    return mark.hexdigest()[:32]
 
 
 def frequent(traces: Sequence[Trace], vocabulary: int, count: int) -> tuple[Tensor, float]:

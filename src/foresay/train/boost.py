@@ -1,0 +1,206 @@
+"""Boost tuning: copies of a draft model that learn what the ones before them miss.
+
+Several small models draft together, and a token is covered if one of them has it. So each copy is
+tuned on the same answers, but a token that an earlier model already has counts little. What the
+union covers grows with every model; what a model covers alone may fall.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from foresay.arrays import as_path
+from foresay.errors import InputError, UnsupportedModel
+from foresay.models.load_transformers import read_model
+from foresay.models.progress import Progress, silent
+from foresay.models.weights.folder import check
+from foresay.models.weights.hashes import sha256_of
+from foresay.traces import Trace
+from foresay.train.distil import loss_of, measure, save_model
+from foresay.train.lesson import CorpusFiles, Lesson, open_lesson
+from foresay.train.loop import check_settings, update_all
+from foresay.train.texts import batches_of, mark_of, padded
+
+__all__ = ["Boosted", "boost"]
+
+
+@dataclass(frozen=True, slots=True)
+class Boosted:
+    """A tuning that is done.
+
+    out        the folders of the tuned models, in their order
+    sha256     of their weights
+    agreement  of the first model and each tuned one: how often its likeliest token is the target's
+               in answers that were not trained on
+    coverage   how often one of them agrees: of the first alone, with one tuned model, and so on
+    control    the same as `coverage`, if the tuned models had learned from all tokens alike; empty
+               if that was not asked for
+    """
+
+    out: list[str]
+    target: str
+    sha256: list[str]
+    agreement: list[float]
+    coverage: list[float]
+    control: list[float]
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def boost(
+    model: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    corpus: CorpusFiles,
+    out: str | os.PathLike[str],
+    *,
+    count: int = 2,
+    device: str = "cpu",
+    epochs: int = 4,
+    tokens: int = 16_384,
+    learning_rate: float = 1e-3,
+    covered: float = 0.1,
+    control: bool = False,
+    held_out: float = 0.05,
+    longest: int = 1024,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Boosted:
+    """Tune copies of a draft model one after the other, and write each to a folder of its own.
+
+    model     the folder of a small Llama of the target's vocabulary, as `foresay train model`
+              writes it
+    out       a folder; the tuned models are in 1, 2, … of it. One that is complete is not tuned
+              again, so that the same call goes on after an interrupt
+    count     how many copies are tuned
+    covered   how much a token counts that an earlier model has, against 1 for others
+    control   also tune copies that learn from all tokens alike, to compare with
+    For the others see `foresay.train.model.train`.
+
+    Raises: InputError, ModelError, TraceError, OSError.
+    """
+    began = perf_counter()
+    settings = check_settings(
+        {"count": count, "epochs": epochs, "tokens": tokens, "longest": longest},
+        {"learning_rate": learning_rate, "covered": covered, "held_out": held_out},
+    )
+    settings |= {"seed": seed, "target": str(target), "model": str(model)}
+    first, folder = Path(as_path(model, "model")), Path(as_path(out, "out")).expanduser()
+    check(first)
+    lesson = open_lesson(
+        target,
+        corpus,
+        device=device,
+        held_out=held_out,
+        longest=longest,
+        seed=seed,
+        progress=progress,
+    )
+    measured = [
+        padded(batch, device)
+        for batch in batches_of(lesson.measured, tokens, np.random.default_rng(0))
+    ]
+
+    def tuned(folder: Path, covered: float) -> tuple[list[LlamaForCausalLM], list[str]]:
+        models = [_read(first, lesson, device)]
+        hashes: list[str] = []
+        for number in range(1, count + 1):
+            copy = _read(first, lesson, device)
+            its = settings | {"covered": covered, "number": number}
+            own = folder / str(number)
+            hashes.append(_tune(copy, models, hashes, lesson, its, own, device, progress))
+            models.append(copy)
+        return models, hashes
+
+    models, hashes = tuned(folder, covered)
+    found = measure(models, lesson.teacher, measured)
+    alike = []
+    if control:
+        alike = measure(tuned(folder / "control", 1.0)[0], lesson.teacher, measured).coverage
+    return Boosted(
+        [str(folder / str(number)) for number in range(1, count + 1)],
+        lesson.target,
+        hashes,
+        found.agreement,
+        found.coverage,
+        alike,
+        perf_counter() - began,
+    )
+
+
+def _tune(
+    copy: LlamaForCausalLM,
+    earlier: Sequence[LlamaForCausalLM],
+    hashes: Sequence[str],
+    lesson: Lesson,
+    settings: dict[str, Any],
+    folder: Path,
+    device: str,
+    progress: Progress,
+) -> str:
+    """Tune one copy and write it; the sha256 of its weights."""
+    covered = settings["covered"]
+
+    def loss(batch: Sequence[Trace]) -> Tensor:
+        # All alike: the earlier ones need not be asked.
+        others = earlier if covered < 1 else ()
+        return loss_of(copy, lesson.teacher, padded(batch, device), others, covered)
+
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished, note = folder / "training.safetensors", folder / "boost.json"
+    # Other copies see the texts in another order.
+    settings = settings | {"seed": settings["seed"] + settings["number"]}
+    noted = settings | {"corpus": mark_of(lesson.learned), "earlier": [*hashes]}
+    sha256 = _complete(folder, noted)
+    if sha256 is not None:
+        copy.load_state_dict(_read(folder, lesson, device).state_dict())
+        return sha256
+    update_all(copy, lesson.learned, loss, settings, unfinished, progress)
+    sha256, _ = save_model(copy, folder, lesson.target, lesson.facts)
+    note.write_text(json.dumps(noted | {"sha256": sha256}, indent=1) + "\n")
+    unfinished.unlink(missing_ok=True)
+    return sha256
+
+
+def _complete(folder: Path, noted: dict[str, Any]) -> str | None:
+    """The sha256 of a model that was tuned so before, and is as it was; else None."""
+    try:
+        found = json.loads((folder / "boost.json").read_text())
+        sha256 = sha256_of(folder / "model.safetensors")
+    except (OSError, ValueError):
+        return None
+    return sha256 if found == noted | {"sha256": sha256} else None
+
+
+def _read(folder: Path, lesson: Lesson, device: str) -> LlamaForCausalLM:
+    """The draft model, in float32.
+
+    Raises: ModelError, UnsupportedModel for another architecture, InputError for another
+    vocabulary.
+    """
+    model = read_model(folder, torch.float32)
+    if not isinstance(model, LlamaForCausalLM):
+        raise UnsupportedModel(
+            f"'{folder}' is a {model.config.model_type}; expected a llama, as `foresay train model`"
+            " writes it"
+        )
+    own, other = int(model.config.vocab_size), lesson.facts.vocabulary
+    if own != other:
+        raise InputError(
+            f"the draft model's vocabulary has {own} tokens and the target's has {other}; expected "
+            "the same"
+        )
+    model.to(device)  # type: ignore[arg-type]
+    return model

@@ -1,0 +1,243 @@
+"""A small causal language model that learns to say what its target would say.
+
+It is a Llama of a few narrow layers over the target's vocabulary. Its embedding, which is its
+output embedding as well, begins with the principal components of the target's. Its loss is the
+cross entropy to the target's distribution after every token of a text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from foresay.errors import InputError
+from foresay.models.tables import ModelFacts
+from foresay.models.teacher import Teacher
+from foresay.models.weights.hashes import sha256_of
+from foresay.train.texts import Padded
+
+__all__ = ["Measured", "ModelShape", "loss_of", "measure", "new_model", "save_model"]
+
+_ROWS = 2048  # rows of logits over the whole vocabulary that are computed at once
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """hidden        width of the residual stream, a multiple of 32 for each head
+    layers        of attention and MLP
+    heads         of attention
+    intermediate  width of the MLP
+    """
+
+    hidden: int
+    layers: int
+    heads: int
+    intermediate: int
+
+
+def new_model(teacher: Teacher, shape: ModelShape, seed: int) -> LlamaForCausalLM:
+    """A model that has learned nothing but the embedding.
+
+    Raises: InputError for sizes that do not fit each other.
+    """
+    if shape.hidden % (32 * shape.heads):
+        raise InputError(
+            f"hidden is {shape.hidden} with {shape.heads} heads; expected a multiple of "
+            f"{32 * shape.heads}, 32 for each head"
+        )
+    table = teacher.embedding.detach().float()
+    if shape.hidden > table.shape[1]:
+        raise InputError(
+            f"hidden is {shape.hidden}; expected at most {table.shape[1]}, the target's"
+        )
+    config = LlamaConfig(
+        vocab_size=len(table),
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        max_position_embeddings=teacher.context,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: LlamaForCausalLM = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+    directions = torch.linalg.eigh(table.T @ table)[1][:, -shape.hidden :]
+    components = table @ directions
+    scale = 0.02 / components.square().mean().sqrt()
+    with torch.no_grad():
+        model.model.embed_tokens.weight.copy_(components * scale)
+    model.to(table.device)  # type: ignore[arg-type]
+    return model
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """Some rows of a batch.
+
+    law        the target's distribution [R, vocabulary]
+    logits     the models' own, [R, vocabulary] each
+    in_answer  bool[R]: whether the next token is one of the answer
+    """
+
+    law: Tensor
+    logits: list[Tensor]
+    in_answer: Tensor
+
+
+def _rows(models: Sequence[LlamaForCausalLM], teacher: Teacher, batch: Padded) -> Iterator[_Rows]:
+    """What target and models say after each token of the texts, some rows at a time."""
+    last = teacher.states(batch.tokens, batch.is_text)[1]
+    texts = {"input_ids": batch.tokens, "attention_mask": batch.is_text, "use_cache": False}
+    wide = batch.tokens.device.type == "cuda"
+    with torch.autocast("cuda", torch.bfloat16, enabled=wide):
+        states = [model.model(**texts).last_hidden_state for model in models]
+    text = batch.is_text.bool()
+    answer = torch.zeros_like(text)
+    answer.scatter_(1, batch.before, batch.valid)
+    chosen = [part[text].split(_ROWS) for part in (last, answer, *states)]
+    for target, in_answer, *own in zip(*chosen, strict=True):
+        with torch.no_grad():
+            law = (target @ teacher.output.T).float().softmax(-1)
+        with torch.autocast("cuda", torch.bfloat16, enabled=wide):
+            logits = [
+                part @ model.lm_head.weight.T for part, model in zip(own, models, strict=True)
+            ]
+        yield _Rows(law, logits, in_answer)
+
+
+def loss_of(
+    model: LlamaForCausalLM,
+    teacher: Teacher,
+    batch: Padded,
+    earlier: Sequence[LlamaForCausalLM] = (),
+    covered: float = 1.0,
+) -> Tensor:
+    """The cross entropy to the target, the mean over all tokens. Where one of the `earlier` models
+    already has the target's likeliest token, a token counts `covered` times."""
+    total, weight = torch.zeros(2, device=batch.tokens.device)
+    for row in _with_earlier(model, teacher, batch, earlier):
+        own = row.logits[0].float().log_softmax(-1)
+        losses = -(row.law * own).sum(-1)
+        weights = torch.ones_like(losses)
+        if earlier:
+            weights[_hits(row.law, row.logits[1:])] = covered
+        total, weight = total + (losses * weights).sum(), weight + weights.sum()
+    mean: Tensor = total / weight
+    return mean
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """On the answers of a target, for a list of models.
+
+    loss       of the last one: its cross entropy to the target, per token
+    agreement  of each model: how often its likeliest token is the target's
+    coverage   of the first, the first two, and so on: how often one of them agrees
+    overlap    of the last one: how often a token that it samples would be accepted at temperature 1
+               under rule rejection
+    """
+
+    loss: float
+    agreement: list[float]
+    coverage: list[float]
+    overlap: float
+
+
+@torch.no_grad()
+def measure(
+    models: Sequence[LlamaForCausalLM],
+    teacher: Teacher,
+    batches: Sequence[Padded],
+) -> Measured:
+    """How well models say what the target would say."""
+    count = len(models)
+    loss, overlap, rows = torch.zeros(3, dtype=torch.double)
+    alone, together = torch.zeros(2, count, dtype=torch.double)
+    for batch in batches:
+        for found in _rows(models, teacher, batch):
+            law = found.law[found.in_answer]
+            logits = [own[found.in_answer].float() for own in found.logits]
+            last = logits[-1].log_softmax(-1)
+            loss -= (law * last).sum().cpu()
+            overlap += torch.minimum(law, last.exp()).sum().cpu()
+            rows += len(law)
+            for at in range(count):
+                alone[at] += _hits(law, logits[at : at + 1]).sum().cpu()
+                together[at] += _hits(law, logits[: at + 1]).sum().cpu()
+    return Measured(
+        float(loss / rows),
+        (alone / rows).tolist(),
+        (together / rows).tolist(),
+        float(overlap / rows),
+    )
+
+
+def _with_earlier(
+    model: LlamaForCausalLM,
+    teacher: Teacher,
+    batch: Padded,
+    earlier: Sequence[LlamaForCausalLM],
+) -> Iterator[_Rows]:
+    """The rows of one model with gradients, and of the others without."""
+    if not earlier:
+        yield from _rows([model], teacher, batch)
+        return
+    with torch.no_grad():
+        others = [row.logits for row in _rows(earlier, teacher, batch)]
+    for row, logits in zip(_rows([model], teacher, batch), others, strict=True):
+        yield _Rows(row.law, [*row.logits, *logits], row.in_answer)
+
+
+def _hits(law: Tensor, logits: Sequence[Tensor]) -> Tensor:
+    """bool[R]: whether the target's likeliest token is the likeliest of one of the models."""
+    likeliest = law.argmax(-1)
+    found = torch.zeros_like(likeliest, dtype=torch.bool)
+    for own in logits:
+        found |= own.argmax(-1) == likeliest
+    return found
+
+
+def save_model(
+    model: LlamaForCausalLM, folder: Path, target: str, facts: ModelFacts
+) -> tuple[str, int]:
+    """Write config.json and model.safetensors in bfloat16: their sha256 and size. The tokenizer is
+    the target's, of which only the hash is noted. A file appears under its name only when it is
+    complete.
+
+    Raises: OSError.
+    """
+    from safetensors.torch import save
+
+    tensors = {
+        name: weight.detach().to("cpu", torch.bfloat16).contiguous()
+        for name, weight in model.named_parameters()
+    }
+    config: dict[str, Any] = model.config.to_diff_dict() | {
+        "architectures": ["LlamaForCausalLM"],
+        "dtype": "bfloat16",
+        "vocab_size": model.config.vocab_size,
+        "foresay": {"target": {"name": target, "tokenizer_sha256": facts.tokenizer}},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(config, indent=1, sort_keys=True) + "\n"
+    weights = folder / "model.safetensors"
+    for path, content in (
+        (weights, save(tensors, metadata={"format": "pt"})),
+        (folder / "config.json", text.encode()),
+    ):
+        part = path.with_name(f"{path.name}.{os.getpid()}.part")
+        part.write_bytes(content)
+        os.replace(part, path)
+    return sha256_of(weights), weights.stat().st_size

@@ -1,0 +1,74 @@
+"""A target and its recorded answers: what a drafter is trained on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from foresay.arrays import as_path
+from foresay.models import weights
+from foresay.models.progress import Progress
+from foresay.models.tables import ModelFacts, facts_of
+from foresay.models.teacher import Teacher
+from foresay.models.weights.stored import in_folder
+from foresay.traces import Trace
+from foresay.train.texts import read_answers, split
+
+__all__ = ["CorpusFiles", "Lesson", "open_lesson"]
+
+CorpusFiles: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""One trace file of a target's answers, or several."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lesson:
+    """target    its name, as it was given
+    facts     its sizes and its tokenizer's hash
+    teacher   the target itself
+    learned   answers to learn from
+    measured  answers of other groups, which only measure
+    """
+
+    target: str
+    facts: ModelFacts
+    teacher: Teacher
+    learned: list[Trace]
+    measured: list[Trace]
+
+    @property
+    def traces(self) -> list[Trace]:
+        """All answers."""
+        return self.learned + self.measured
+
+
+def open_lesson(
+    target: str | os.PathLike[str],
+    corpus: CorpusFiles,
+    *,
+    device: str,
+    held_out: float,
+    longest: int,
+    seed: int,
+    progress: Progress,
+) -> Lesson:
+    """Load the target and read its answers.
+
+    target    a model, by any name that `foresay generate --model` takes
+    held_out  share of the answers that only measure
+    longest   longer texts are left out
+
+    Raises: InputError, ModelError, TraceError.
+    """
+    files = [corpus] if isinstance(corpus, (str, os.PathLike)) else list(corpus)
+    paths = [Path(as_path(file, "the corpus")) for file in files]
+    progress("find", 0, None)
+    model = in_folder(weights.find(target, progress=progress))
+    facts = facts_of(model)
+    progress("read", 0, None)
+    teacher = Teacher(model.folder, device=device)
+    limit = min(longest, teacher.context)
+    traces = read_answers(paths, vocabulary=facts.vocabulary, longest=limit)
+    return Lesson(str(target), facts, teacher, *split(traces, held_out, seed))

@@ -214,8 +214,10 @@ def _recycle(setting: _Setting) -> Drafter[Any]:
 
     room = setting.room
     if not room:
-        return RecycleDrafter()
-    return RecycleDrafter(memory=room["history_bytes"], max_tenants=room["max_tenants"])
+        return RecycleDrafter(chain=setting.chain)
+    return RecycleDrafter(
+        memory=room["history_bytes"], max_tenants=room["max_tenants"], chain=setting.chain
+    )
 
 
 def _model(name: str, setting: _Setting) -> Drafter[Any]:

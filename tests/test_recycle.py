@@ -11,7 +11,7 @@ import pytest
 
 from doubles import Scripted, tokens
 from foresay import Draft, DraftBatch, SamplingParams, TopK, Verdict
-from foresay.drafter import SeededParams
+from foresay.drafter import SeededParams, Source
 from foresay.drafters import MergeDrafter, RecycleDrafter
 from foresay.errors import InputError, StateError
 from foresay.sampling.noise import gumbel
@@ -169,6 +169,21 @@ def test_a_new_version() -> None:
     assert len(drafted(drafter, [1], 1)) == 1
     drafter.new_version(0)
     assert len(drafted(drafter, [1], 1)) == 0
+
+
+def test_sources() -> None:
+    drafter = RecycleDrafter()
+    taught(drafter, [1], {5: 0.5, 6: 0.4})
+    state = drafter.begin(tokens(1))
+    assert drafter.sources(state) == []
+    draft = drafter.propose([state], [2])
+    drafter.adopt([state], DraftBatch.of([Draft([5, 6, 7], [-1, -1, -1])]))
+    assert drafter.sources(state) == [(Source.RECYCLED,)] * len(draft[0])  # of its own
+    drafter.observe([state], [Verdict([], [5])])
+    assert drafter.sources(state) == []
+    drafter.finish(state)
+    with pytest.raises(StateError, match="finished"):
+        drafter.sources(state)
 
 
 @pytest.mark.parametrize("tree", ["grown", "static"])

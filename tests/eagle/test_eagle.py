@@ -11,6 +11,7 @@ import torch
 from eagle.heads import alone, random_head, reference_tree
 from foresay import DraftBatch, SamplingParams, SeededParams, Verdict, VerdictBatch
 from foresay.arrays import Floats
+from foresay.drafter import Source
 from foresay.drafters.eagle import EagleDrafter, EagleState
 from foresay.drafters.eagle import drafter as module
 from foresay.drafters.eagle.head import EagleHead
@@ -192,3 +193,14 @@ def test_refused(head: EagleHead) -> None:
         EagleDrafter(head, dtype="int4")
     assert drafter.text(state).tolist() == [1, 2]
     assert isinstance(state, EagleState) and torch.is_tensor(head.fc.weight)
+
+
+def test_sources(head: EagleHead) -> None:
+    drafter = EagleDrafter(head, **SETTINGS)
+    one = Asked(drafter, 0)
+    assert drafter.sources(one.state) == []
+    commit([one], 2)
+    drafter.propose([one.state], [5])
+    assert drafter.sources(one.state) == [(Source.HEAD,)] * 5
+    commit([one], 1)
+    assert drafter.sources(one.state) == []

@@ -20,7 +20,7 @@ from foresay import _core
 from foresay._core import RecycleRequest
 from foresay.arrays import Int32s, IntsLike, as_items, check_flag, check_hash
 from foresay.draft import DraftBatch
-from foresay.drafter import SeededParams, as_budgets, as_prompt, check_lengths, known_noise
+from foresay.drafter import SeededParams, Source, as_budgets, as_prompt, check_lengths, known_noise
 from foresay.drafters._laws_file import Laws, Tokens, read_laws, write_laws
 from foresay.errors import InputError, StateError, TokenizerMismatch
 from foresay.verdict import Verdict, VerdictBatch, Wants
@@ -193,6 +193,13 @@ class RecycleDrafter:
     def drop_tenant(self, tenant: str) -> None:
         """Forget all that a tenant's requests taught."""
         self._core.forget(tenant)
+
+    def sources(self, state: RecycleRequest, /) -> list[tuple[Source, ...]]:
+        """`Source.RECYCLED`, for each node of the state's last draft.
+
+        Raises: StateError.
+        """
+        return [(Source.RECYCLED,)] * self._core.drafted(_as_state(state))
 
     def text(self, state: RecycleRequest, /) -> Int32s:
         """Prompt and observed tokens: a copy.

@@ -22,7 +22,7 @@ from torch import Tensor
 from foresay import _core
 from foresay.arrays import Floats, Int32s, IntsLike, as_path, check_positive
 from foresay.draft import Draft, DraftBatch
-from foresay.drafter import SeededParams, as_budgets, as_prompt, as_states, check_lengths
+from foresay.drafter import SeededParams, Source, as_budgets, as_prompt, as_states, check_lengths
 from foresay.drafters.eagle.files import load_head, target_name
 from foresay.drafters.eagle.head import EagleHead
 from foresay.drafters.eagle.tree import Context, Noise, grow
@@ -41,6 +41,7 @@ class EagleState:
     """One request: its text, and what the head has read of it."""
 
     __slots__ = (
+        "drafted",
         "features",
         "finished",
         "hidden",
@@ -59,6 +60,7 @@ class EagleState:
         self.sampling = sampling
         self.texts = [prompt.copy()]
         self.length = len(prompt)
+        self.drafted = 0  # nodes of the last draft
         self.finished = False
         self.restart()
 
@@ -150,6 +152,8 @@ class EagleDrafter:
             trees = self._trees([alive[at] for at in asked], [checked[at] for at in asked])
             for at, tree in zip(asked, trees, strict=True):
                 drafts[at] = tree
+        for state, draft in zip(alive, drafts, strict=True):
+            state.drafted = len(draft)
         return DraftBatch.of(drafts)
 
     def observe(self, states: Sequence[EagleState], verdicts: Sequence[Verdict], /) -> None:
@@ -177,6 +181,7 @@ class EagleDrafter:
         for state, verdict in zip(alive, batch, strict=True):
             state.texts.append(verdict.tokens)
             state.length += len(verdict.tokens)
+            state.drafted = 0
             if verdict.hidden is None:
                 state.restart()
             elif len(verdict.tokens):
@@ -194,6 +199,14 @@ class EagleDrafter:
         state.restart()
         state.texts, state.length = [], 0
         self._live.remove(state)
+
+    def sources(self, state: EagleState, /) -> list[tuple[Source, ...]]:
+        """`Source.HEAD`, for each node of the state's last draft.
+
+        Raises: StateError.
+        """
+        as_states([state], EagleState, self)
+        return [(Source.HEAD,)] * state.drafted
 
     def text(self, state: EagleState, /) -> Int32s:
         """Prompt and observed tokens, a copy.

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foresay.drafters.eagle.head import EagleHead, HeadShape
+from foresay.drafters.eagle.head import EagleHead, HeadShape, weights_of
 from foresay.errors import ModelError, UnsupportedModel
 from foresay.files import whole_file
 from foresay.models.tables import ModelFacts, facts_of, tables_of
@@ -73,9 +73,8 @@ def load_head(
     config, found = config_of(check(folder)), _named(tensors_of(folder), folder)
     facts = facts_of(model)
     shape = _shape(folder, config, found, facts, model.folder)
-    with torch.device("meta"):
-        head = EagleHead(shape)
-    expected = {name: tuple(weight.shape) for name, weight in head.named_parameters()}
+    # Sizes are compared with what the file holds before anything is made of them.
+    expected = weights_of(shape)
     if shape.own_output:
         expected["lm_head.weight"] = (shape.drafted, shape.hidden)
     if shape.own_embedding:

@@ -76,7 +76,8 @@ void bind_recycle_drafter(nb::module_& m) {
            "law_offsets"_a.noconvert())
         .def("finish", &RecycleDrafter::finish, "state"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("text", [](const RecycleDrafter& self, const RecycleRequest& state) { return own(self.text(state)); }, "state"_a)
-        .def("drafted", &RecycleDrafter::drafted, "state"_a, nb::call_guard<nb::gil_scoped_release>(), "Nodes of its own last draft, until that is observed.")
+        .def("drafted", &RecycleDrafter::drafted, "state"_a, nb::call_guard<nb::gil_scoped_release>(),
+             "Nodes of its own last draft, until that is observed.")
         .def("laws", [](const RecycleDrafter& self, const std::optional<std::string>& tenant) -> Laws {
             LawArrays out = self.laws(tenant);
             return Laws(own(std::move(out.keys)), own(std::move(out.tokens)), own(std::move(out.levels)));

@@ -16,7 +16,7 @@ FILES = sorted(SRC.rglob("*.py"))
 
 # Floors from the ground up. A room imports only from floors below its own, and from itself.
 FLOORS = [
-    ["_core", "errors", "counts", "plot"],
+    ["_core", "errors", "counts", "plot", "files"],
     ["arrays"],
     ["draft", "verdict", "traces"],
     ["sampling", "models", "oracle", "corpus"],
@@ -48,7 +48,18 @@ SAMPLING = {
 }
 HOSTS = {"vllm", "trl", "verl", "transformers"}
 TORCH_FREE = {
-    *("__init__", "arrays", "counts", "draft", "drafter", "errors", "oracle", "traces", "verdict"),
+    *(
+        "__init__",
+        "arrays",
+        "counts",
+        "draft",
+        "drafter",
+        "errors",
+        "files",
+        "oracle",
+        "traces",
+        "verdict",
+    ),
     *(
         f"drafters/{name}"
         for name in (

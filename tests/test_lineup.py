@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from conformance import corpus_file
 from core.brute import int32s
 from core.frozen_files import corpus_of
+from foresay import TopK, Verdict
 from foresay.drafters import MergeDrafter
-from foresay.drafters.lineup import NAMES, make_drafter
+from foresay.drafters.lineup import NAMES, Room, make_drafter, parts_of
 from foresay.errors import InputError, ModelError
 
 TEXTS = [name for name in NAMES if ":" not in name and name not in ("self", "recycle")]
@@ -27,6 +29,20 @@ def test_chain_reaches_every_drafter(name: str, tmp_path: Path) -> None:
     if name != "merge":  # a union of two chains may fork
         assert draft.parents.tolist() == list(range(-1, len(draft) - 1))
     assert len(draft)
+
+
+def test_chain_reaches_recycle() -> None:
+    for chain, room in ((True, None), (True, Room(1 << 20, 1 << 20, 4)), (False, None)):
+        drafter = make_drafter("recycle", chain=chain, room=room)
+        state = drafter.begin(int32s([1, 1]))
+        likely = TopK(
+            np.array([[1, 2, *[-1] * 6]], np.int32),
+            np.log([[0.5, 0.4, *[1e-9] * 6]], dtype=np.float32),
+        )
+        drafter.observe([state], [Verdict([], [1], likely)])
+        (draft,) = drafter.propose([state], [8])
+        forks = len(draft) - len(set(draft.parents.tolist()))
+        assert len(draft) > 2 and (forks == 0) == chain
 
 
 @pytest.mark.parametrize("share", ["none", "group", "all"])
@@ -75,6 +91,32 @@ def test_a_drafter_without_its_target() -> None:
 def test_a_draft_model_that_is_not_there() -> None:
     with pytest.raises(ModelError, match="no/folder"):
         make_drafter("model:no/folder/here")
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("suffix+model:./a+b", ["suffix", "model:./a+b"]),
+        ("model:./a+b+suffix", ["model:./a+b", "suffix"]),
+        ("eagle:c+++worker:model:x+y+eagle:z", ["eagle:c++", "worker:model:x+y", "eagle:z"]),
+        ("suffix+oak", ["suffix", "oak"]),
+        ("worker:ngram+oak", ["worker:ngram", "oak"]),
+        ("model:a+", ["model:a+"]),
+    ],
+)
+def test_folders_with_a_plus(name: str, parts: list[str]) -> None:
+    assert parts_of(name) == parts
+
+
+def test_a_folder_that_reads_like_two_drafters(tmp_path: Path) -> None:
+    for folder in ("a+b", "a+suffix", "c+ngram+suffix"):
+        (tmp_path / folder).mkdir()
+    with pytest.raises(ModelError, match=r"a\+b"):  # it is looked for, and is no model
+        make_drafter(f"suffix+model:{tmp_path}/a+b")
+    with pytest.raises(InputError, match=r"a\+suffix', which is there, or 2 drafters; expected"):
+        make_drafter(f"model:{tmp_path}/a+suffix")
+    with pytest.raises(InputError, match=r"expected 'ngram\+suffix\+worker:model:.*/c' for the"):
+        make_drafter(f"worker:model:{tmp_path}/c+ngram+suffix")
 
 
 def test_several_in_one_tree() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from doubles import Scripted, tokens
 from foresay import Draft, DraftBatch, SamplingParams, TopK, Verdict
-from foresay.drafter import SeededParams
+from foresay.drafter import SeededParams, Source
 from foresay.drafters import MergeDrafter, RecycleDrafter
 from foresay.errors import InputError, StateError
 from foresay.sampling.noise import gumbel
@@ -171,40 +171,30 @@ def test_a_new_version() -> None:
     assert len(drafted(drafter, [1], 1)) == 0
 
 
-def test_warm_start(tmp_path: Path) -> None:
-    cold = RecycleDrafter()
-    for i in range(200):
-        taught(cold, [i % 7, i % 11, i % 5], {i: 0.6, i + 1: 0.3})
-    cold.save(tmp_path / "recycled.laws")
-    warm = RecycleDrafter(warm=tmp_path / "recycled.laws")
-    for text in ([1, 2, 3], [0, 0, 0], [6, 10, 4], [3]):
-        # The rates of success begin anew, so only the candidates are the same.
-        assert set(drafted(warm, text, 3).tokens) <= set(drafted(cold, text, 99).tokens)
-        assert len(drafted(warm, text, 3)) == len(drafted(cold, text, 3))
-    assert [path.name for path in tmp_path.iterdir()] == ["recycled.laws"]
+def test_sources() -> None:
+    drafter = RecycleDrafter()
+    taught(drafter, [1], {5: 0.5, 6: 0.4})
+    state = drafter.begin(tokens(1))
+    assert drafter.sources(state) == []
+    draft = drafter.propose([state], [2])
+    drafter.adopt([state], DraftBatch.of([Draft([5, 6, 7], [-1, -1, -1])]))
+    assert drafter.sources(state) == [(Source.RECYCLED,)] * len(draft[0])  # of its own
+    drafter.observe([state], [Verdict([], [5])])
+    assert drafter.sources(state) == []
+    drafter.finish(state)
+    with pytest.raises(StateError, match="finished"):
+        drafter.sources(state)
 
 
-def test_damaged_and_foreign_files(tmp_path: Path) -> None:
-    cold = RecycleDrafter()
-    taught(cold, [1, 2], {5: 0.6})
-    good = tmp_path / "recycled.laws"
-    cold.save(good)
-    with pytest.raises(InputError, match=r"has the 8 likeliest tokens; expected k = 4"):
-        RecycleDrafter(k=4, warm=good)
-    with pytest.raises(InputError, match=r"missing\.laws is no file of RecycleDrafter"):
-        RecycleDrafter(warm=tmp_path / "missing.laws")
-    content = good.read_bytes()
-    random = np.random.default_rng(0)
-    bad = tmp_path / "bad.laws"
-    for at in random.integers(0, len(content), 150).tolist():
-        spoiled = bytearray(content)
-        spoiled[at] ^= int(random.integers(1, 256))
-        bad.write_bytes(bytes(spoiled) if at % 2 else content[:at])
-        with pytest.raises(InputError, match=r"bad\.laws is no file of RecycleDrafter"):
-            RecycleDrafter(warm=bad)
-    with pytest.raises(InputError, match="does not begin with 'foresay laws 1'"):
-        bad.write_bytes(b"PK" + content)
-        RecycleDrafter(warm=bad)
+@pytest.mark.parametrize("tree", ["grown", "static"])
+def test_a_chain(tree: Any) -> None:
+    drafter = RecycleDrafter(context=1, tree=tree, chain=True)
+    for at in range(1, 6):
+        taught(drafter, [at], {at + 1: 0.5, 9: 0.4})
+    taught(drafter, [9], {9: 0.9})
+    draft = drafted(drafter, [1], 4)
+    assert draft.tokens.tolist() == [2, 3, 4, 5]
+    assert draft.parents.tolist() == [-1, 0, 1, 2]
 
 
 @pytest.mark.parametrize(

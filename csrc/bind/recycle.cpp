@@ -38,9 +38,10 @@ struct StateList {
 void bind_recycle_drafter(nb::module_& m) {
     nb::class_<RecycleRequest>(m, "RecycleRequest", "One request's state in a RecycleDrafter.");
     nb::class_<RecycleDrafter>(m, "RecycleDrafter", "Drafts from what the target found likely before. Each call locks it.")
-        .def("__init__", [](RecycleDrafter* self, uint32_t k, uint32_t orders, size_t bytes, size_t max_tenants, bool fixed) {
-            new (self) RecycleDrafter({k, orders, bytes, max_tenants, fixed});
-        }, nb::kw_only(), "k"_a, "orders"_a, "bytes"_a, "max_tenants"_a, "fixed"_a)
+        .def("__init__", [](RecycleDrafter* self, uint32_t k, uint32_t orders, size_t bytes, size_t max_tenants, bool fixed,
+                            bool chain) {
+            new (self) RecycleDrafter({k, orders, bytes, max_tenants, fixed, chain});
+        }, nb::kw_only(), "k"_a, "orders"_a, "bytes"_a, "max_tenants"_a, "fixed"_a, "chain"_a)
         .def("begin", [](RecycleDrafter& self, const Tokens& prompt, const std::optional<std::string>& tenant, uint64_t seed, float temperature) {
             const std::vector<int32_t> tokens = copy(prompt);
             const nb::gil_scoped_release released;
@@ -75,6 +76,8 @@ void bind_recycle_drafter(nb::module_& m) {
            "law_offsets"_a.noconvert())
         .def("finish", &RecycleDrafter::finish, "state"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("text", [](const RecycleDrafter& self, const RecycleRequest& state) { return own(self.text(state)); }, "state"_a)
+        .def("drafted", &RecycleDrafter::drafted, "state"_a, nb::call_guard<nb::gil_scoped_release>(),
+             "Nodes of its own last draft, until that is observed.")
         .def("laws", [](const RecycleDrafter& self, const std::optional<std::string>& tenant) -> Laws {
             LawArrays out = self.laws(tenant);
             return Laws(own(std::move(out.keys)), own(std::move(out.tokens)), own(std::move(out.levels)));

@@ -190,6 +190,7 @@ void RecycleDrafter::grow(RecycleRequest& request, uint32_t budget, float least,
         std::pop_heap(heap_.begin(), heap_.end(), later);
         const Waiting best = heap_.back();
         heap_.pop_back();
+        if (options_.chain) heap_.clear();  // its siblings
         const auto node = static_cast<int32_t>(request.grown_.size());
         const uint32_t depth = best.parent < 0 ? 1 : depths_[static_cast<size_t>(best.parent)] + 1;
         request.grown_.push_back({best.token, best.parent});
@@ -313,6 +314,12 @@ std::vector<Token> RecycleDrafter::text(const RecycleRequest& request) const {
     const std::lock_guard lock(mutex_);
     if (request.owner_ != this || request.finished_) throw StateError("the state was finished before, or is of another drafter");
     return request.text_;
+}
+
+size_t RecycleDrafter::drafted(const RecycleRequest& request) const {
+    const std::lock_guard lock(mutex_);
+    if (request.owner_ != this || request.finished_) throw StateError("the state was finished before, or is of another drafter");
+    return request.grown_.size();
 }
 
 LawArrays RecycleDrafter::laws(const std::optional<std::string>& tenant) const {

@@ -27,6 +27,7 @@ struct RecycleOptions {
     size_t bytes = size_t{32} << 20;       // of a tenant's contexts of two tokens and more
     size_t max_tenants = 64;               // idle tenants beyond this many are forgotten, least recently used first
     bool fixed = false;                    // trees of one shape, by rank alone, as the paper has them
+    bool chain = false;                    // trees without branches
 };
 
 /// How a request samples.
@@ -116,6 +117,7 @@ public:
                  std::span<const Token> likeliest, std::span<const float> logprobs, std::span<const int32_t> law_offsets);
     void finish(RecycleRequest& request);
     std::vector<Token> text(const RecycleRequest& request) const;
+    size_t drafted(const RecycleRequest& request) const;  // nodes of its own last draft, until that is observed
 
     LawArrays laws(const std::optional<std::string>& tenant) const;
     void add_laws(const std::optional<std::string>& tenant, const LawArrays& arrays);

@@ -187,7 +187,7 @@ class RecycleRequest:
 class RecycleDrafter:
     """Drafts from what the target found likely before. Each call locks it."""
 
-    def __init__(self, *, k: int, orders: int, bytes: int, max_tenants: int, fixed: bool) -> None: ...
+    def __init__(self, *, k: int, orders: int, bytes: int, max_tenants: int, fixed: bool, chain: bool) -> None: ...
 
     def begin(self, prompt: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tenant: str | None, seed: int, temperature: float) -> RecycleRequest: ...
 
@@ -201,6 +201,9 @@ class RecycleDrafter:
     def finish(self, state: RecycleRequest) -> None: ...
 
     def text(self, state: RecycleRequest) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    def drafted(self, state: RecycleRequest) -> int:
+        """Nodes of its own last draft, until that is observed."""
 
     def laws(self, tenant: str | None) -> tuple[Annotated[NDArray[numpy.uint64], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.uint8], dict(shape=(None,))]]:
         """(keys, tokens, levels) of a tenant's laws"""

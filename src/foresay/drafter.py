@@ -77,8 +77,8 @@ def known_noise(sampling: SeededParams | None) -> tuple[int, float]:
 
 
 class Source(str, Enum):
-    """The kind of text that a token was drafted from; the best one comes first. A source equals its
-    name (`Source.OWN == "own"`), so it can be written to JSON as it is.
+    """What a token was drafted from: a kind of text, or a model; the best one comes first. A source
+    equals its name (`Source.OWN == "own"`), so it can be written to JSON as it is.
     """
 
     OWN = "own"
@@ -91,6 +91,12 @@ class Source(str, Enum):
     """Recorded text in a file."""
     USUAL = "usual"
     """No single place: what is frequent in these texts."""
+    RECYCLED = "recycled"
+    """What the target found likely in such a place before."""
+    DRAFT_MODEL = "draft_model"
+    """A smaller model, or some of the target's own layers."""
+    HEAD = "head"
+    """A head over the target's hidden states."""
     OTHER = "other"
     """A drafter that does not report sources."""
     MODEL = ""

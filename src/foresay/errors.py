@@ -6,7 +6,7 @@
     │   ├── StateError                   a finished state was used again, or another drafter's
     │   └── UnknownGroup (KeyError)      a group that was never begun, or was dropped
     ├── CorpusError                      a corpus file is missing, damaged or foreign
-    │   └── TokenizerMismatch            a corpus or a draft model has another tokenizer
+    │   └── TokenizerMismatch            a corpus, draft model or saved file has another tokenizer
     ├── TraceError                       a trace file cannot be read
     ├── LogitsError                      invalid logits (NaN, +inf, no token left)
     ├── ModelError                       weights are missing or damaged
@@ -53,7 +53,7 @@ class CorpusError(ForesayError):
 
 class TokenizerMismatch(CorpusError):
     """A corpus file was built with another tokenizer than the one it is used with, or a draft model
-    has another than its target."""
+    or what a drafter saved has another than its target."""
 
 
 class TraceError(ForesayError):

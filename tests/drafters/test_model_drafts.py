@@ -273,6 +273,7 @@ def test_bad_input(model: Target) -> None:
         ({"shape": (3, 0)}, r"shape\[1\] is 0; expected a whole number"),
         ({"shape": (16, 16, 16, 16)}, "has 69904 nodes in 4 levels; expected at most 4096"),
         ({"choice": "best"}, "choice is 'best'; expected 'coupled' or 'likeliest'"),
+        ({"memory": 0}, "memory is 0; expected"),
         ({"tokenizer_hash": b"short"}, "tokenizer_hash is b'short'; expected None or the 32"),
     ],
 )

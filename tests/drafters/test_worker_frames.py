@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,13 @@ from hypothesis import strategies as st
 from doubles import tokens
 from drafters.odd_worker import NONSENSE, OddWorker
 from foresay import Draft, Verdict
-from foresay.drafters import WorkerDrafter
+from foresay.drafters import ModelDrafter, WorkerDrafter
 from foresay.drafters._frames import packed, receive
 from foresay.drafters._worker_life import Life
 from foresay.drafters._worker_values import drafts_of
+from foresay.drafters.model import Dynamic
 from foresay.errors import InputError, WorkerError
+from tiny import save_model
 
 
 @pytest.mark.parametrize("kind", [None, *NONSENSE])
@@ -100,11 +103,28 @@ def test_what_the_drafter_there_refuses_gets_no_drafts() -> None:
         ({"environ": {"A=": "1"}}, "expected no NUL, and no = in a name"),
         ({"tree": 3}, "there is no setting 'tree'; expected share, corpus,"),
         ({"chain": 3}, "chain is 3; expected a value as for make_drafter"),
+        ({"shape": (3, 0)}, r"shape\[1\] is 0; expected a whole number from 1 to 64"),
+        ({"shape": 3}, "shape of the drafter 'ngram' cannot be set; expected model:NAME"),
+        ({"name": "model:no/such+folder", "choice": "best"}, "choice is 'best'; expected 'coup"),
     ],
 )
 def test_bad_options(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         WorkerDrafter(**{"name": "ngram", **options})
+
+
+def test_the_shape_of_a_models_drafts(tmp_path: Path) -> None:
+    folder, prompt = save_model(tmp_path / "a+b"), tokens(1, 2, 3, 1, 2)
+    options: dict[str, Any] = {"choice": "likeliest"}
+    for shape in ((2, 2), Dynamic(width=2, depth=2)):
+        drafter = WorkerDrafter(f"model:{folder}", timeout=60, shape=shape, **options)
+        (draft,) = drafter.propose([drafter.begin(prompt)], [9])
+        drafter.close()
+        here = ModelDrafter(folder, shape=shape, **options)
+        (expected,) = here.propose([here.begin(prompt)], [9])
+        assert len(draft) == 6
+        assert draft.tokens.tolist() == expected.tokens.tolist()
+        assert draft.parents.tolist() == expected.parents.tolist()
 
 
 def test_a_worker_that_takes_too_long_to_start() -> None:

@@ -9,13 +9,16 @@ import pytest
 import torch
 
 from eagle.heads import alone, random_head, reference_tree
-from foresay import DraftBatch, SamplingParams, SeededParams, Verdict, VerdictBatch
+from foresay import Draft, DraftBatch, SamplingParams, SeededParams, Verdict, VerdictBatch
 from foresay.arrays import Floats
+from foresay.drafter import Source
 from foresay.drafters.eagle import EagleDrafter, EagleState
 from foresay.drafters.eagle import drafter as module
 from foresay.drafters.eagle.head import EagleHead
 from foresay.errors import InputError, StateError
+from foresay.sampling.ask import Ask
 from foresay.sampling.noise import gumbel
+from foresay.sampling.processors import scores
 
 SETTINGS: dict[str, Any] = {"topk": 3, "depth": 4, "shortlist": 128}
 
@@ -23,12 +26,14 @@ SETTINGS: dict[str, Any] = {"topk": 3, "depth": 4, "shortlist": 128}
 class Asked:
     """A request with made-up features."""
 
-    def __init__(self, drafter: EagleDrafter, seed: int, temperature: float = 0.0) -> None:
+    def __init__(
+        self, drafter: EagleDrafter, seed: int, temperature: float = 0.0, **params: Any
+    ) -> None:
         self.random = np.random.default_rng(seed)
         self.drafter, self.seed = drafter, seed
         self.prompt = self.random.integers(0, 128, 5 + seed).astype(np.int32)
-        params = SamplingParams(temperature=temperature)
-        self.state = drafter.begin(self.prompt, sampling=SeededParams(params, seed))
+        self.params = SamplingParams(temperature=temperature, **params)
+        self.state = drafter.begin(self.prompt, sampling=SeededParams(self.params, seed))
         self.temperature = temperature
         self.features = np.zeros((0, drafter.head.shape.features), np.float32)
         self.tokens: list[int] = []
@@ -44,6 +49,12 @@ class Asked:
         """Log probabilities by token id, -inf for those that are never drafted."""
         head = self.drafter.head
         logits = alone(head, self.features, self.tokens, path).double().numpy()
+        if self.params != SamplingParams(temperature=self.temperature):
+            full = np.full(128, -np.inf, np.float32)
+            full[head.tokens.numpy()] = logits
+            ask = Ask(self.params, self.seed, self.prompt, np.array(self.tokens, np.int32))
+            logits = scores(full, ask, path)[head.tokens.numpy()].astype(np.float64)
+            logits *= self.temperature or 1
         if self.temperature:
             at = len(self.prompt) + len(self.tokens) + len(path)
             logits = logits + self.temperature * gumbel(self.seed, at, head.tokens.numpy())
@@ -80,6 +91,69 @@ def test_the_tree_is_that_of_the_definition(head: EagleHead, temperature: float)
             assert_same(draft, wanted)
             assert len(draft) == min(budget, 3 + 3 * 9)
         commit(asked, *counts)
+
+
+PROCESSED: list[dict[str, Any]] = [
+    {"top_k": 5},
+    {"top_p": 0.6},
+    {"min_p": 0.2},
+    {"repetition_penalty": 1.5, "presence_penalty": 0.7},
+    {"frequency_penalty": 1.9},
+    {"logit_bias": {3: 9.0, 70: -9.0, 71: 5.0}, "top_k": 4},
+]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_processors_change_the_ranking(head: EagleHead, temperature: float) -> None:
+    """Each tree is that of the definition after the request's own processors."""
+    drafter = EagleDrafter(head, **SETTINGS)
+    asked = [Asked(drafter, at, temperature, **more) for at, more in enumerate(PROCESSED)]
+    asked.append(Asked(drafter, 9, temperature))  # one without them, in the same batch
+    commit(asked, *range(1, 1 + len(asked)))
+    plain = EagleDrafter(head, **SETTINGS)
+    others = [Asked(plain, one.seed, temperature) for one in asked]
+    commit(others, *range(1, 1 + len(asked)))
+    drafts = drafter.propose([one.state for one in asked], [10] * len(asked))
+    without = plain.propose([one.state for one in others], [10] * len(asked))
+    for one, draft in zip(asked, drafts, strict=True):
+        wanted = reference_tree(one.law, 10, 3, 4)
+        assert wanted.scores is not None
+        there = int((wanted.scores > 0).sum())  # impossible ones come last, and are not drafted
+        possible = Draft(wanted.tokens[:there], wanted.parents[:there], wanted.scores[:there])
+        assert_same(draft, possible)
+    same = [a == b for a, b in zip(drafts, without, strict=True)]
+    cut = 0 if temperature else 3  # greedy requests are not cut
+    assert not any(same[3:-1]) and same[-1] and all(same[:cut])
+
+
+def test_tokens_that_no_vocabulary_has_are_not_processed(head: EagleHead) -> None:
+    drafter = EagleDrafter(head, **SETTINGS)
+    one = Asked(drafter, 0, logit_bias={500: 1.0})
+    commit([one], 2)
+    assert len(drafter.propose([one.state], [4])[0]) == 4
+
+
+def test_features_that_nobody_reads_do_not_pile_up(
+    head: EagleHead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_UNREAD", 12)
+    monkeypatch.setattr(module, "_LATEST", 6)
+    drafter = EagleDrafter(head, **SETTINGS)
+    one = Asked(drafter, 0)
+    commit([one], 3)
+    drafter.propose([one.state], [4])
+    keys = most = drafter.bytes_used() - 4 * drafter.tokens_held()
+    for _ in range(200):
+        commit([one], 1)
+        most = max(most, drafter.bytes_used() - 4 * drafter.tokens_held())
+    assert most <= 12 * 4 * head.shape.features + keys  # 200 rows would be 16 times as much
+    assert 6 <= one.state.unread <= 12 and one.state.read == 0
+    (draft,) = drafter.propose([one.state], [6])
+    kept = one.state.read
+    one.features, told = one.features[-kept:], one.tokens
+    one.tokens = told[-kept:]
+    assert_same(draft, reference_tree(one.law, 6, 3, 4))
+    assert drafter.text(one.state).tolist() == one.prompt.tolist() + told
 
 
 def test_a_chain_of_one_budget(head: EagleHead) -> None:
@@ -192,3 +266,14 @@ def test_refused(head: EagleHead) -> None:
         EagleDrafter(head, dtype="int4")
     assert drafter.text(state).tolist() == [1, 2]
     assert isinstance(state, EagleState) and torch.is_tensor(head.fc.weight)
+
+
+def test_sources(head: EagleHead) -> None:
+    drafter = EagleDrafter(head, **SETTINGS)
+    one = Asked(drafter, 0)
+    assert drafter.sources(one.state) == []
+    commit([one], 2)
+    drafter.propose([one.state], [5])
+    assert drafter.sources(one.state) == [(Source.HEAD,)] * 5
+    commit([one], 1)
+    assert drafter.sources(one.state) == []

@@ -13,7 +13,8 @@ import torch
 from eagle.heads import random_head
 from engine.asking import ASKED, GREEDY, STOPS, answers, prompts, wanted
 from foresay import SamplingParams, Verdict, Wants
-from foresay.drafters import MergeDrafter, NgramDrafter
+from foresay.drafter import Source
+from foresay.drafters import MergeDrafter, ModelDrafter, NgramDrafter, RecycleDrafter
 from foresay.drafters.eagle import EagleDrafter, EagleState
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
@@ -146,3 +147,23 @@ def test_wants() -> None:
         Wants(hidden=True, hidden_layers="1")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="different layers"):
         MergeDrafter(eagle(), eagle(layers=(0, 1)))
+
+
+def test_every_drafter_with_a_model_tells_its_source(target: Target) -> None:
+    """Alone, and each beside the others."""
+    drafters: dict[Source, Callable[[], Any]] = {
+        Source.HEAD: eagle,
+        Source.DRAFT_MODEL: lambda: ModelDrafter(target, shape=3),
+        Source.RECYCLED: RecycleDrafter,
+    }
+    asked = [(prompt, GREEDY) for prompt in prompts(4)]
+    expected = wanted(target, asked)
+    made = {each: make() for each, make in drafters.items()}
+    made[Source.OTHER] = MergeDrafter(*(make() for make in drafters.values()))
+    for source, drafter in made.items():
+        engine = Engine(target, drafter, policy="fixed", with_sources=True)
+        requests = answers(engine, asked)
+        seen = {token for request in requests for token in request.sources} - {Source.MODEL}
+        assert [request.token_ids for request in requests] == expected
+        assert seen <= ({*drafters} if source is Source.OTHER else {source})
+        assert seen or source is Source.HEAD  # whose weights are random

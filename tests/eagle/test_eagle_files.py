@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +22,7 @@ from foresay import LLM, SamplingParams, Wants
 from foresay.drafters.eagle import EagleDrafter
 from foresay.drafters.eagle.files import load_head
 from foresay.drafters.eagle.head import EagleHead
+from foresay.drafters.eagle.head import weights_of as head_weights
 from foresay.drafters.lineup import make_drafter
 from foresay.engine.engine import Engine
 from foresay.errors import InputError, ModelError, UnsupportedModel
@@ -224,6 +226,24 @@ def test_refused(
     folder = write(tmp_path / "head", config, weights)
     with pytest.raises(ModelError, match=sentence):
         EagleDrafter(folder, deep["llama"])
+
+
+@pytest.mark.parametrize("size", ["head_dim", "intermediate_size", "num_attention_heads"])
+def test_sizes_are_checked_before_memory_is_taken(
+    deep: dict[str, Path], tmp_path: Path, size: str
+) -> None:
+    config, shapes = published(**SMALL, vocabulary=128, drafted=40)
+    folder = write(tmp_path / "head", {**config, size: 1 << 24}, weights_of(shapes))
+    tracemalloc.start()
+    with pytest.raises(ModelError, match=r"has the shape .*, but its config.json says \[\d{8,}"):
+        EagleDrafter(folder, deep["llama"])
+    assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    tracemalloc.stop()
+
+
+def test_the_names_and_shapes_of_weights() -> None:
+    head = random_head(layers=(0, 1))
+    assert {name: tuple(w.shape) for name, w in head.named_parameters()} == head_weights(head.shape)
 
 
 def test_files_that_are_no_heads(deep: dict[str, Path], tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 from playwright.sync_api import Browser, Error, Page, expect
 from transformers import AutoTokenizer, LlamaForCausalLM
 
+from foresay.drafter import Source
 from foresay.engine.llm import LLM
 from foresay.serve.app import PAGE
 from foresay.serve.keys import Keys
@@ -367,6 +368,10 @@ def test_the_watch_sees_what_it_must(browser: Browser, server: Running) -> None:
 def test_the_files_are_small_and_whole() -> None:
     files = {path.name: path.read_text() for path in PAGE.iterdir()}
     assert sum(len(text.encode()) for text in files.values()) < 40_000
+    for source in Source:
+        name = source.value or "model"
+        assert f"\n  {name}: " in files["chat.js"]
+        assert (f"\n.{name} {{" in files["page.css"]) == (name != "model")
     for text in files.values():
         assert not any(word in text for word in ("innerHTML", "insertAdjacent", "eval(", "https:"))
 

@@ -19,7 +19,7 @@ from foresay.bench.questions import Question, in_order
 from foresay.budget.policy import Fixed, Policy, make_policy
 from foresay.counts import acceptance, tokens_per_step
 from foresay.drafter import MAX_BUDGET
-from foresay.drafters.lineup import check_name
+from foresay.drafters.lineup import check_name, parts_of
 from foresay.errors import InputError
 from foresay.models.progress import Progress, silent
 from foresay.sampling.params import SamplingParams
@@ -44,7 +44,7 @@ def ways_of(names: str) -> list[str]:
     for name in ways:
         if name != NONE:
             check_name(name)
-        if "corpus" in name.split("+"):
+        if "corpus" in parts_of(name):
             raise InputError(
                 f"the drafter {name!r} needs a corpus file, which is not compared here; expected "
                 "drafters that need none"

@@ -32,7 +32,7 @@ class Mark:
     left: str
     right: str
     style: str
-    """No two look the same without colour: bold, italic and underlined differ."""
+    """No two look the same without colour: bold, italic, underlined and reverse differ."""
 
 
 MARKS = {
@@ -41,6 +41,11 @@ MARKS = {
     Source.HISTORY: Mark("history: earlier answers", "⟨", "⟩", "magenta italic"),
     Source.CORPUS: Mark("corpus: recorded text in a file", "⌊", "⌋", "yellow bold underline"),
     Source.USUAL: Mark("usual: frequent tokens of these texts", "¦", "¦", "blue italic underline"),
+    Source.RECYCLED: Mark(
+        "recycled: what the model found likely before", "⦅", "⦆", "cyan bold italic underline"
+    ),
+    Source.DRAFT_MODEL: Mark("draft model: a smaller model", "⌈", "⌉", "green reverse"),
+    Source.HEAD: Mark("head: over the model's hidden states", "⦃", "⦄", "magenta reverse bold"),
     Source.OTHER: Mark("other: a drafter that does not say", "⟪", "⟫", "red bold italic"),
     Source.MODEL: Mark("the model's own token", " ", " ", ""),
 }

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from foresay.arrays import Int32s, IntsLike, check_hash
+from foresay.arrays import Int32s, IntsLike, check_hash, check_positive
 from foresay.draft import Draft
-from foresay.drafter import SeededParams, as_budgets, as_prompt, as_states, check_lengths
+from foresay.drafter import SeededParams, Source, as_budgets, as_prompt, as_states, check_lengths
 from foresay.drafters._shapes import ShapeLike, as_shape
 from foresay.drafters._written import Written
 from foresay.errors import InputError, TokenizerMismatch
@@ -16,9 +16,12 @@ from foresay.verdict import Verdict, VerdictBatch, Wants
 if TYPE_CHECKING:
     from foresay.models.target import Target
 
-__all__ = ["Choice", "DecodingDrafter"]
+__all__ = ["MEMORY", "Choice", "DecodingDrafter"]
 
 Choice = Literal["coupled", "likeliest"]
+MEMORY = 1 << 30
+"""Bytes of keys and values that a drafter has, unless it is told otherwise."""
+_STEP = 64  # tokens: memory comes in multiples of it
 
 
 class DecodingDrafter:
@@ -27,6 +30,7 @@ class DecodingDrafter:
     model       the model; None: it is given later
     shape       see `ShapeLike`
     choice      for requests that are sampled under rule match: "coupled" or "likeliest"
+    memory      bytes of keys and values, at most
     vocabulary  ids that may be drafted
     """
 
@@ -38,14 +42,18 @@ class DecodingDrafter:
         *,
         shape: ShapeLike,
         choice: Choice,
+        memory: int = MEMORY,
         tokenizer_hash: bytes | None = None,
     ) -> None:
         if not isinstance(choice, str) or choice not in ("coupled", "likeliest"):
             raise InputError(f"choice is {choice!r}; expected 'coupled' or 'likeliest'")
         check_hash(tokenizer_hash, "tokenizer_hash")
+        check_positive(memory, "memory")
         self.shape = as_shape(shape)
         self.tokenizer_hash = tokenizer_hash
         self._choice = choice
+        self._memory = memory
+        self._calls = 0  # of propose
         self._live: dict[int, Written] = {}
         self._model: Target | None = None
         self.vocabulary = 0
@@ -115,7 +123,8 @@ class DecodingDrafter:
         return state
 
     def propose(self, states: Sequence[Written], budgets: Sequence[int], /) -> list[Draft]:
-        """A draft for each state; of texts that the model cannot read, an empty one.
+        """A draft for each state; of texts that the model cannot read, an empty one, and where the
+        memory is too small for all of them, of the last ones that have no keys and values yet.
 
         Raises: StateError, InputError for a budget outside 0 … 4096, a state that is there twice
         or lengths that differ; what the model raises.
@@ -125,16 +134,27 @@ class DecodingDrafter:
         alive = as_states(states, Written, self)
         checked = as_budgets(budgets, len(alive))
         growing: list[tuple[Growth, tuple[int, int]]] = []
+        asked: list[tuple[Written, int, int]] = []
+        self._calls += 1
         for state, budget in zip(alive, checked, strict=True):
             wanted = budget, self.model.version
+            if budget:
+                state.used = self._calls
             if state.proposed_for == wanted:
                 continue
             state.proposed, state.proposed_for = Draft.empty(), None
             depth = self._depth(state, budget)
             if depth > 0:
                 state.prepare(self.model)
+                asked.append((state, budget, depth))
+        fitting = self._make_room([(state, budget) for state, budget, _ in asked])
+        for state, budget, depth in asked:
+            wanted = budget, self.model.version
+            if state in fitting:
                 growth = Growth(state, budget, depth, self.shape, self._way(state))
                 growing.append((growth, wanted))
+            else:
+                state.proposed_for = wanted
         if growing:
             grow(self.model, [growth for growth, _ in growing], self.vocabulary)
         for growth, wanted in growing:
@@ -167,6 +187,14 @@ class DecodingDrafter:
         state.proposed = state.proposed_for = None
         state.forget()
 
+    def sources(self, state: Written, /) -> list[tuple[Source, ...]]:
+        """`Source.DRAFT_MODEL`, for each node of the state's last draft.
+
+        Raises: StateError.
+        """
+        as_states([state], Written, self)
+        return [(Source.DRAFT_MODEL,)] * (0 if state.proposed is None else len(state.proposed))
+
     def text(self, state: Written, /) -> Int32s:
         """A copy of prompt and observed tokens.
 
@@ -191,6 +219,33 @@ class DecodingDrafter:
         self._model = model
         self.vocabulary = model.vocabulary
         self._bytes_per_token = model.bytes_per_token
+
+    def _make_room(self, asked: Sequence[tuple[Written, int]]) -> set[Written]:
+        """Which of these states fit into the memory, with what their budgets add. The keys and
+        values of the others, and those that were used least recently, are forgotten.
+
+        Those of one call never take each other's place, or each step would compute all of them
+        anew: what does not fit gets no draft.
+        """
+        left = self._memory // max(self._bytes_per_token, 1) if asked else 0
+        waiting, fitting = {state for state, _ in asked}, set[Written]()
+        live = sorted(self._live.values(), key=lambda state: -state.used) if asked else []
+        left -= sum(s.capacity for s in live if s.used == self._calls and s not in waiting)
+        for state, budget in sorted(asked, key=lambda item: item[0].capacity == 0):
+            tokens = len(state.text) + min(budget, self.shape.nodes)
+            # Memory that has to grow is doubled.
+            need = state.capacity if tokens <= state.capacity else 2 * tokens + _STEP
+            if need <= left:
+                left -= need
+                fitting.add(state)
+            else:
+                state.forget()
+        for state in live:
+            if state.used < self._calls:
+                if state.capacity > left:
+                    state.forget()
+                left -= state.capacity
+        return fitting
 
     def _way(self, state: Written) -> Literal["likeliest", "coupled", "sampled"]:
         if state.sampling is None:

@@ -18,7 +18,8 @@ from typing import Any
 from foresay.draft import Draft
 from foresay.drafter import Drafter, SeededParams
 from foresay.drafters._frames import MAX_DATA, Frame, packed, receive, send
-from foresay.drafters.lineup import Room, make_drafter
+from foresay.drafters._worker_values import MODEL_SETTINGS
+from foresay.drafters.lineup import Room, check_name, make_drafter, parts_of
 from foresay.errors import ForesayError, InputError, WorkerError
 from foresay.sampling.params import SamplingParams
 from foresay.verdict import Verdict, Wants
@@ -49,12 +50,12 @@ class _Worker:
         if settings.get("room") is not None:
             settings["room"] = Room(**settings["room"])
         name = frame.values["name"]
-        if isinstance(name, str) and "self" in name.split("+"):
+        if isinstance(name, str) and "self" in parts_of(name):
             raise InputError(
                 f"the drafter {name!r} is the target's own layers; expected one that can run in a "
                 "process of its own"
             )
-        drafter = make_drafter(name, **settings)
+        drafter = _made(name, settings)
         if drafter.wants != Wants():
             raise InputError(
                 f"the drafter {name!r} wants {drafter.wants} of each verdict; expected one that "
@@ -170,6 +171,23 @@ class _Worker:
                 call(frame.whole("keep"), tenant=values["tenant"])
         except InputError:
             pass  # such as a group that an earlier process knew
+
+
+def _made(name: str, settings: dict[str, Any]) -> Drafter[Any]:
+    options = {each: settings.pop(each) for each in MODEL_SETTINGS if each in settings}
+    if not options:
+        return make_drafter(name, **settings)
+    check_name(name)
+    if not name.startswith("model:") or len(parts_of(name)) > 1 or settings.get("corpus"):
+        raise InputError(
+            f"{' and '.join(options)} of the drafter {name!r} cannot be set; expected model:NAME, "
+            "and no corpus"
+        )
+    from foresay.drafters.model import Dynamic, ModelDrafter
+
+    if isinstance(options.get("shape"), dict):
+        options["shape"] = Dynamic(**options["shape"])
+    return ModelDrafter(name.removeprefix("model:"), **options)
 
 
 def _refusal(error: Exception) -> bytes:

@@ -14,11 +14,22 @@ from foresay.arrays import Int32s
 from foresay.draft import Draft
 from foresay.drafter import SeededParams, check_lengths
 from foresay.drafters._frames import Frame
+from foresay.drafters._shapes import as_shape
 from foresay.errors import InputError, WorkerError
 
-__all__ = ["as_environ", "as_name", "as_seconds", "drafts_of", "plain_sampling", "plain_settings"]
+__all__ = [
+    "MODEL_SETTINGS",
+    "as_environ",
+    "as_name",
+    "as_seconds",
+    "drafts_of",
+    "plain_sampling",
+    "plain_settings",
+]
 
-_SETTINGS = ("share", "corpus", "tokenizer_hash", "verify", "chain", "room")
+MODEL_SETTINGS = ("shape", "choice", "memory")
+"""Settings that only ModelDrafter has."""
+_SETTINGS = ("share", "corpus", "tokenizer_hash", "verify", "chain", "room", *MODEL_SETTINGS)
 _FLAGS = ([False, False], [True, False], [False, True], [True, True])
 
 
@@ -50,18 +61,24 @@ def as_environ(value: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of `make_drafter`, for JSON. Raises: InputError."""
+    """Settings of `make_drafter` and of ModelDrafter, for JSON. Raises: InputError."""
     plain: dict[str, Any] = {}
     for name, value in settings.items():
         if name not in _SETTINGS:
             raise InputError(f"there is no setting {name!r}; expected {', '.join(_SETTINGS)}")
+        kinds: tuple[type, ...] = (str, bool, dict)
+        if name in MODEL_SETTINGS:
+            kinds += (int, list)
+        if name == "shape":
+            as_shape(value)
+            value = list(value) if isinstance(value, Sequence) else value
         if isinstance(value, PathLike):
             value = fspath(value)
         elif isinstance(value, bytes):
             value = value.hex()
         elif is_dataclass(value) and not isinstance(value, type):
             value = asdict(value)
-        if value is not None and not isinstance(value, (str, bool, dict)):
+        if value is not None and not isinstance(value, kinds):
             raise InputError(f"{name} is {value!r}; expected a value as for make_drafter")
         plain[name] = value
     return plain

@@ -37,6 +37,7 @@ class Written:
         self.sampling = sampling
         self.proposed: Draft | None = None
         self.proposed_for: tuple[int, int] | None = None  # budget, and version of the weights
+        self.used = 0  # the last call that wanted a draft
         self.highest = int(prompt.max())  # of the token ids
         params = _GREEDY if sampling is None else sampling.params
         seed = 0 if sampling is None else sampling.seed

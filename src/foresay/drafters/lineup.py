@@ -10,7 +10,7 @@ from typing import Any, Literal
 from foresay.drafter import Drafter
 from foresay.errors import InputError
 
-__all__ = ["NAMES", "Room", "Share", "check_name", "make_drafter"]
+__all__ = ["NAMES", "Room", "Share", "check_name", "make_drafter", "parts_of"]
 
 Share = Literal["none", "group", "all"]
 """What requests draft from each other: nothing, their group, or that and all finished answers."""
@@ -29,6 +29,7 @@ NAMES = {
 }
 
 _MODEL, _EAGLE, _WORKER = "model:", "eagle:", "worker:"
+_NAMING = (_MODEL, _EAGLE)  # a folder or a model's name follows, in which there may be a +
 _WITH_CORPUS = ("suffix", "sam", "corpus", "merge")
 
 
@@ -85,7 +86,8 @@ def make_drafter(
     its embeddings. None: the one that the head was trained for.
 
     Several names with + between, such as "suffix+recycle", draft together, in one tree. Those with
-    "worker:" before them, such as "worker:model:a+worker:model:b", work at the same time.
+    "worker:" before them, such as "worker:model:a+worker:model:b", work at the same time. A folder
+    may have a + in its name, see `parts_of`.
 
     Raises: InputError for an unknown name, a room out of range, or a corpus that is missing or not
     used, CorpusError for a bad corpus file, TokenizerMismatch for one of another tokenizer,
@@ -96,7 +98,8 @@ def make_drafter(
         raise InputError("a tokenizer is given without a corpus file; expected one with --corpus")
     kept = {} if room is None else asdict(room)
     setting = _Setting(share, corpus, tokenizer_hash, verify, chain, kept)
-    parts = name.split("+")
+    parts = parts_of(name)
+    _check_folders(name, parts)
     with_corpus = [part.removeprefix(_WORKER) in _WITH_CORPUS for part in parts]
     if len(parts) == 1 or not any(with_corpus):
         made = [_made(part, setting, model) for part in parts]
@@ -123,12 +126,40 @@ def _made(name: str, setting: _Setting, model: Any) -> Drafter[Any]:
     return _MAKERS[name](setting)
 
 
+def parts_of(name: str) -> list[str]:
+    """The drafters of a name with + between. What follows a + is a drafter only if it is named like
+    one: "suffix+model:./a+b" is "suffix" and "model:./a+b".
+    """
+    parts: list[str] = []
+    for piece in name.split("+"):
+        begins = piece in _MAKERS or piece.startswith((*_NAMING, _WORKER))
+        if parts and not begins and parts[-1].removeprefix(_WORKER).startswith(_NAMING):
+            parts[-1] += "+" + piece
+        else:
+            parts.append(piece)
+    return parts
+
+
+def _check_folders(name: str, parts: list[str]) -> None:
+    """Refuse what may also be a folder's name with a + in it, where there is such a folder."""
+    for at, part in enumerate(parts[:-1]):
+        folder = part.removeprefix(_WORKER).partition(":")[2]
+        for end in range(at + 2, len(parts) + 1) if folder else ():
+            whole = "+".join([folder, *parts[at + 1 : end]])
+            if Path(whole).expanduser().exists():
+                others = "+".join([*parts[:at], *parts[at + 1 :], part])
+                raise InputError(
+                    f"the drafter {name!r} may mean {whole!r}, which is there, or {len(parts)} "
+                    f"drafters; expected {others!r} for the drafters, or another name of the folder"
+                )
+
+
 def check_name(name: str) -> None:
     """Refuse what is no drafter's name, without looking for its files.
 
     Raises: InputError.
     """
-    for part in name.split("+") if isinstance(name, str) else [str(name)]:
+    for part in parts_of(name) if isinstance(name, str) else [str(name)]:
         if part.startswith(_WORKER):
             part = part.removeprefix(_WORKER)
             if part in ("", "self", "recycle") or part.startswith((_EAGLE, _WORKER)):
@@ -136,7 +167,7 @@ def check_name(name: str) -> None:
                     f"the drafter {_WORKER + part!r} cannot be a process of its own; expected one "
                     "that drafts from the text alone, such as worker:model:NAME"
                 )
-        if part not in _MAKERS and not part.startswith((_MODEL, _EAGLE)):
+        if part not in _MAKERS and not part.startswith(_NAMING):
             raise InputError(f"there is no drafter {part!r}; expected one of {', '.join(NAMES)}")
         if part in (_MODEL, "model:NAME"):
             raise InputError(
@@ -214,8 +245,10 @@ def _recycle(setting: _Setting) -> Drafter[Any]:
 
     room = setting.room
     if not room:
-        return RecycleDrafter()
-    return RecycleDrafter(memory=room["history_bytes"], max_tenants=room["max_tenants"])
+        return RecycleDrafter(chain=setting.chain)
+    return RecycleDrafter(
+        memory=room["history_bytes"], max_tenants=room["max_tenants"], chain=setting.chain
+    )
 
 
 def _model(name: str, setting: _Setting) -> Drafter[Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foresay.corpus import tokenizer_hash_of
-from foresay.drafters._decoding import Choice, DecodingDrafter
+from foresay.drafters._decoding import MEMORY, Choice, DecodingDrafter
 from foresay.drafters._shapes import Dynamic, ShapeLike
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ class ModelDrafter(DecodingDrafter):
     choice          for requests that are sampled: "coupled", tokens are ranked with the noise that
                     the target will sample with, so that a good model drafts what the target will
                     sample; "likeliest", without it. Greedy requests get the likeliest in both cases
+    memory          bytes of keys and values, at most, 1 GiB by default. Those of the request that
+                    was asked least recently are forgotten, and computed again when it is asked; of
+                    requests that are asked together, those that do not fit get no drafts
     tokenizer_hash  of the model's tokenizer file (`foresay.corpus.tokenizer_hash_of`), which an
                     `LLM` compares with its own; by default that of a model given by its name, and
                     None for a Target: then nothing is compared
@@ -34,8 +37,9 @@ class ModelDrafter(DecodingDrafter):
     without replacement, and drafts have `probs`; a tree by confidence is a chain for them.
 
     A score is the product of the chances on the path: see `_law`. Each request has keys and values
-    of the draft model from its first draft until `finish`. A text that is longer than the model's
-    context, or has a token that it does not know, gets no drafts. One thread at a time may use it.
+    of the draft model from its first draft until `finish`, unless they are forgotten. A text that
+    is longer than the model's context, or has a token that it does not know, gets no drafts. One
+    thread at a time may use it.
 
     Raises: InputError when constructed; for a name also as `models.load.load`.
     """
@@ -46,9 +50,12 @@ class ModelDrafter(DecodingDrafter):
         *,
         shape: ShapeLike = 5,
         choice: Choice = "coupled",
+        memory: int = MEMORY,
         tokenizer_hash: bytes | None = None,
     ) -> None:
-        super().__init__(None, shape=shape, choice=choice, tokenizer_hash=tokenizer_hash)
+        super().__init__(
+            None, shape=shape, choice=choice, memory=memory, tokenizer_hash=tokenizer_hash
+        )
         made: Any = model
         if isinstance(model, (str, os.PathLike)):
             made, found = _loaded(model)

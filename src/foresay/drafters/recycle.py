@@ -9,28 +9,23 @@ target speaks: so the tree holds the tokens that are likeliest to be *drawn*.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from hashlib import sha256
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foresay import _core
 from foresay._core import RecycleRequest
-from foresay.arrays import Int32s, IntsLike, as_items
+from foresay.arrays import Int32s, IntsLike, as_items, check_flag, check_hash
 from foresay.draft import DraftBatch
-from foresay.drafter import SeededParams, as_budgets, as_prompt, check_lengths, known_noise
-from foresay.errors import InputError, StateError
+from foresay.drafter import SeededParams, Source, as_budgets, as_prompt, check_lengths, known_noise
+from foresay.drafters._laws_file import Laws, Tokens, read_laws, write_laws
+from foresay.errors import InputError, StateError, TokenizerMismatch
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
 __all__ = ["RecycleDrafter"]
-
-_MAGIC = b"foresay laws 1\n"
-_DTYPES = ("<u8", "<i4", "u1")  # of keys, tokens and levels, one after the other
 
 
 class RecycleDrafter:
@@ -43,7 +38,9 @@ class RecycleDrafter:
     max_tenants  idle tenants beyond this many are forgotten, least recently used first; tenants
                  share nothing
     tree         "grown": by chance, best first; "static": one shape, by rank alone, the paper's way
-    warm         a file of `save`: begin with what an earlier run knew
+    chain        draft without branches: from the text on the best candidate, and so on
+    warm         a file of `save`: begin with what an earlier run knew. It names the vocabulary and
+                 tokenizer of the target that taught it, and `fit` refuses another
 
     Raises: InputError when constructed.
     """
@@ -56,6 +53,7 @@ class RecycleDrafter:
         memory: int = 32 << 20,
         max_tenants: int = 64,
         tree: Literal["grown", "static"] = "grown",
+        chain: bool = False,
         warm: str | PathLike[str] | None = None,
     ) -> None:
         for name, value, least, most in (
@@ -70,12 +68,49 @@ class RecycleDrafter:
                 )
         if tree not in ("grown", "static"):
             raise InputError(f"tree is {tree!r}; expected 'grown' or 'static'")
+        check_flag(chain, "chain")
         self.wants = Wants(topk=k)
         self._core = _core.RecycleDrafter(
-            k=k, orders=context, bytes=memory, max_tenants=max_tenants, fixed=tree == "static"
+            k=k,
+            orders=context,
+            bytes=memory,
+            max_tenants=max_tenants,
+            fixed=tree == "static",
+            chain=chain,
         )
-        if warm is not None:
-            self._core.add_laws(None, *_read(Path(warm), k))
+        self._of: Tokens | None = None  # the target that taught it, if it was told of one
+        self._warm = None if warm is None else Path(warm)
+        if self._warm is not None:
+            laws = read_laws(self._warm, k)
+            self._core.add_laws(None, laws.keys, laws.tokens, laws.levels)
+            self._of = laws.of
+
+    def fit(self, target: Any, tokenizer_hash: bytes | None = None) -> None:
+        """Take the target's vocabulary and tokenizer, which `save` writes down; refuse others than
+        those that the drafter or its warm file began with. A file that names none is refused, too;
+        where the target's tokenizer is not known, the size of the vocabulary decides.
+
+        Raises: TokenizerMismatch, InputError.
+        """
+        check_hash(tokenizer_hash, "tokenizer_hash")
+        given, own = Tokens(int(target.vocabulary), tokenizer_hash), self._of
+        what = "the drafter" if self._warm is None else str(self._warm)
+        if own is None and self._warm is not None:
+            raise TokenizerMismatch(
+                f"{what} names no vocabulary, and the target has {given}; expected a file saved by "
+                "a drafter that an engine used"
+            )
+        if own is not None:
+            unnamed = own.tokenizer is None and self._warm is None
+            unknown = given.tokenizer is None or unnamed
+            if own.vocabulary != given.vocabulary or not (
+                unknown or own.tokenizer == given.tokenizer
+            ):
+                raise TokenizerMismatch(
+                    f"{what} was taught with {own}, and the target has {given}; expected the same"
+                )
+            given = given._replace(tokenizer=given.tokenizer or own.tokenizer)
+        self._of = given
 
     def begin(
         self,
@@ -159,6 +194,13 @@ class RecycleDrafter:
         """Forget all that a tenant's requests taught."""
         self._core.forget(tenant)
 
+    def sources(self, state: RecycleRequest, /) -> list[tuple[Source, ...]]:
+        """`Source.RECYCLED`, for each node of the state's last draft.
+
+        Raises: StateError.
+        """
+        return [(Source.RECYCLED,)] * self._core.drafted(_as_state(state))
+
     def text(self, state: RecycleRequest, /) -> Int32s:
         """Prompt and observed tokens: a copy.
 
@@ -176,20 +218,12 @@ class RecycleDrafter:
         return self._core.bytes_of(tenant)
 
     def save(self, path: str | PathLike[str], *, tenant: str | None = None) -> None:
-        """Write what a tenant's requests taught, for a warm start: `RecycleDrafter(warm=path)`.
+        """Write what a tenant's requests taught, for a warm start: `RecycleDrafter(warm=path)`. The
+        file is complete or not there.
 
         Raises: OSError.
         """
-        keys, tokens, levels = self._core.laws(tenant)
-        arrays: list[NDArray[Any]] = [keys, tokens, levels]
-        content = b"".join(
-            array.astype(dtype).tobytes() for array, dtype in zip(arrays, _DTYPES, strict=True)
-        )
-        head = {"k": self.wants.topk, "rows": len(keys), "sha256": sha256(content).hexdigest()}
-        target = Path(path)
-        part = target.with_name(target.name + ".part")
-        part.write_bytes(_MAGIC + json.dumps(head).encode() + b"\n" + content)
-        part.replace(target)
+        write_laws(Path(path), Laws(*self._core.laws(tenant), self._of), self.wants.topk)
 
 
 def _as_state(state: object) -> RecycleRequest:
@@ -200,35 +234,3 @@ def _as_state(state: object) -> RecycleRequest:
 
 def _as_list(states: Sequence[RecycleRequest]) -> list[RecycleRequest]:
     return states if type(states) is list else as_items(states, "states", "a list of states")
-
-
-def _read(path: Path, k: int) -> tuple[NDArray[np.uint64], Int32s, NDArray[np.uint8]]:
-    """The arrays of a file of `save`, checked.
-
-    Raises: InputError that names the file.
-    """
-    try:
-        whole = path.read_bytes()
-        if not whole.startswith(_MAGIC):
-            raise ValueError(f"it does not begin with {_MAGIC.decode().strip()!r}")
-        line, _, content = whole[len(_MAGIC) :].partition(b"\n")
-        head = json.loads(line)
-        found, rows, checksum = head["k"], head["rows"], head["sha256"]
-        if sha256(content).hexdigest() != checksum:
-            raise ValueError("its content is not what was written")
-        if (
-            type(rows) is not int
-            or type(found) is not int
-            or len(content) != rows * (8 + 5 * found)
-        ):
-            raise ValueError(f"{len(content)} bytes do not fit {rows} rows of {found} tokens")
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise InputError(f"{path} is no file of RecycleDrafter.save: {error}") from error
-    if found != k:
-        raise InputError(f"{path} has the {found} likeliest tokens; expected k = {k}")
-    ends = 8 * rows, (8 + 4 * k) * rows
-    pieces = content[: ends[0]], content[ends[0] : ends[1]], content[ends[1] :]
-    keys, tokens, levels = (
-        np.frombuffer(piece, dtype) for piece, dtype in zip(pieces, _DTYPES, strict=True)
-    )
-    return keys.astype(np.uint64), tokens.astype(np.int32), levels.copy()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foresay.arrays import Int32s, IntsLike, as_items, as_tokens, check_positive
-from foresay.drafters._decoding import Choice, DecodingDrafter
+from foresay.drafters._decoding import MEMORY, Choice, DecodingDrafter
 from foresay.drafters._shapes import ShapeLike
 from foresay.errors import InputError
 
@@ -27,7 +27,7 @@ class SelfDrafter(DecodingDrafter):
     target  the target; None: that of the engine or LLM that the drafter is given to
     layers  the numbers of the layers that are kept, rising; `best_layers` finds good ones. None:
             all but every fifth between the first quarter and the last sixth
-    shape, choice   as for `ModelDrafter`
+    shape, choice, memory  as for `ModelDrafter`
 
     The weights are the target's own, and take no memory twice. Keys and values are not shared: the
     engine owns those of the target, and a layer after a skipped one has others. So each request
@@ -51,8 +51,9 @@ class SelfDrafter(DecodingDrafter):
         layers: Sequence[int] | None = None,
         shape: ShapeLike = 5,
         choice: Choice = "coupled",
+        memory: int = MEMORY,
     ) -> None:
-        super().__init__(None, shape=shape, choice=choice)
+        super().__init__(None, shape=shape, choice=choice, memory=memory)
         self._layers = layers
         if target is not None:
             self._skip(target)

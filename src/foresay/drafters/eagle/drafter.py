@@ -19,21 +19,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foresay import _core
-from foresay.arrays import Floats, Int32s, IntsLike, as_path, check_positive
+from foresay.arrays import Floats, Int32s, IntsLike, as_path, check_positive, joined
 from foresay.draft import Draft, DraftBatch
-from foresay.drafter import SeededParams, as_budgets, as_prompt, as_states, check_lengths
+from foresay.drafter import SeededParams, Source, as_budgets, as_prompt, as_states, check_lengths
 from foresay.drafters.eagle.files import load_head, target_name
 from foresay.drafters.eagle.head import EagleHead
-from foresay.drafters.eagle.tree import Context, Noise, grow
+from foresay.drafters.eagle.requests import ask_of, noise_of, process_of
+from foresay.drafters.eagle.tree import Context, grow
 from foresay.errors import InputError
 from foresay.models.load import find_model
 from foresay.models.weights import StoredModel
+from foresay.sampling.ask import Ask
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
 __all__ = ["EagleDrafter", "EagleState"]
 
 _PIECE = 64  # rows of a request that the head reads at once, when it was not asked for long
+_UNREAD = 512  # rows that wait for a draft to be asked for, at most …
+_LATEST = 256  # … and how many of them stay where there are more
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -41,6 +44,8 @@ class EagleState:
     """One request: its text, and what the head has read of it."""
 
     __slots__ = (
+        "ask",
+        "drafted",
         "features",
         "finished",
         "hidden",
@@ -58,7 +63,9 @@ class EagleState:
         self.owner = owner
         self.sampling = sampling
         self.texts = [prompt.copy()]
+        self.ask = ask_of(sampling, self.texts[0], owner.head.shape.vocabulary)
         self.length = len(prompt)
+        self.drafted = 0  # nodes of the last draft
         self.finished = False
         self.restart()
 
@@ -70,6 +77,18 @@ class EagleState:
         self.hidden: Tensor | None = None  # the head's output after the last row that was read
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
+
+    def begin_again(self, rows: int) -> None:
+        """Forget all but the latest rows, which are not read yet."""
+        features, tokens = np.concatenate(self.features), np.concatenate(self.tokens)
+        self.restart()
+        self.features, self.tokens = [features[-rows:].copy()], [tokens[-rows:].copy()]
+        self.unread = len(self.tokens[0])
+
+    @property
+    def asked(self) -> Ask | None:
+        """The request as it stands, if it has logits processors."""
+        return None if self.ask is None else self.ask.along(joined(self.texts[1:]))
 
     @property
     def read(self) -> int:
@@ -150,12 +169,16 @@ class EagleDrafter:
             trees = self._trees([alive[at] for at in asked], [checked[at] for at in asked])
             for at, tree in zip(asked, trees, strict=True):
                 drafts[at] = tree
+        for state, draft in zip(alive, drafts, strict=True):
+            state.drafted = len(draft)
         return DraftBatch.of(drafts)
 
     def observe(self, states: Sequence[EagleState], verdicts: Sequence[Verdict], /) -> None:
         """Keep what was committed, with its features; the head reads it when it is asked to draft.
 
         A verdict without hidden states ends the head's context: it begins again with the next one.
+        So does a request that is not asked for a draft for more than 512 tokens: it begins again
+        with the latest 256 of them, so that features which nobody reads do not pile up.
 
         Raises: StateError, InputError for a state that is there twice, lengths that differ, tokens
         outside the head's vocabulary or hidden states of another width; nothing has changed then.
@@ -177,12 +200,15 @@ class EagleDrafter:
         for state, verdict in zip(alive, batch, strict=True):
             state.texts.append(verdict.tokens)
             state.length += len(verdict.tokens)
+            state.drafted = 0
             if verdict.hidden is None:
                 state.restart()
             elif len(verdict.tokens):
                 state.features.append(verdict.hidden.copy())  # else a view of the whole step
                 state.tokens.append(verdict.tokens)
                 state.unread += len(verdict.tokens)
+                if state.unread > _UNREAD:
+                    state.begin_again(_LATEST)
 
     def finish(self, state: EagleState, /) -> None:
         """End a request.
@@ -194,6 +220,14 @@ class EagleDrafter:
         state.restart()
         state.texts, state.length = [], 0
         self._live.remove(state)
+
+    def sources(self, state: EagleState, /) -> list[tuple[Source, ...]]:
+        """`Source.HEAD`, for each node of the state's last draft.
+
+        Raises: StateError.
+        """
+        as_states([state], EagleState, self)
+        return [(Source.HEAD,)] * state.drafted
 
     def text(self, state: EagleState, /) -> Int32s:
         """Prompt and observed tokens, a copy.
@@ -229,7 +263,8 @@ class EagleDrafter:
             topk=self._topk,
             depth=self._depth,
             shortlist=self._shortlist,
-            noise=_noise_of(states),
+            noise=noise_of([state.sampling for state in states], [s.length for s in states]),
+            process=process_of([state.asked for state in states], self.head),
         )
 
     def _read(self, states: Sequence[EagleState]) -> None:
@@ -278,30 +313,6 @@ class EagleDrafter:
 
     def _tensor(self, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, device=self.head.fc.weight.device)
-
-
-def _noise_of(states: Sequence[EagleState]) -> Noise:
-    """The noise of sampled requests under rule match, scaled by their temperature. (Under rule
-    rejection the target's choice does not depend on noise that a drafter could know.)"""
-    coupled: dict[int, SeededParams] = {}
-    for at, state in enumerate(states):
-        sampling = state.sampling
-        if sampling is None or sampling.params.greedy or sampling.params.rule != "match":
-            continue
-        coupled[at] = sampling
-
-    def noise(depth: int, tokens: Tensor) -> Tensor | None:
-        if not coupled:
-            return None
-        ids = tokens.to("cpu", torch.int32).numpy()
-        found = np.zeros(ids.shape, np.float32)
-        for at, sampling in coupled.items():
-            flat = np.ascontiguousarray(ids[at].reshape(-1))
-            gumbels = _core.gumbels(sampling.seed, states[at].length + depth, flat)
-            found[at] = sampling.params.temperature * gumbels.reshape(ids[at].shape)
-        return torch.from_numpy(found).to(tokens.device)
-
-    return noise
 
 
 def _model_for(folder: Path, model: Any) -> StoredModel:

@@ -14,7 +14,6 @@ A head of ours also says in "foresay" for which target it was trained.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +24,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foresay.drafters.eagle.head import EagleHead, HeadShape
+from foresay.drafters.eagle.head import EagleHead, HeadShape, weights_of
 from foresay.errors import ModelError, UnsupportedModel
+from foresay.files import whole_file
 from foresay.models.tables import ModelFacts, facts_of, tables_of
 from foresay.models.weights.folder import check, config_of, tensors_of
 from foresay.models.weights.hashes import sha256_of
@@ -73,9 +73,8 @@ def load_head(
     config, found = config_of(check(folder)), _named(tensors_of(folder), folder)
     facts = facts_of(model)
     shape = _shape(folder, config, found, facts, model.folder)
-    with torch.device("meta"):
-        head = EagleHead(shape)
-    expected = {name: tuple(weight.shape) for name, weight in head.named_parameters()}
+    # Sizes are compared with what the file holds before anything is made of them.
+    expected = weights_of(shape)
     if shape.own_output:
         expected["lm_head.weight"] = (shape.drafted, shape.hidden)
     if shape.own_embedding:
@@ -122,13 +121,11 @@ def save_head(head: EagleHead, folder: Path, target: TargetName) -> str:
         tensors["d2t"] = tokens - torch.arange(shape.drafted)
         tensors["t2d"] = torch.zeros(shape.vocabulary, dtype=torch.bool).index_fill(0, tokens, True)
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / "model.safetensors.part"
-    # Not save_file, whose file only its owner can read.
-    part.write_bytes(save({name: value.contiguous() for name, value in tensors.items()}))
-    os.replace(part, folder / "model.safetensors")
-    part = folder / "config.json.part"
-    part.write_text(json.dumps(_config(shape, target), indent=1) + "\n")
-    os.replace(part, folder / "config.json")
+    with whole_file(folder / "model.safetensors") as part:
+        # Not save_file, whose file only its owner can read.
+        part.write_bytes(save({name: value.contiguous() for name, value in tensors.items()}))
+    with whole_file(folder / "config.json") as part:
+        part.write_text(json.dumps(_config(shape, target), indent=1) + "\n")
     return sha256_of(folder / "model.safetensors")
 
 

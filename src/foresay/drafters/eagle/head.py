@@ -19,7 +19,7 @@ from torch.nn.functional import embedding, linear, scaled_dot_product_attention,
 
 from foresay.models.cpu.rope import frequencies
 
-__all__ = ["EagleHead", "HeadShape"]
+__all__ = ["EagleHead", "HeadShape", "weights_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,29 @@ class HeadShape:
     layers: tuple[int, ...] = ()
     own_output: bool = False
     own_embedding: bool = False
+
+
+def weights_of(shape: HeadShape) -> dict[str, tuple[int, ...]]:
+    """The weights of a head of these sizes by name, without making one: sizes may be wrong."""
+    wide, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    hidden, between = shape.hidden, shape.intermediate
+    layer: dict[str, tuple[int, ...]] = {
+        "self_attn.q_proj": (wide, 2 * hidden),
+        "self_attn.k_proj": (keys, 2 * hidden),
+        "self_attn.v_proj": (keys, 2 * hidden),
+        "self_attn.o_proj": (hidden, wide),
+        "mlp.gate_proj": (between, hidden),
+        "mlp.up_proj": (between, hidden),
+        "mlp.down_proj": (hidden, between),
+        "hidden_norm": (hidden,),
+        "input_layernorm": (hidden,),
+        "post_attention_layernorm": (hidden,),
+    }
+    return {
+        "fc.weight": (hidden, shape.features),
+        **{f"midlayer.{name}.weight": size for name, size in layer.items()},
+        "norm.weight": (hidden,),
+    }
 
 
 class _Attention(nn.Module):

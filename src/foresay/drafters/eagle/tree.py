@@ -23,11 +23,14 @@ from torch import Tensor
 from foresay.draft import Draft
 from foresay.drafters.eagle.head import EagleHead
 
-__all__ = ["Context", "Noise", "grow"]
+__all__ = ["Context", "Noise", "Process", "grow"]
 
 Noise = Callable[[int, Tensor], Tensor | None]
 """noise(depth, tokens): what is added to the logits of the token ids [B, R, S] that stand so many
 tokens behind the text; None: nothing."""
+Process = Callable[[Tensor, Tensor], Tensor]
+"""process(logits, paths): the processed logits [B, R, drafted], after the drafted token ids
+[B, R, depth] that lead to each row. Impossible tokens are -inf."""
 
 
 @dataclass(slots=True)
@@ -60,6 +63,7 @@ def grow(
     depth: int,
     shortlist: int,
     noise: Noise,
+    process: Process | None = None,
 ) -> list[Draft]:
     """A draft for each text, the likeliest node first.
 
@@ -77,11 +81,15 @@ def grow(
     rows = context.hidden[:, None]  # the head's output after each of them
     paths = torch.zeros(batch, 1, device=device)  # the log of its path probability
     above = torch.full((batch, 1), -1, device=device)  # its number among all nodes
+    taken = torch.zeros(batch, 1, 0, dtype=torch.int64, device=device)  # the tokens of its path
     levels: list[tuple[Tensor, Tensor, Tensor]] = []
     count = 0
     for level in range(depth):
         # 1) The likeliest children of each node that was expanded.
-        tokens, logprobs = _children(head, rows, level, topk, shortlist, noise)
+        logits = head.logits(rows)
+        if process is not None:
+            logits = process(logits, taken)
+        tokens, logprobs = _children(head, logits, level, topk, shortlist, noise)
         scores = (paths[..., None] + logprobs).flatten(1)
         scores = scores.masked_fill(scores.isnan(), -torch.inf)
         levels.append((tokens.flatten(1), above.repeat_interleave(topk, 1), scores))
@@ -96,6 +104,8 @@ def grow(
         paths, best = paths[:, :useful], best[:, :useful]
         parent = best // topk
         tokens = tokens.flatten(1).gather(1, best)
+        taken = taken.gather(1, parent[..., None].expand(-1, -1, level))
+        taken = torch.cat([taken, tokens[..., None]], -1)
         above, count = best + count, count + scores.shape[1]
         rows = rows.gather(1, parent[..., None].expand(-1, -1, rows.shape[2]))
         seen = seen.gather(1, parent[..., None].expand(-1, -1, seen.shape[2])).clone()
@@ -114,10 +124,9 @@ def grow(
 
 
 def _children(
-    head: EagleHead, rows: Tensor, level: int, topk: int, shortlist: int, noise: Noise
+    head: EagleHead, logits: Tensor, level: int, topk: int, shortlist: int, noise: Noise
 ) -> tuple[Tensor, Tensor]:
     """Tokens [B, R, topk] and the logs of their probabilities."""
-    logits = head.logits(rows)
     best, places = logits.topk(min(max(shortlist, topk), logits.shape[-1]), -1)
     added, total = noise(level, head.tokens[places]), logits.logsumexp(-1, keepdim=True)
     if added is None:

@@ -11,8 +11,14 @@ export const SOURCES = {
   history: "earlier answers",
   corpus: "the corpus",
   usual: "frequent tokens",
+  recycled: "likely before",
+  draft_model: "a smaller model",
+  head: "a head",
   other: "another drafter",
 };
+
+/** Sources that are not in the legend: few servers have them, and the tip of a token tells. */
+export const RARE = ["recycled", "draft_model", "head", "other"];
 
 const turns = document.getElementById("turns");
 const empty = document.getElementById("empty");

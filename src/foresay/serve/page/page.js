@@ -2,7 +2,7 @@
 
 import { get } from "/page/api.js";
 import { curve, histogram, phaseLegend, timeline } from "/page/charts.js";
-import { Conversation, SOURCES } from "/page/chat.js";
+import { Conversation, RARE, SOURCES } from "/page/chat.js";
 import { html, watch } from "/page/parts.js";
 
 const $ = (id) => document.getElementById(id);
@@ -105,7 +105,7 @@ async function look() {
 
 function start() {
   for (const [name, told] of Object.entries(SOURCES)) {
-    if (name === "other") continue;
+    if (RARE.includes(name)) continue;
     $("legend").append(html("li", {}, html("span", { class: `token ${name}` }, "token"), ` ${told}`));
   }
   phaseLegend($("phases"));

@@ -218,8 +218,8 @@ class HeadDrafter:
         if head.window:
             visible &= places > positions[..., None] - head.window
         kept.next_at(positions, end)
-        rows, ids = torch.from_numpy(features).to(device), torch.from_numpy(tokens).to(device)
-        output = head.read(head.rows(rows), ids, positions, kept, visible[:, None])
+        rows, read = torch.from_numpy(features).to(device), torch.from_numpy(tokens).to(device)
+        output = head.read(head.rows(rows), read, positions, kept, visible[:, None])
         for at, (state, count) in enumerate(zip(states, counts, strict=True)):
             end = state.read + count
             state.keys = kept.keys[at, :, :end].clone()

@@ -123,11 +123,18 @@ def commit(asked: list[Asked], *counts: int) -> None:
     asked[0].drafter.observe([one.state for one in asked], VerdictBatch.of(verdicts))
 
 
-@pytest.fixture(scope="module", params=modules.SHAPES)
+WITHOUT_WINDOW = {"mtp_layer_types": ["full_attention"]}
+"""Of mellum, whose module has a window by default."""
+
+
+@pytest.fixture(scope="module", params=[*modules.SHAPES, "mellum without window"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    model = modules.make(request.param)
+    family, _, rest = request.param.partition(" ")
+    model = modules.make(family, **(WITHOUT_WINDOW if rest else {}))
     folder = modules.save(tmp_path_factory.mktemp("mtp"), model, modules.random_module(model))
-    return _pair(folder)
+    found = _pair(folder)
+    assert found.drafter.head.window == (zoo.WINDOW if request.param == "mellum" else 0)
+    return found
 
 
 def _pair(folder: Path) -> Pair:

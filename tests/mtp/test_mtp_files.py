@@ -138,7 +138,7 @@ def test_a_gguf_file(tmp_path: Path) -> None:
 def test_a_transformers_without_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(modeling_layers, "MtpModel")
     with pytest.raises(
-        UnsupportedModel, match=r"transformers \S+ has no MtpModel; expected one that has, as 5.22"
+        UnsupportedModel, match=r"transformers \S+ has no MtpModel; expected one with it: 5.22"
     ):
         MtpDrafter(folder)
 

@@ -130,7 +130,7 @@ def _skeleton(folder: Path, family: str) -> tuple[Any, nn.Module]:
         from transformers.modeling_layers import MtpModel
     except ImportError as error:
         raise UnsupportedModel(
-            f"transformers {transformers.__version__} has no MtpModel; expected one that has, as 5.22"
+            f"transformers {transformers.__version__} has no MtpModel; expected one with it: 5.22"
         ) from error
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

@@ -36,7 +36,7 @@ FORBIDDEN = {
     "sampling": {"models"},
 }
 MODEL_DRAFTERS = {
-    *("recycle", "model", "eagle", "self_draft"),
+    *("recycle", "model", "eagle", "mtp", "self_draft"),
     *("_decoding", "_growth", "_law", "_written"),
     "_worker_main",  # which makes the parameters of a request anew
 }

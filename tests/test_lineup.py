@@ -16,7 +16,7 @@ from foresay.drafters import MergeDrafter
 from foresay.drafters.lineup import NAMES, Room, make_drafter, parts_of
 from foresay.errors import InputError, ModelError
 
-TEXTS = [name for name in NAMES if ":" not in name and name not in ("self", "recycle")]
+TEXTS = [n for n in NAMES if ":" not in n and n not in ("self", "recycle", "mtp")]
 """Drafters that need nothing of a model."""
 
 
@@ -70,6 +70,9 @@ def test_every_share_suits_every_drafter(name: str, share: Any) -> None:
         ("suffix+oak", {}, "no drafter 'oak'; expected one of"),
         ("recycle", {"corpus": "c.foresay"}, "'recycle' uses no corpus; leave --corpus out"),
         ("eagle:", {}, "'eagle:' names no folder; expected eagle:FOLDER"),
+        ("mtp", {}, "'mtp' is in the target's own files, but no target is given; expected --model"),
+        ("mtp", {"corpus": "c.foresay"}, "'mtp' uses no corpus; leave --corpus out"),
+        ("worker:mtp", {}, "'worker:mtp' cannot be a process of its own; expected one that"),
         ("worker:self", {}, "'worker:self' cannot be a process of its own; expected one that"),
         ("worker:worker:ngram", {}, "'worker:worker:ngram' cannot be a process of its own"),
         ("worker:", {}, "'worker:' cannot be a process of its own; expected one that drafts"),

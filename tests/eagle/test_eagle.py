@@ -12,8 +12,9 @@ from eagle.heads import alone, random_head, reference_tree
 from foresay import Draft, DraftBatch, SamplingParams, SeededParams, Verdict, VerdictBatch
 from foresay.arrays import Floats
 from foresay.drafter import Source
-from foresay.drafters.eagle import EagleDrafter, EagleState
-from foresay.drafters.eagle import drafter as module
+from foresay.drafters import _head_drafter as module
+from foresay.drafters._head_drafter import HeadState
+from foresay.drafters.eagle import EagleDrafter
 from foresay.drafters.eagle.head import EagleHead
 from foresay.errors import InputError, StateError
 from foresay.sampling.ask import Ask
@@ -265,7 +266,7 @@ def test_refused(head: EagleHead) -> None:
     with pytest.raises(InputError, match="dtype is 'int4'; expected float32 or bfloat16"):
         EagleDrafter(head, dtype="int4")
     assert drafter.text(state).tolist() == [1, 2]
-    assert isinstance(state, EagleState) and torch.is_tensor(head.fc.weight)
+    assert isinstance(state, HeadState) and torch.is_tensor(head.fc.weight)
 
 
 def test_sources(head: EagleHead) -> None:

@@ -15,7 +15,8 @@ from engine.asking import ASKED, GREEDY, STOPS, answers, prompts, wanted
 from foresay import SamplingParams, Verdict, Wants
 from foresay.drafter import Source
 from foresay.drafters import MergeDrafter, ModelDrafter, NgramDrafter, RecycleDrafter
-from foresay.drafters.eagle import EagleDrafter, EagleState
+from foresay.drafters._head_drafter import HeadState
+from foresay.drafters.eagle import EagleDrafter
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
 from foresay.engine.plain import logits_of, plain
@@ -100,7 +101,7 @@ class Watched(EagleDrafter):
 
     def observe(self, states: Any, verdicts: Any, /) -> None:
         for state, verdict in zip(states, verdicts, strict=True):
-            assert isinstance(state, EagleState) and isinstance(verdict, Verdict)
+            assert isinstance(state, HeadState) and isinstance(verdict, Verdict)
             key = state.texts[0].tobytes()
             self.seen.setdefault(key, []).append((verdict.hidden, verdict.tokens))
         super().observe(states, verdicts)

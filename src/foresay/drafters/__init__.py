@@ -9,6 +9,7 @@ WorkerDrafter   any of these that draft from the text alone, in a process of its
 ModelDrafter    a smaller model
 SelfDrafter     some of the target's own layers
 EagleDrafter    a small head over the target's features; needs torch
+MtpDrafter      the multi-token-prediction head of models that ship one; needs torch
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from foresay.drafters.eagle import EagleDrafter as EagleDrafter
     from foresay.drafters.merge import MergeDrafter
     from foresay.drafters.model import ModelDrafter
+    from foresay.drafters.mtp import MtpDrafter as MtpDrafter
     from foresay.drafters.ngram import NgramDrafter
     from foresay.drafters.recycle import RecycleDrafter
     from foresay.drafters.self_draft import SelfDrafter
@@ -43,6 +45,7 @@ _HOMES = {
     "EagleDrafter": "eagle",  # not in __all__: `import *` must not need torch
     "MergeDrafter": "merge",
     "ModelDrafter": "model",
+    "MtpDrafter": "mtp",  # likewise
     "NgramDrafter": "ngram",
     "RecycleDrafter": "recycle",
     "SelfDrafter": "self_draft",

@@ -25,10 +25,11 @@ NAMES = {
     "model:NAME": "a smaller model of the same tokenizer, named as for --model",
     "self": "some of the target's own layers",
     "eagle:FOLDER": "a head over the model's features, as `foresay train eagle` writes it",
+    "mtp": "the multi-token-prediction head that the target's own files have",
     "worker:NAME": "one of these in a process of its own, such as worker:model:NAME",
 }
 
-_MODEL, _EAGLE, _WORKER = "model:", "eagle:", "worker:"
+_MODEL, _EAGLE, _WORKER, _MTP = "model:", "eagle:", "worker:", "mtp"
 _NAMING = (_MODEL, _EAGLE)  # a folder or a model's name follows, in which there may be a +
 _WITH_CORPUS = ("suffix", "sam", "corpus", "merge")
 
@@ -83,7 +84,8 @@ def make_drafter(
     given to.
 
     `model` is the target, by its name or as `models.load.find_model` finds it: "eagle:FOLDER" needs
-    its embeddings. None: the one that the head was trained for.
+    its embeddings, and "mtp" is in its files. None: the one that the head was trained for; "mtp" is
+    refused then.
 
     Several names with + between, such as "suffix+recycle", draft together, in one tree. Those with
     "worker:" before them, such as "worker:model:a+worker:model:b", work at the same time. A folder
@@ -123,6 +125,8 @@ def _made(name: str, setting: _Setting, model: Any) -> Drafter[Any]:
         return _worker(name.removeprefix(_WORKER), setting)
     if name.startswith(_EAGLE):
         return _eagle(name.removeprefix(_EAGLE), setting, model)
+    if name == _MTP:
+        return _mtp(setting, model)
     return _MAKERS[name](setting)
 
 
@@ -132,7 +136,7 @@ def parts_of(name: str) -> list[str]:
     """
     parts: list[str] = []
     for piece in name.split("+"):
-        begins = piece in _MAKERS or piece.startswith((*_NAMING, _WORKER))
+        begins = piece in (*_MAKERS, _MTP) or piece.startswith((*_NAMING, _WORKER))
         if parts and not begins and parts[-1].removeprefix(_WORKER).startswith(_NAMING):
             parts[-1] += "+" + piece
         else:
@@ -162,12 +166,12 @@ def check_name(name: str) -> None:
     for part in parts_of(name) if isinstance(name, str) else [str(name)]:
         if part.startswith(_WORKER):
             part = part.removeprefix(_WORKER)
-            if part in ("", "self", "recycle") or part.startswith((_EAGLE, _WORKER)):
+            if part in ("", "self", "recycle", _MTP) or part.startswith((_EAGLE, _WORKER)):
                 raise InputError(
                     f"the drafter {_WORKER + part!r} cannot be a process of its own; expected one "
                     "that drafts from the text alone, such as worker:model:NAME"
                 )
-        if part not in _MAKERS and not part.startswith(_NAMING):
+        if part not in (*_MAKERS, _MTP) and not part.startswith(_NAMING):
             raise InputError(f"there is no drafter {part!r}; expected one of {', '.join(NAMES)}")
         if part in (_MODEL, "model:NAME"):
             raise InputError(
@@ -287,6 +291,19 @@ def _eagle(folder: str, setting: _Setting, model: Any) -> Drafter[Any]:
     from foresay.drafters.eagle import EagleDrafter
 
     return EagleDrafter(folder, model, topk=1) if setting.chain else EagleDrafter(folder, model)
+
+
+def _mtp(setting: _Setting, model: Any) -> Drafter[Any]:
+    if setting.corpus is not None:
+        raise InputError("the drafter 'mtp' uses no corpus; leave --corpus out")
+    if model is None:
+        raise InputError(
+            "the drafter 'mtp' is in the target's own files, but no target is given; expected "
+            "--model, or in Python MtpDrafter(model)"
+        )
+    from foresay.drafters.mtp import MtpDrafter
+
+    return MtpDrafter(model, topk=1) if setting.chain else MtpDrafter(model)
 
 
 _MAKERS: dict[str, Callable[[_Setting], Drafter[Any]]] = {

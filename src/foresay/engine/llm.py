@@ -110,7 +110,7 @@ class LLM:
     model          "smollm2-135m" (the default), a folder, a .gguf file, a name on the hub, or what
                    `models.load.find_model` found
     drafter        "suffix", "ngram", "recycle", "model:NAME" (a smaller model), "self",
-                   "eagle:FOLDER", several with + between, "none", or any Drafter
+                   "eagle:FOLDER", "mtp", several with + between, "none", or any Drafter
     policy         how much is verified: "adaptive", "fixed", "threshold", "dynamic-k", "none", or
                    a Policy
     dtype          "auto" (weights as they are stored), "bfloat16" or "float32"

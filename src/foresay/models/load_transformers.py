@@ -29,11 +29,11 @@ from foresay.models.progress import Progress, silent
 from foresay.models.replacing import names_of
 from foresay.models.visibility import visible_by_layer
 
-__all__ = ["load_modules", "plain_target_of", "read_model", "target_of"]
+__all__ = ["LOADING", "load_modules", "plain_target_of", "read_model", "target_of"]
 
 # from_pretrained replaces functions of torch and of its own for the whole process while it runs
 # (tie_weights, those that initialise, the default dtype), and two at once put back each other's.
-_LOADING = threading.Lock()
+LOADING = threading.Lock()
 _TRIALS = 5  # linear layers, visibility, logits, whole layers, batch invariance
 
 
@@ -153,7 +153,7 @@ def read_model(folder: str | os.PathLike[str], dtype: torch.dtype) -> PreTrained
     Raises: ModelError.
     """
     try:
-        with _LOADING:
+        with LOADING:
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
                 Path(folder),
                 dtype=dtype,

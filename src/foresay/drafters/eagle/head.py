@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, scaled_dot_product_attention, silu
 
+from foresay.drafters._head import Kept
 from foresay.models.cpu.rope import frequencies
 
 __all__ = ["EagleHead", "HeadShape", "weights_of"]
@@ -113,6 +114,7 @@ class EagleHead(nn.Module):
     embedding  [vocabulary, hidden]: its own, or the target's
     """
 
+    window = 0
     tokens: Tensor
     output: Tensor
     embedding: Tensor
@@ -130,6 +132,34 @@ class EagleHead(nn.Module):
         self.register_buffer("tokens", torch.arange(shape.drafted), persistent=False)
         for name, rows in (("output", shape.drafted), ("embedding", shape.vocabulary)):
             self.register_buffer(name, torch.zeros(rows, shape.hidden), persistent=False)
+
+    @property
+    def width(self) -> int:
+        """Of the target's features."""
+        return self.shape.features
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that it can read."""
+        return self.shape.vocabulary
+
+    def rows(self, features: Tensor) -> Tensor:
+        """Rows [B, R, hidden] of the target's features [B, R, width]."""
+        rows: Tensor = self.fc(features.to(self.fc.weight.dtype))
+        return rows
+
+    def room(self, texts: int, places: int) -> Kept:
+        """For so many rows of each text."""
+        size = (texts, self.shape.kv_heads, places, self.shape.head_dim)
+        return Kept(self.fc.weight.new_zeros(size), self.fc.weight.new_zeros(size))
+
+    def read(
+        self, rows: Tensor, tokens: Tensor, positions: Tensor, kept: Kept, visible: Tensor
+    ) -> Tensor:
+        """The output after rows with their tokens and positions, int64[B, R]."""
+        query, key, value = self.project(rows, self.embedded(tokens), positions)
+        keys, values = kept.update(key, value)
+        return self.complete(rows, self.attend(query, keys, values, visible))
 
     def embedded(self, tokens: Tensor) -> Tensor:
         """The embeddings of token ids."""

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from foresay.draft import Draft
-from foresay.drafters.eagle.head import EagleHead
+from foresay.drafters._head import Head, Kept
 
 __all__ = ["Context", "Noise", "Process", "grow"]
 
@@ -38,15 +38,12 @@ class Context:
     """What a batch of trees hangs from.
 
     hidden   [B, hidden]: the head's output after each text, which predicts the first nodes
-    keys     [B, heads, T + room, width]: of each text, padded on the right to T, then room for
-             the nodes that are expanded
-    values   likewise
+    kept     of each text, padded on the right to T, then room for the nodes that are expanded
     lengths  int64[B]: rows of each text
     """
 
     hidden: Tensor
-    keys: Tensor
-    values: Tensor
+    kept: Kept
     lengths: Tensor
 
     @property
@@ -55,7 +52,7 @@ class Context:
 
 
 def grow(
-    head: EagleHead,
+    head: Head,
     context: Context,
     budgets: Sequence[int],
     *,
@@ -72,10 +69,10 @@ def grow(
     shortlist  how many of the head's likeliest tokens get noise: the others are not drafted
     """
     batch, device = len(context.hidden), context.hidden.device
-    topk = min(topk, head.shape.drafted, max(budgets))
-    depth = min(depth, max(budgets))
+    topk = min(topk, len(head.tokens), max(budgets))
+    depth = min(depth, max(budgets), head.window or depth)  # so that a node sees all above it
     base, most = context.longest, torch.tensor(budgets, device=device)
-    places = torch.arange(context.keys.shape[2], device=device)
+    places = torch.arange(context.kept.keys.shape[2], device=device)
     text = (places < context.lengths[:, None])[:, None]  # [B, 1, T + room]: visible to all nodes
     seen = text  # [B, R, T + room]: what each node of the last expanded level sees
     rows = context.hidden[:, None]  # the head's output after each of them
@@ -114,17 +111,17 @@ def grow(
         seen[:, own, first + own] = True
         end = first + nodes
         positions = (context.lengths + level)[:, None].expand(-1, nodes)
-        query, key, value = head.project(rows, head.embedded(tokens), positions)
-        context.keys[:, :, first:end], context.values[:, :, first:end] = key, value
-        attended = head.attend(
-            query, context.keys[:, :, :end], context.values[:, :, :end], seen[:, None, :, :end]
-        )
-        rows = head.complete(rows, attended)
+        visible = seen
+        if head.window:
+            near = places > positions[..., None] - head.window
+            visible = seen & (near | (places >= base))
+        context.kept.next_at((first + own).expand(batch, -1), end)
+        rows = head.read(rows, tokens, positions, context.kept, visible[:, None, :, :end])
     return _best(levels, budgets)
 
 
 def _children(
-    head: EagleHead, logits: Tensor, level: int, topk: int, shortlist: int, noise: Noise
+    head: Head, logits: Tensor, level: int, topk: int, shortlist: int, noise: Noise
 ) -> tuple[Tensor, Tensor]:
     """Tokens [B, R, topk] and the logs of their probabilities."""
     best, places = logits.topk(min(max(shortlist, topk), logits.shape[-1]), -1)

@@ -16,8 +16,8 @@ from foresay import _core
 from foresay.arrays import Int32s
 from foresay.draft import DraftBatch
 from foresay.drafter import SeededParams, known_noise
-from foresay.drafters.eagle.head import EagleHead
-from foresay.drafters.eagle.tree import Noise, Process
+from foresay.drafters._head import Head
+from foresay.drafters._head_tree import Noise, Process
 from foresay.sampling.acceptance.processors import scores
 from foresay.sampling.acceptance.rows import Rows
 from foresay.sampling.ask import Ask, AskBatch
@@ -55,7 +55,7 @@ def noise_of(sampling: Sequence[SeededParams | None], lengths: Sequence[int]) ->
     return noise
 
 
-def process_of(requests: Sequence[Ask | None], head: EagleHead) -> Process | None:
+def process_of(requests: Sequence[Ask | None], head: Head) -> Process | None:
     """Bias, penalties, min_tokens, top-k, top-p and min-p of the requests that have them, as they
     stand; None if there are none."""
     asks = {at: ask for at, ask in enumerate(requests) if ask is not None}
@@ -70,7 +70,7 @@ def process_of(requests: Sequence[Ask | None], head: EagleHead) -> Process | Non
             for path in ids[at]
         ]
         few = logits[every]  # [requests, R, drafted]
-        size = (len(along), head.shape.vocabulary)
+        size = (len(along), head.vocabulary)
         whole = torch.full(size, -torch.inf, device=logits.device)
         whole[:, head.tokens] = few.flatten(0, 1)
         none: Int32s = np.empty(0, np.int32)

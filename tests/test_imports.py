@@ -38,6 +38,7 @@ FORBIDDEN = {
 MODEL_DRAFTERS = {
     *("recycle", "model", "eagle", "mtp", "self_draft"),
     *("_decoding", "_growth", "_law", "_written"),
+    *("_head_drafter", "_head_requests"),
     "_worker_main",  # which makes the parameters of a request anew
 }
 """Drafters that run a model, and what they are made of; they may also sample, with a request's

@@ -61,6 +61,8 @@ class Found(NamedTuple):
 def next_tokens(logits: Tensor, rows: Sequence[Row], threads: int = 1) -> list[Found]:
     """The next tokens of each row of `logits` [R, vocabulary]."""
     asks = AskBatch([row.ask for row in rows])
+    if not asks.processed and not asks.temperatures.any() and logits.device.type == "cpu":
+        return _greedy(logits, rows, threads)
     none: Int32s = np.empty(0, np.int32)
     alone = Rows.of(DraftBatch._trusted(none, none, np.zeros(len(rows) + 1, np.int32)))
     given = scores(logits, alone, asks)
@@ -75,6 +77,26 @@ def next_tokens(logits: Tensor, rows: Sequence[Row], threads: int = 1) -> list[F
                 which, find(part, few, [rows[at] for at in which], threads), strict=True
             ):
                 found[at] = one
+    return found
+
+
+def _greedy(logits: Tensor, rows: Sequence[Row], threads: int) -> list[Found]:
+    """Of requests without temperature and processors: the likeliest, in one pass of the core."""
+    count = max(row.children for row in rows)
+    tokens, logprobs = _core.topk(
+        logits.float().contiguous().numpy(), min(count, logits.shape[1]), threads=threads
+    )
+    chances = np.minimum(np.exp(logprobs.astype(np.float64)), 1.0)
+    found = []
+    for at, row in enumerate(rows):
+        good = np.flatnonzero(logprobs[at, : row.children] > -np.inf)
+        if row.way != "sampled":
+            found.append(Found(tokens[at, good].tolist(), chances[at, good].tolist(), []))
+            continue
+        own: Floats = np.zeros(logits.shape[1], np.float32)
+        own[tokens[at, good[:1]]] = 1
+        some = len(good[:1])
+        found.append(Found(tokens[at, good[:1]].tolist(), [1.0] * some, [own] * some))
     return found
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from foresay.corpus import tokenizer_hash_of
 from foresay.drafters._decoding import MEMORY, Choice, DecodingDrafter
 from foresay.drafters._shapes import Dynamic, ShapeLike
+from foresay.errors import UnsupportedModel
+from foresay.models.weights.folder import config_of
 
 if TYPE_CHECKING:
     from foresay.models.target import Target
@@ -67,9 +69,31 @@ class ModelDrafter(DecodingDrafter):
 
 
 def _loaded(name: str | os.PathLike[str]) -> tuple[Any, bytes | None]:
-    """The target of that name, and the hash of its tokenizer file, if there is one."""
+    """The target of that name, and the hash of its tokenizer, if that is known. Weights of 16 and
+    32 bits are quantised to 8 where the core has a decoder for them: drafts need not be exact."""
+    from foresay.models.cpu.quantised_decoder import quantised_config
     from foresay.models.load import find_model, load
 
     found = find_model(name)
+    quantize: Literal["q8_0"] | None = None
+    if found.gguf is None:
+        try:
+            quantised_config(found.folder)
+            quantize = "q8_0"
+        except UnsupportedModel:
+            pass  # transformers runs it
     file = Path(found.folder) / "tokenizer.json"
-    return load(found), tokenizer_hash_of(file) if file.is_file() else None
+    own = tokenizer_hash_of(file) if file.is_file() else _noted_hash(config_of(found.folder))
+    return load(found, quantize=quantize), own
+
+
+def _noted_hash(config: dict[str, Any]) -> bytes | None:
+    """Of the target's tokenizer, as `foresay train model` notes it."""
+    noted: Any = config
+    for key in ("foresay", "target", "tokenizer_sha256"):
+        noted = noted.get(key) if isinstance(noted, dict) else None
+    try:
+        found = bytes.fromhex(noted)
+    except (TypeError, ValueError):
+        return None
+    return found if len(found) == 32 else None

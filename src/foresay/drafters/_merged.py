@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from foresay.arrays import Int32s
+from foresay.arrays import Floats, Int32s
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import InputError
 from foresay.verdict import Verdict, Wants
@@ -17,11 +17,15 @@ __all__ = ["Union", "check_fit", "chosen", "own_verdict", "wanted"]
 class Union:
     """The size of one merged proposal and, per drafter, where its own nodes went."""
 
-    __slots__ = ("homes", "size")
+    __slots__ = ("homes", "notes", "scores", "size")
 
-    def __init__(self, size: int, homes: list[Int32s]) -> None:
-        self.size = size
+    def __init__(
+        self, scores: Floats, homes: list[Int32s], notes: Sequence[tuple[int, int, int]] = ()
+    ) -> None:
+        self.size = len(scores)
+        self.scores = scores
         self.homes = homes  # per drafter: merged index of each of its own nodes, -1 if cut
+        self.notes = notes  # who was asked, see `Members.notes`
 
 
 def chosen(drafts: Sequence[Draft]) -> DraftBatch:

@@ -35,8 +35,8 @@ _QUICK = 0.01  # of a step: what is faster is always asked
 _MEMORY = 32  # steps
 _SHARE = 0.004  # of the time, which trials of all drafters together may lose
 
-United = Callable[[Sequence[DraftBatch]], DraftBatch]
-"""The tree of several drafters' drafts, with the chances of its nodes as scores."""
+Tree = tuple[DraftBatch, list[Int32s]]
+"""The tree of all drafters' drafts, and for each drafter where its nodes went."""
 
 
 @dataclass(slots=True)
@@ -87,27 +87,29 @@ class Members:
         own: list[list[Any]],
         budgets: list[int],
         unread: Sequence[Sequence[int]],
-        united: United,
-    ) -> list[DraftBatch]:
-        """The drafts of each drafter, more than the budgets: the best of all are taken.
+        united: Callable[[Sequence[DraftBatch]], Tree],
+    ) -> tuple[list[DraftBatch], Tree]:
+        """The drafts of each drafter, more than the budgets, and the best of all.
 
         own     the states of each drafter
         unread  tokens that each drafter has not read, by request: it was not asked since
+        united  makes the tree, with the chances of its nodes as scores
 
         Raises: InputError for a draft with too many nodes; what the drafters raise.
         """
         asked = [min(2 * n + 4, MAX_BUDGET) if n else 0 for n in budgets]
         self.weighed = 0.0
         if self._price is None:
-            return self._everyone(own, asked)
+            everything = self._everyone(own, asked)
+            return everything, united(everything)
         step: list[_Asked] = []
         batches = [_no_drafts(len(asked))] * len(own)
-        sure: Sequence[float] | None = None
+        tree: Tree | None = None  # of the drafts so far
         for k in self._order(sum(n > 0 for n in asked)):
             one = _Asked(k, None, [0 if n else -1 for n in asked], budgets=asked)
             if not self._quick(k, one.requests):
-                if sure is None:
-                    sure = _expected(united(batches), self._price.least_chance)
+                tree = united(batches) if tree is None else tree
+                sure = _expected(tree[0], self._price.least_chance)
                 self._plan(one, sure, [counts[k] for counts in unread])
             step.append(one)
             if self._workers[k] and not self._first:
@@ -116,15 +118,16 @@ class Members:
             batches[k] = self._timed(one, self._drafts, own[k])
             sizes = sizes_of(batches[k].offsets)
             if sizes.any():
-                sure = None
+                tree = None
             if self._first:  # who comes next is asked for what is left
                 asked = [0 if size else n for n, size in zip(asked, sizes.tolist(), strict=True)]
         for one in step:
             if self._workers[one.drafter] and not self._first:
                 batches[one.drafter] = self._timed(one, self._drafts, own[one.drafter])
+                tree = None
         self.weighed = sum(one.seconds for one in step if one.plan is not None)
         self._step = self._step or step  # the same proposal again may be remembered, and faster
-        return batches
+        return batches, united(batches) if tree is None else tree
 
     def _everyone(self, own: list[list[Any]], asked: list[int]) -> list[DraftBatch]:
         self._step = []
@@ -184,7 +187,10 @@ class Members:
 
     def _drafts(self, one: _Asked, inner: list[Any]) -> DraftBatch:
         # Also if it is asked for nothing: a draft of a step that failed is replaced then.
-        batch = chosen(self._drafters[one.drafter].propose(inner, one.budgets))
+        given = self._drafters[one.drafter].propose(inner, one.budgets)
+        if one.plan is not None and not one.plan.groups and not any(map(len, given)):
+            return _no_drafts(len(one.budgets))
+        batch = chosen(given)
         sizes = sizes_of(batch.offsets)
         if len(sizes) == len(one.budgets) and (sizes > one.budgets).any():
             raise InputError(
@@ -233,6 +239,8 @@ def _expected(drafts: DraftBatch, least: float) -> list[float]:
     """The tokens that nodes worth verifying are expected to make for each request."""
     if drafts.scores is None:
         return [0.0] * len(drafts)
+    if len(drafts) == 1:
+        return [float(drafts.scores[drafts.scores >= least].sum())]
     worth = np.where(drafts.scores >= least, drafts.scores, 0.0)
     sums = np.append(0.0, worth.cumsum())
     found: list[float] = (sums[drafts.offsets[1:]] - sums[drafts.offsets[:-1]]).tolist()

@@ -31,6 +31,7 @@ _EXPECTED = (0.25, 0.75, 1.5, 3.0, 6.0)  # tokens: the bounds of the groups
 _PRIOR = (0.6, 0.36, 0.22, 0.13, 0.13, 0.07)  # tokens gained by each part of a draft: hopeful
 _PRIOR_COUNTS = 4  # as so many drafts; a group begins as half of that with what all gained
 _MEMORY = 32  # drafts
+_LEAST = 1e-3  # tokens: below that nothing is said about what comes behind
 _TIMED = 3  # drafts before anything is believed: the first may load a library, or read a prompt
 _FIRST = 1  # the level of these
 _DEPTH = 6  # of drafts that were not seen yet
@@ -92,9 +93,14 @@ class _Gain:
     def observe(self, level: int, won: Sequence[int], nodes: Sequence[int]) -> None:
         self.count += 1
         rate = 1 / min(self.count, _MEMORY)
+        before = max(self.won[level], _LEAST)
         for mean, found in ((self.won, won), (self.nodes, nodes)):
             for part in range(level + 1):
                 mean[part] += (found[part] - mean[part]) * rate
+        # What comes behind the nodes that were asked for is right only where they are.
+        change = max(self.won[level], _LEAST) / before
+        for part in range(level + 1, len(self.won)):
+            self.won[part] = min(self.won[part] * change, 1.0)
 
 
 class Paying:
@@ -108,6 +114,7 @@ class Paying:
         # Seconds of the last drafts and their median, by level and doublings of the requests.
         self._drafts: dict[tuple[int, int], deque[float]] = {}
         self._took: dict[tuple[int, int], float] = {}
+        self._expected: dict[tuple[int, int], float] = {}  # the same, where it was not measured too
         self._timed = 0
         self._first = (0.0, 0.0)  # seconds and tokens of drafts before which a text was read
         self._reads: deque[float] = deque(maxlen=5)  # seconds of a token that is read
@@ -127,10 +134,15 @@ class Paying:
         """The expected time of drafting, 0 if nothing is known. What was not measured is rather too
         short: it is measured then.
         """
-        size = requests.bit_length()
-        known = self._took.get((level, size))
-        if known is not None or not self._took or not requests:
-            return known or 0.0
+        key = level, requests.bit_length()
+        known = self._expected.get(key)
+        if known is None:
+            known = self._expected[key] = self._estimate(*key)
+        return known
+
+    def _estimate(self, level: int, size: int) -> float:
+        if not self._took or not size:
+            return 0.0
         nearest = min(self._took, key=lambda key: (abs(key[0] - level), abs(key[1] - size)))
         fewer = 2.0 ** min(0, size - nearest[1])
         depth = self._depth or _DEPTH  # a model takes a pass per level
@@ -204,6 +216,7 @@ class Paying:
         """
         self._timed += 1
         self._depth = max(self._depth, depth)
+        self._expected.clear()
         if unread > _UNREAD * requests:
             if self._took:
                 self._reads.append(max(seconds - self.seconds(level, requests), 0.0) / unread)

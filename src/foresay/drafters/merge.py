@@ -29,7 +29,7 @@ from typing import Any, Literal
 import numpy as np
 
 from foresay import _core
-from foresay.arrays import Int32s, IntsLike
+from foresay.arrays import Int32s, IntsLike, sizes_of
 from foresay.draft import DraftBatch
 from foresay.drafter import (
     Drafter,
@@ -43,7 +43,7 @@ from foresay.drafter import (
     known_noise,
 )
 from foresay.drafters._members import Members
-from foresay.drafters._merged import Union, check_fit, own_verdict, wanted
+from foresay.drafters._merged import Union, check_fit, own_verdicts
 from foresay.drafters._paying import Price
 from foresay.errors import InputError, StateError, UnknownGroup
 from foresay.verdict import Verdict, VerdictBatch, Wants
@@ -205,8 +205,7 @@ class MergeDrafter:
             return DraftBatch._trusted(tokens, parents, offsets, scores), homes
 
         unread = [[state.length - read for read in state.read] for state in states]
-        batches = self._members.proposed(own, checked, unread, lambda some: united(some)[0])
-        merged, homes = united(batches)
+        batches, (merged, homes) = self._members.proposed(own, checked, unread, united)
         offsets, scores = merged.offsets, merged.scores
         assert scores is not None
         for at, state in enumerate(states):
@@ -233,31 +232,24 @@ class MergeDrafter:
         commit already: `text` then says that they differ, and the request can only be finished.
         """
         states = as_states(states, MergeState, self)
-        items = list(VerdictBatch.of(verdicts))
-        check_lengths(len(states), len(items), "verdicts")
-        for at, (state, verdict) in enumerate(zip(states, items, strict=True)):
-            check_fit(at, verdict, state.last.size if state.last else 0)
-        batches = [
-            VerdictBatch.of(
-                [
-                    wanted(v, drafter.wants)
-                    if self._adopting[k]
-                    else own_verdict(v, s.last, k, drafter.wants)
-                    for s, v in zip(states, items, strict=True)
-                ]
-            )
+        batch = VerdictBatch.of(verdicts)
+        check_lengths(len(states), len(batch), "verdicts")
+        unions = [state.last for state in states]
+        for at, (union, verdict) in enumerate(zip(unions, batch, strict=True)):
+            check_fit(at, verdict, union.size if union else 0)
+        told = [
+            own_verdicts(batch, unions, k, drafter.wants, adopting=self._adopting[k])
             for k, drafter in enumerate(self.drafters)
         ]
         for k, drafter in enumerate(self.drafters):
-            drafter.observe([state.states[k] for state in states], batches[k])
-        packed = VerdictBatch.of(items)
-        self._merge.learn([state.memory for state in states], packed.tokens, packed.offsets)
-        self._members.observe([state.last for state in states], items)
-        for state, verdict in zip(states, items, strict=True):
-            for asked, _, _ in () if state.last is None else state.last.notes:
+            drafter.observe([state.states[k] for state in states], told[k])
+        self._merge.learn([state.memory for state in states], batch.tokens, batch.offsets)
+        self._members.observe(unions, batch)
+        for state, union, count in zip(states, unions, sizes_of(batch.offsets), strict=True):
+            for asked, _, _ in () if union is None else union.notes:
                 state.read[asked] = state.length
             state.last = None
-            state.length += len(verdict.tokens)
+            state.length += int(count)
 
     def finish(self, state: MergeState, /) -> None:
         """End the request in every drafter.

@@ -158,7 +158,7 @@ def test_a_price_holds_for_one_step() -> None:
     _, _, slow, both = pair(knows=always(0.01), per_pass=slowly(1.0))
     state = both.begin(tokens(0))
     for _ in range(20):
-        both.price(STEP, 0.0)
+        both.price(STEP, 0.0, STEP)
         both.propose([state], [8])
         both.observe([state], [Verdict([], [token_at(0, state.states[1][1])])])
     assert not slow.asked[-1]
@@ -172,7 +172,7 @@ def test_the_same_proposal_twice() -> None:
     states = [both.begin(tokens(at)) for at in range(3)]
     counts = set()
     for _ in range(150):
-        both.price(0.6 * STEP, 0.02 * STEP)
+        both.price(0.6 * STEP, 0.02 * STEP, STEP)
         drafts = [both.propose(states, [8, 8, 0]) for _ in range(2)]
         assert list(drafts[0]) == list(drafts[1])
         assert slow.asked[-1] == slow.asked[-2]

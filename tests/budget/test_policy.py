@@ -291,7 +291,8 @@ def test_the_price_of_a_token_is_the_time_of_tokens_now() -> None:
     assert isinstance(policy, Pricing) and not isinstance(Fixed(), Pricing)
     one, four = load_of(16), load_of(16, 16, 16, 16)
     policy.budgets(one)
-    token, node = policy.price(one)
+    token, node, step = policy.price(one)
+    assert step == pytest.approx(0.011, rel=0.05)
     assert token == pytest.approx(0.011, rel=0.05)
     assert node == pytest.approx(0.001, rel=0.2)
     for _ in range(200):  # steps of two tokens, which take half as long again

@@ -224,9 +224,9 @@ def test_a_merge_is_told_what_time_is_worth(
     prices: list[tuple[float, float]] = []
 
     class Told(MergeDrafter):
-        def price(self, seconds_per_token: float, seconds_per_node: float) -> None:
-            prices.append((seconds_per_token, seconds_per_node))
-            super().price(seconds_per_token, seconds_per_node)
+        def price(self, token: float, node: float, step: float) -> None:
+            prices.append((token, node))
+            super().price(token, node, step)
 
     drafter = Told(Slow(known, 0.3), SuffixDrafter(), rule=rule, clock=lambda: now)
     engine = Engine(target, drafter, max_running=7, max_rows=48)
@@ -238,7 +238,7 @@ def test_a_merge_is_told_what_time_is_worth(
 
 def test_a_drafter_that_fails_at_the_price_is_given_up(target: Target) -> None:
     class Odd(Scripted):
-        def price(self, token: float, node: float) -> None:
+        def price(self, token: float, node: float, step: float) -> None:
             raise ValueError("what is time?")
 
     (prompt,) = prompts(1, seed=5)

@@ -118,10 +118,10 @@ class Adaptive:
             self._trial = _Trial(plan.seconds_per_token)
         return [self._asked if n > 1 else 0 for n in left]
 
-    def price(self, load: Load) -> tuple[float, float]:
-        """The seconds that a committed token is worth in this step, and those of a verified node;
-        after `budgets`, of the same load. The drafter that is told weighs by it what its slow work
-        gains.
+    def price(self, load: Load) -> tuple[float, float, float]:
+        """The seconds that a committed token is worth in this step, those of a verified node, and
+        of the step without drafts; after `budgets`, of the same load. The drafter that is told
+        weighs by it what its slow work gains.
         """
         self._asking.whole = True
         return self._price.of(self.cost, load, self._plain)

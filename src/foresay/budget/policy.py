@@ -77,9 +77,9 @@ class Pricing(Protocol):
     to know is told the price, and the policy what was spent by it.
     """
 
-    def price(self, load: Load) -> tuple[float, float]:
-        """The seconds that a committed token is worth in this step, and those of a verified
-        node."""
+    def price(self, load: Load) -> tuple[float, float, float]:
+        """The seconds that a committed token is worth in this step, those of a verified node, and
+        of the step without drafts."""
         ...
 
     def spent(self, seconds: float) -> None:

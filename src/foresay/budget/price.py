@@ -7,13 +7,16 @@ price follows the load at once.
 
 from __future__ import annotations
 
+from math import inf
+
 from foresay.budget.cost import StepCost
 from foresay.budget.load import Load, StepFacts
 
 __all__ = ["PriceOfTime"]
 
 _MEMORY = 16  # steps: a token gained here saves the seconds of a token near it
-_NODES = 8  # over which the cost of one is averaged: costs rise in stairs
+_NODES = (2, 4, 8)  # for each request, over which the cost of one is averaged: the least of them,
+# since costs rise in stairs, and a policy stops where one begins
 
 
 class PriceOfTime:
@@ -24,13 +27,15 @@ class PriceOfTime:
         self._time = 1.0  # of a step, by that of one without drafts
         self._steps = 0
 
-    def of(self, cost: StepCost, load: Load, plain: float) -> tuple[float, float]:
-        """Seconds of a token and of a node, where a step without drafts takes `plain`."""
+    def of(self, cost: StepCost, load: Load, plain: float) -> tuple[float, float, float]:
+        """Seconds of a token, of a node, and of a step without drafts, which takes `plain`."""
         requests, keys = len(load), load.keys
-        nodes = max(_NODES, requests)
-        reads = keys + nodes * (keys / requests + 1)
-        more = cost.of(requests + nodes, reads, keys, requests) - plain
-        return plain * self._time / (requests * self._tokens), max(more, 0.0) / nodes
+        node = inf
+        for nodes in _NODES:
+            more = nodes * requests
+            reads = keys + more * (keys / requests + 1)
+            node = min(node, (cost.of(requests + more, reads, keys, requests) - plain) / more)
+        return plain * self._time / (requests * self._tokens), max(node, 0.0), plain
 
     def observe(self, step: StepFacts, plain: float) -> None:
         """Learn from a step; from one with other rows nothing, since their time is not known."""

@@ -31,8 +31,7 @@ from foresay.verdict import Verdict
 
 __all__ = ["Members"]
 
-_QUICK = 0.01  # of a step: what is faster is always asked
-_MEMORY = 32  # steps
+_QUICK = 0.02  # of a step: what is faster is always asked, since texts can begin to be copied
 _SHARE = 0.004  # of the time, which trials of all drafters together may lose
 
 Tree = tuple[DraftBatch, list[Int32s]]
@@ -72,15 +71,20 @@ class Members:
         share = _SHARE / max(1, len(drafters) - 1)
         self._paying = [Paying(share) for _ in drafters]
         self._workers = [hasattr(drafter, "ask") for drafter in drafters]
-        self._tokens = 1.0  # that a request gets in a step
+        self._seconds = 1.0  # of a step without drafts
         self._price: Price | None = None  # until the next verdicts
         self._step: list[_Asked] = []  # of the last proposal, in the order of asking
         self.weighed = 0.0
         """Seconds of the last proposal that slow drafters took."""
 
-    def price(self, price: Price) -> None:
-        """What time is worth in the next proposal. Without a price everyone is asked."""
-        self._price, self._step = price, []
+    def price(self, token: float, node: float, step: float) -> None:
+        """What time is worth in the next proposal, in seconds. Without a price everyone is asked.
+
+        What is remembered is relative to a step without drafts: machines have slow phases, in
+        which all takes longer.
+        """
+        self._seconds, self._step = max(step, 1e-9), []
+        self._price = Price(token / self._seconds, node / self._seconds)
 
     def proposed(
         self,
@@ -153,10 +157,8 @@ class Members:
         )
 
     def _quick(self, k: int, requests: int) -> bool:
-        paying, price = self._paying[k], self._price
-        if self._workers[k] or price is None or not paying.timed:
-            return False
-        return paying.seconds(ALL, requests) < _QUICK * price.token * self._tokens * requests
+        paying = self._paying[k]
+        return not self._workers[k] and paying.timed and paying.seconds(ALL, requests) < _QUICK
 
     def _plan(self, one: _Asked, sure: Sequence[float], unread: Sequence[int]) -> None:
         """For whom a slow drafter is asked, and for how many nodes."""
@@ -217,7 +219,6 @@ class Members:
         if price is None:
             return
         committed = sum(len(verdict.tokens) for verdict in verdicts)
-        self._tokens += (committed / max(len(verdicts), 1) - self._tokens) / _MEMORY
         wins = dict.fromkeys(range(len(self._drafters)), 0.0)
         for union, verdict in zip(unions, verdicts, strict=True):
             if union is None:
@@ -227,12 +228,12 @@ class Members:
                 self._paying[k].observe(group, level, won, nodes)
                 wins[k] += sum(won) * price.token - sum(nodes) * price.node
         for one in step:
-            paying = self._paying[one.drafter]
+            paying, took = self._paying[one.drafter], one.seconds / self._seconds
             if one.requests:
                 level = ALL if one.plan is None else one.plan.level
-                paying.took(level, one.requests, one.seconds, one.depth, one.unread)
+                paying.took(level, one.requests, took, one.depth, one.unread)
             if one.plan is not None:
-                paying.settle(one.plan, committed, wins[one.drafter] - one.seconds, price)
+                paying.settle(one.plan, committed, wins[one.drafter] - took, price)
 
 
 def _expected(drafts: DraftBatch, least: float) -> list[float]:

@@ -37,12 +37,12 @@ _FIRST = 1  # the level of these
 _DEPTH = 6  # of drafts that were not seen yet
 _MOST_ACCOUNT = 1.0  # tokens' worth of time, where no trial costs more
 _UNREAD = 16  # tokens of a request, from which on reading them is counted apart
-_SERVES = 64  # drafts that reading a text serves
+_SERVES = 32  # drafts that reading a text serves
 _BURST = 4  # trials in a row: the first one has to read what was committed since the last
 
 
 class Price(NamedTuple):
-    """What a committed token is worth and what verifying a node takes, in seconds."""
+    """What a committed token is worth and what verifying a node takes, in the unit of time."""
 
     token: float
     node: float
@@ -104,7 +104,7 @@ class _Gain:
 
 
 class Paying:
-    """What one drafter takes and gains.
+    """What one drafter takes and gains. Seconds are of any unit, such as steps without drafts.
 
     share  of the time, which trials may lose
     """

@@ -44,7 +44,6 @@ from foresay.drafter import (
 )
 from foresay.drafters._members import Members
 from foresay.drafters._merged import Union, check_fit, own_verdicts
-from foresay.drafters._paying import Price
 from foresay.errors import InputError, StateError, UnknownGroup
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
@@ -170,13 +169,15 @@ class MergeDrafter:
             raise
         return MergeState(self, states, len(tokens), sampling)
 
-    def price(self, seconds_per_token: float, seconds_per_node: float) -> None:
-        """What a committed token is worth in the next step, and what verifying a node takes."""
+    def price(self, token: float, node: float, step: float) -> None:
+        """How many seconds a committed token is worth in the next step, verifying a node takes, and
+        the step would take without drafts.
+        """
         for drafter in self.drafters:
             tell = getattr(drafter, "price", None)
             if tell is not None:
-                tell(seconds_per_token, seconds_per_node)
-        self._members.price(Price(float(seconds_per_token), float(seconds_per_node)))
+                tell(token, node, step)
+        self._members.price(token, node, step)
 
     def weighed_seconds(self) -> float:
         """Seconds of the last proposal that drafters took because they seemed to pay."""

@@ -93,10 +93,10 @@ class CheckedDrafter:
         """Whether the drafter wants to know what time is worth."""
         return hasattr(self._drafter, "price")
 
-    def price(self, seconds_per_token: float, seconds_per_node: float) -> None:
+    def price(self, token: float, node: float, step: float) -> None:
         """Tell a drafter that `weighs` what time is worth in this step."""
         drafter: Any = self._drafter
-        self._tell(lambda: drafter.price(seconds_per_token, seconds_per_node))
+        self._tell(lambda: drafter.price(token, node, step))
 
     def weighed_seconds(self) -> float:
         """How long the drafter worked in the last proposal because that seemed to pay."""

@@ -65,6 +65,7 @@ TORCH_FREE = {
         f"drafters/{name}"
         for name in (
             *("__init__", "suffix", "corpus", "ngram", "merge", "model", "self_draft"),
+            *("_members", "_merged", "_paying"),
             *("worker", "_frames", "_worker_life", "_worker_main", "_worker_values"),
         )
     ),

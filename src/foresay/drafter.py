@@ -120,8 +120,12 @@ class Drafter(Protocol[State]):
     raises an error if the drafter cannot draft for it; `adopt(states, drafts)` says which drafts
     will be verified, where others drafted too: the next verdicts are on these; `ask(states,
     budgets)` says what `propose` will be called with next, so that drafters can work at the same
-    time: it returns at once, and `propose` collects; and `text(state)` returns prompt + observed
-    tokens, for tests and debugging.
+    time: it returns at once, and `propose` collects; `price(token, node, step)` says before
+    `propose` how many seconds a committed token is worth now, verifying a node takes, and the step
+    would take without drafts, so that a drafter can leave out work that does not pay;
+    `weighed_seconds()` says after it how long the work took that was weighed so, and that the
+    caller need not weigh again; and `text(state)` returns prompt + observed tokens, for tests and
+    debugging.
     """
 
     wants: Wants

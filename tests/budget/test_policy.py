@@ -13,7 +13,15 @@ from budget.batches import check_subset, facts, load_of, trees
 from foresay.budget.adaptive import Adaptive
 from foresay.budget.cost import StepCost
 from foresay.budget.load import Chosen, Load, StepFacts, choose_nodes
-from foresay.budget.policy import POLICIES, DynamicK, Fixed, Policy, Threshold, make_policy
+from foresay.budget.policy import (
+    POLICIES,
+    DynamicK,
+    Fixed,
+    Policy,
+    Pricing,
+    Threshold,
+    make_policy,
+)
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import InputError
 
@@ -275,3 +283,40 @@ def test_it_is_cheap() -> None:
             policy.observe(StepFacts(load, chosen, np.zeros(len(chosen.nodes), bool), count, 0.03))
             took.append(time.perf_counter() - start)
         assert np.median(took) < bound
+
+
+def test_the_price_of_a_token_is_the_time_of_tokens_now() -> None:
+    cost = StepCost.measured((rows, 16 * rows, 0.01 + 0.001 * rows) for rows in (1, 2, 8, 16, 32))
+    policy = Adaptive(cost)
+    assert isinstance(policy, Pricing) and not isinstance(Fixed(), Pricing)
+    one, four = load_of(16), load_of(16, 16, 16, 16)
+    policy.budgets(one)
+    token, node, step = policy.price(one)
+    assert step == pytest.approx(0.011, rel=0.05)
+    assert token == pytest.approx(0.011, rel=0.05)
+    assert node == pytest.approx(0.001, rel=0.2)
+    for _ in range(200):  # steps of two tokens, which take half as long again
+        policy.budgets(one)
+        chosen = choose_nodes(DraftBatch.of([Draft.chain([1], [0.9])]), None)
+        policy.observe(StepFacts(one, chosen, np.array([True]), 2, 0.012, 0.0045))
+    policy.budgets(one)
+    assert policy.price(one)[0] == pytest.approx(0.75 * policy.cost.of(1, 16, 16, 1), rel=0.05)
+    policy.budgets(four)  # another load: at once
+    plain = policy.cost.of(4, 64, 64, 4)
+    assert policy.price(four)[0] == pytest.approx(0.75 * plain / 4, rel=0.05)
+
+
+def test_what_the_drafter_has_weighed_is_not_weighed_again() -> None:
+    def asked(spent: float) -> list[int]:
+        policy, load, found = Adaptive(StepCost()), load_of(16), []
+        for _ in range(60):
+            found.append(policy.budgets(load)[0])
+            if found[-1]:
+                policy.price(load)
+                policy.spent(spent)
+            nothing = Chosen.nothing(1)
+            policy.observe(StepFacts(load, nothing, np.empty(0, bool), 1, 1.0, 0.501))
+        return found
+
+    assert set(asked(0.5)) == {32}
+    assert sum(map(bool, asked(0.0))) < 20

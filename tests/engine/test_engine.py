@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -202,6 +202,51 @@ def test_the_switch_at_the_batch_size(target: Target) -> None:
         requests = [engine.add(p, GREEDY, seed=0) for p in prompts(running)]
         engine.step()
         assert (sum(request.stats.drafted for request in requests) > 0) == drafts
+
+
+@pytest.mark.parametrize("rule", ["union", "first"])
+def test_a_merge_is_told_what_time_is_worth(
+    target: Target, answered: list[list[int]], rule: Literal["union", "first"]
+) -> None:
+    """A slow drafter is asked in some steps and not in others, and the text stays the same."""
+    now = 0.0
+    known = {tuple(p): text for (p, _), text in zip(MANY, answered, strict=True)}
+
+    class Slow(Scripted):
+        asked: ClassVar[list[bool]] = []
+
+        def propose(self, states: Any, budgets: Any, /) -> Any:
+            nonlocal now
+            now += 0.02 * max(budgets, default=0) ** 0.5
+            self.asked.append(any(budgets))
+            return super().propose(states, budgets)
+
+    prices: list[tuple[float, float]] = []
+
+    class Told(MergeDrafter):
+        def price(self, token: float, node: float, step: float) -> None:
+            prices.append((token, node))
+            super().price(token, node, step)
+
+    drafter = Told(Slow(known, 0.3), SuffixDrafter(), rule=rule, clock=lambda: now)
+    engine = Engine(target, drafter, max_running=7, max_rows=48)
+    requests = answers(engine, MANY)
+    assert [request.token_ids for request in requests] == answered
+    assert prices and all(token > 0 and node >= 0 for token, node in prices)
+    assert 0 < sum(Slow.asked) < len(Slow.asked)
+
+
+def test_a_drafter_that_fails_at_the_price_is_given_up(target: Target) -> None:
+    class Odd(Scripted):
+        def price(self, token: float, node: float, step: float) -> None:
+            raise ValueError("what is time?")
+
+    (prompt,) = prompts(1, seed=5)
+    with pytest.warns(UserWarning, match="what is time"):
+        engine = Engine(target, Odd({}))
+        request = engine.add(prompt, GREEDY, seed=0)
+        engine.run()
+    assert request.token_ids == plain(logits_of(target), prompt, GREEDY, 0)
 
 
 def test_logprobs_do_not_depend_on_drafts(target: Target) -> None:

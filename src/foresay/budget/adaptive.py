@@ -12,7 +12,8 @@ drafting, more than seems to pay. The loss of such a trial is charged to an acco
 paid into it: where trials begin to succeed, they follow each other at once.
 
 One step is `budgets`, `choose`, `observe`, in this order; a step without drafts may leave out
-`choose`.
+`choose`. A drafter that decides by itself whether some of its work pays is told the `price` of time
+between the first two, and what it `spent` on such work is not weighed here again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from foresay.budget.asking import Asking
 from foresay.budget.calibration import DepthCalibration, RequestCalibration, ScoreCalibration
 from foresay.budget.cost import StepCost, seconds_lost
 from foresay.budget.load import Chosen, Load, StepFacts, choose_nodes, within_max_tokens
+from foresay.budget.price import PriceOfTime
 from foresay.budget.urgency import worth_of_tokens
 from foresay.draft import DraftBatch
 from foresay.errors import InputError
@@ -81,6 +83,8 @@ class Adaptive:
         self._account = 0.0
         self._asked = 0
         self._asking_for = 0  # so many requests
+        self._price = PriceOfTime()
+        self._spent = 0.0  # on drafts of this step that the drafter itself has weighed
         self._plain = 0.0  # expected seconds of this step without drafts and other rows
         self._trial: _Trial | None = None
         self._valued: tuple[Load, Load] | None = (
@@ -93,7 +97,7 @@ class Adaptive:
         Mutates: what the policy remembers of this step.
         """
         self._trial = None
-        self._asked = 0
+        self._asked, self._spent = 0, 0.0
         left = load.tokens_left.tolist()
         if left:
             self._plain = self.cost.of(len(left), load.keys, load.keys, len(left))
@@ -113,6 +117,18 @@ class Adaptive:
             self._asked = plan.trial
             self._trial = _Trial(plan.seconds_per_token)
         return [self._asked if n > 1 else 0 for n in left]
+
+    def price(self, load: Load) -> tuple[float, float, float]:
+        """The seconds that a committed token is worth in this step, those of a verified node, and
+        of the step without drafts; after `budgets`, of the same load. The drafter that is told
+        weighs by it what its slow work gains.
+        """
+        self._asking.whole = True
+        return self._price.of(self.cost, load, self._plain)
+
+    def spent(self, seconds: float) -> None:
+        """So much of this step's drafting was weighed by the drafter, by that price."""
+        self._spent = seconds
 
     def choose(self, drafts: DraftBatch, load: Load) -> Chosen:
         """The nodes worth verifying.
@@ -165,7 +181,7 @@ class Adaptive:
             other_rows=load.other_rows,
             other_reads=load.other_reads,
             tokens=load.worth,
-            seconds=self._asking.seconds(self._asked),
+            seconds=self._asking.seconds(self._asked) + self._spent,
         )
 
     def _tried(self, best: int, tokens: NDArray[np.float64], times: NDArray[np.float64]) -> int:
@@ -194,9 +210,11 @@ class Adaptive:
                 self._requests.observe(load.ids, drafts, calibration(drafts), step.accepted)
             calibration.observe(drafts, step.accepted)
         self.cost.observe(rows + nodes, reads, step.seconds, keys, requests)
+        drafting = max(step.draft_seconds - self._spent, 0.0)
         self._asking.observe(
-            self._asked, step.draft_seconds, self._asking_for, step.chosen.nodes, step.accepted
+            self._asked, drafting, self._asking_for, step.chosen.nodes, step.accepted
         )
+        self._price.observe(step, self._plain)
         self._settle(step, load, rows + nodes, reads, keys)
 
     def _with_worth(self, load: Load) -> Load:

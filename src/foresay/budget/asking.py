@@ -4,6 +4,8 @@ A lookup drafter takes microseconds, and is asked for as much as may be of use. 
 a forward pass per token. The cost of the first k nodes of a draft, and how many of them are
 verified and accepted, are remembered; the k with the most tokens per second is taken. Where that is
 none, a lookup is still tried in every 8th step: a text can begin to be copied at any time.
+
+A drafter that weighs its own slow work is asked for everything or nothing, by the rest of its time.
 """
 
 from __future__ import annotations
@@ -53,6 +55,8 @@ class Asking:
         self._made_for = (0, 0, 0)  # cap, requests, and how many of them are asked for
         self._holds = 0  # for so many steps more
         self._cheap = False
+        self.whole = False
+        """Whether to ask for everything or nothing."""
         self._unasked = 0  # steps since the last draft
         self._following = 0  # steps for which a draft that was accepted is followed by others
         self.least_loss = 0.0
@@ -88,7 +92,9 @@ class Asking:
         return self._plan
 
     def _made(self, cost: StepCost, cap: int, load: Load, asked: int, plain: float) -> AskingPlan:
-        levels = [0, *(level for level in _LEVELS if level < cap), cap]
+        levels = [0, cap]
+        if not self.whole:
+            levels[1:1] = [level for level in _LEVELS if level < cap]
         requests, keys = len(load), load.keys
         tried = np.append(0.0, self._tried.cumsum())[levels] * asked
         won = np.append(0.0, self._won.cumsum())[levels] * load.worth

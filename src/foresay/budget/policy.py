@@ -34,6 +34,7 @@ __all__ = [
     "Fixed",
     "NoDrafts",
     "Policy",
+    "Pricing",
     "Threshold",
     "make_policy",
 ]
@@ -67,6 +68,22 @@ class Policy(Protocol):
 
         Mutates: the policy. Valid until: outweighed by later steps. Raises: nothing. GIL: held.
         """
+        ...
+
+
+@runtime_checkable
+class Pricing(Protocol):
+    """A policy that knows what time is worth. Between `budgets` and `choose` a drafter that wants
+    to know is told the price, and the policy what was spent by it.
+    """
+
+    def price(self, load: Load) -> tuple[float, float, float]:
+        """The seconds that a committed token is worth in this step, those of a verified node, and
+        of the step without drafts."""
+        ...
+
+    def spent(self, seconds: float) -> None:
+        """So much of this step's drafting was weighed by the drafter."""
         ...
 
 

@@ -6,22 +6,26 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from foresay.arrays import Int32s
+from foresay.arrays import Floats, Int32s
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import InputError
-from foresay.verdict import Verdict, Wants
+from foresay.verdict import Verdict, VerdictBatch, Wants
 
-__all__ = ["Union", "check_fit", "chosen", "own_verdict", "wanted"]
+__all__ = ["Union", "check_fit", "chosen", "own_verdicts"]
 
 
 class Union:
     """The size of one merged proposal and, per drafter, where its own nodes went."""
 
-    __slots__ = ("homes", "size")
+    __slots__ = ("homes", "notes", "scores", "size")
 
-    def __init__(self, size: int, homes: list[Int32s]) -> None:
-        self.size = size
+    def __init__(
+        self, scores: Floats, homes: list[Int32s], notes: Sequence[tuple[int, int, int]] = ()
+    ) -> None:
+        self.size = len(scores)
+        self.scores = scores
         self.homes = homes  # per drafter: merged index of each of its own nodes, -1 if cut
+        self.notes = notes  # who was asked, see `Members.notes`
 
 
 def chosen(drafts: Sequence[Draft]) -> DraftBatch:
@@ -44,14 +48,33 @@ def check_fit(at: int, verdict: Verdict, size: int) -> None:
         )
 
 
-def wanted(verdict: Verdict, wants: Wants) -> Verdict:
+def own_verdicts(
+    batch: VerdictBatch, unions: Sequence[Union | None], k: int, wants: Wants, *, adopting: bool
+) -> VerdictBatch:
+    """The verdicts for drafter k: in its own nodes, or for one that adopted the merged drafts in
+    those; with what it wants.
+    """
+    if adopting:
+        return VerdictBatch.of([_wanted(verdict, wants) for verdict in batch])
+    silent = not any(union is not None and len(union.homes[k]) for union in unions)
+    if not wants.topk and (silent or not len(batch.path)):  # no path is its own: often so
+        none = np.empty(0, np.int32)
+        hidden = batch.hidden if wants.hidden else None
+        bounds = np.zeros(len(batch) + 1, np.int32)
+        return VerdictBatch._trusted(batch.tokens, batch.offsets, none, bounds, hidden=hidden)
+    return VerdictBatch.of(
+        [_own_verdict(v, union, k, wants) for v, union in zip(batch, unions, strict=True)]
+    )
+
+
+def _wanted(verdict: Verdict, wants: Wants) -> Verdict:
     """`verdict` with no more than a drafter wants."""
     topk = verdict.topk.first(wants.topk) if wants.topk and verdict.topk is not None else None
     hidden = verdict.hidden if wants.hidden else None
     return Verdict._trusted(verdict.path, verdict.tokens, topk, hidden)
 
 
-def own_verdict(verdict: Verdict, union: Union | None, k: int, wants: Wants) -> Verdict:
+def _own_verdict(verdict: Verdict, union: Union | None, k: int, wants: Wants) -> Verdict:
     """`verdict` for drafter k: in its own nodes, and with what it wants."""
     home = np.empty(0, np.int32) if union is None else union.homes[k]
     # Both run from root to leaf, and a drafter's tree holds whole root paths: what it did not

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from time import perf_counter
 from typing import Any, Literal
 
 import numpy as np
@@ -31,7 +32,6 @@ from foresay import _core
 from foresay.arrays import Int32s, IntsLike, sizes_of
 from foresay.draft import DraftBatch
 from foresay.drafter import (
-    MAX_BUDGET,
     Drafter,
     SeededParams,
     Source,
@@ -42,7 +42,8 @@ from foresay.drafter import (
     check_lengths,
     known_noise,
 )
-from foresay.drafters._merged import Union, check_fit, chosen, own_verdict, wanted
+from foresay.drafters._members import Members
+from foresay.drafters._merged import Union, check_fit, own_verdicts
 from foresay.errors import InputError, StateError, UnknownGroup
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
@@ -55,7 +56,17 @@ class MergeState:
     Mutates: only its drafter writes to it. Valid until: `finish`.
     """
 
-    __slots__ = ("finished", "last", "length", "memory", "owner", "seed", "states", "temperature")
+    __slots__ = (
+        "finished",
+        "last",
+        "length",
+        "memory",
+        "owner",
+        "read",
+        "seed",
+        "states",
+        "temperature",
+    )
 
     def __init__(
         self, owner: MergeDrafter, states: list[Any], length: int, sampling: SeededParams | None
@@ -63,6 +74,7 @@ class MergeState:
         self.owner = owner
         self.states = states
         self.length = length  # tokens of the text
+        self.read = [0] * len(states)  # of them, those that each drafter had when it was asked
         self.seed, self.temperature = known_noise(sampling)
         self.memory = _core.MergeMemory()
         self.last: Union | None = None
@@ -81,6 +93,10 @@ class MergeDrafter:
     rule   "union", or "first": a request's draft is that of the first drafter that has one. With
            `SuffixDrafter(rule="sam")` first, this is SAM-Decoding's choice between a long match and
            an auxiliary drafter
+    clock  the seconds by which drafters are timed
+
+    Where the engine says what time is worth (`price`), a drafter that takes long is asked only
+    where that is expected to pay: `_paying` has the rule. Otherwise all are always asked.
 
     Raises: InputError for no drafter, a prior outside 0 … 1, another rule, or drafters that want
     hidden states of different layers.
@@ -91,6 +107,7 @@ class MergeDrafter:
         *drafters: Drafter[Any],
         prior: float = 0.5,
         rule: Literal["union", "first"] = "union",
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         if not drafters:
             raise InputError("MergeDrafter() got no drafter; expected at least one")
@@ -101,7 +118,7 @@ class MergeDrafter:
         if rule not in ("union", "first"):
             raise InputError(f"rule is {rule!r}; expected 'union' or 'first'")
         self.drafters = drafters
-        self._rule = rule
+        self._members = Members(drafters, rule, clock)
         layers = {d.wants.hidden_layers for d in drafters if d.wants.hidden}
         if len(layers) > 1:
             raise InputError(
@@ -152,6 +169,20 @@ class MergeDrafter:
             raise
         return MergeState(self, states, len(tokens), sampling)
 
+    def price(self, token: float, node: float, step: float) -> None:
+        """How many seconds a committed token is worth in the next step, verifying a node takes, and
+        the step would take without drafts.
+        """
+        for drafter in self.drafters:
+            tell = getattr(drafter, "price", None)
+            if tell is not None:
+                tell(token, node, step)
+        self._members.price(token, node, step)
+
+    def weighed_seconds(self) -> float:
+        """Seconds of the last proposal that drafters took because they seemed to pay."""
+        return self._members.weighed
+
     def propose(self, states: Sequence[MergeState], budgets: Sequence[int], /) -> DraftBatch:
         """The best nodes of the union of all drafters' trees, parents first, best first.
 
@@ -161,46 +192,35 @@ class MergeDrafter:
         states = as_states(states, MergeState, self)
         checked = as_budgets(budgets, len(states))
         own = [[state.states[k] for state in states] for k in range(len(self.drafters))]
-        batches = self._proposed(own, checked)
-        tokens, parents, offsets, scores, homes = self._merge.merge(
-            [(each.tokens, each.parents, each.offsets, each.scores) for each in batches],
+        given = (
             np.array(checked, np.int32),
             np.array([state.seed for state in states], np.uint64),
             np.array([state.temperature for state in states], np.float32),
             np.array([state.length for state in states], np.int64),
             [state.memory for state in states],
         )
-        merged = DraftBatch._trusted(tokens, parents, offsets, scores)
+
+        def united(batches: Sequence[DraftBatch]) -> tuple[DraftBatch, list[Int32s]]:
+            packed = [(each.tokens, each.parents, each.offsets, each.scores) for each in batches]
+            tokens, parents, offsets, scores, homes = self._merge.merge(packed, *given)
+            return DraftBatch._trusted(tokens, parents, offsets, scores), homes
+
+        unread = [[state.length - read for read in state.read] for state in states]
+        batches, (merged, homes) = self._members.proposed(own, checked, unread, united)
+        offsets, scores = merged.offsets, merged.scores
+        assert scores is not None
         for at, state in enumerate(states):
             theirs = [
                 home[each.offsets[at] : each.offsets[at + 1]]
                 for home, each in zip(homes, batches, strict=True)
             ]
-            state.last = Union(int(offsets[at + 1] - offsets[at]), theirs)
+            state.last = Union(
+                scores[offsets[at] : offsets[at + 1]], theirs, self._members.notes(at)
+            )
         for k, drafter in enumerate(self.drafters):
             if self._adopting[k]:
                 drafter.adopt(own[k], merged)  # type: ignore[attr-defined]
         return merged
-
-    def _proposed(self, own: list[list[Any]], budgets: list[int]) -> list[DraftBatch]:
-        """The drafts of each drafter, more than the budgets: the best of all are taken."""
-        asked = [min(2 * n + 4, MAX_BUDGET) if n else 0 for n in budgets]
-        for drafter, inner in zip(self.drafters, own, strict=True):
-            ask = getattr(drafter, "ask", None) if self._rule == "union" else None
-            if ask is not None:  # they work at the same time; who answers first changes nothing
-                ask(inner, asked)
-        batches = []
-        for k, (drafter, inner) in enumerate(zip(self.drafters, own, strict=True)):
-            batch = chosen(drafter.propose(inner, asked))
-            sizes = sizes_of(batch.offsets)
-            if len(sizes) == len(asked) and (sizes > asked).any():
-                raise InputError(
-                    f"drafter {k} has a draft of {sizes.max()} nodes; expected at most {max(asked)}"
-                )
-            batches.append(batch)
-            if self._rule == "first":  # who comes next is asked for what is left
-                asked = [0 if size else n for n, size in zip(asked, sizes.tolist(), strict=True)]
-        return batches
 
     def observe(self, states: Sequence[MergeState], verdicts: Sequence[Verdict], /) -> None:
         """Tell every drafter what was committed, in the indices of its own last proposal.
@@ -213,28 +233,24 @@ class MergeDrafter:
         commit already: `text` then says that they differ, and the request can only be finished.
         """
         states = as_states(states, MergeState, self)
-        items = list(VerdictBatch.of(verdicts))
-        check_lengths(len(states), len(items), "verdicts")
-        for at, (state, verdict) in enumerate(zip(states, items, strict=True)):
-            check_fit(at, verdict, state.last.size if state.last else 0)
-        batches = [
-            VerdictBatch.of(
-                [
-                    wanted(v, drafter.wants)
-                    if self._adopting[k]
-                    else own_verdict(v, s.last, k, drafter.wants)
-                    for s, v in zip(states, items, strict=True)
-                ]
-            )
+        batch = VerdictBatch.of(verdicts)
+        check_lengths(len(states), len(batch), "verdicts")
+        unions = [state.last for state in states]
+        for at, (union, verdict) in enumerate(zip(unions, batch, strict=True)):
+            check_fit(at, verdict, union.size if union else 0)
+        told = [
+            own_verdicts(batch, unions, k, drafter.wants, adopting=self._adopting[k])
             for k, drafter in enumerate(self.drafters)
         ]
         for k, drafter in enumerate(self.drafters):
-            drafter.observe([state.states[k] for state in states], batches[k])
-        packed = VerdictBatch.of(items)
-        self._merge.learn([state.memory for state in states], packed.tokens, packed.offsets)
-        for state, verdict in zip(states, items, strict=True):
+            drafter.observe([state.states[k] for state in states], told[k])
+        self._merge.learn([state.memory for state in states], batch.tokens, batch.offsets)
+        self._members.observe(unions, batch)
+        for state, union, count in zip(states, unions, sizes_of(batch.offsets), strict=True):
+            for asked, _, _ in () if union is None else union.notes:
+                state.read[asked] = state.length
             state.last = None
-            state.length += len(verdict.tokens)
+            state.length += int(count)
 
     def finish(self, state: MergeState, /) -> None:
         """End the request in every drafter.

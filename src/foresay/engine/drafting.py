@@ -88,6 +88,21 @@ class CheckedDrafter:
             self._give_up(error)
         return None
 
+    @property
+    def weighs(self) -> bool:
+        """Whether the drafter wants to know what time is worth."""
+        return hasattr(self._drafter, "price")
+
+    def price(self, token: float, node: float, step: float) -> None:
+        """Tell a drafter that `weighs` what time is worth in this step."""
+        drafter: Any = self._drafter
+        self._tell(lambda: drafter.price(token, node, step))
+
+    def weighed_seconds(self) -> float:
+        """How long the drafter worked in the last proposal because that seemed to pay."""
+        said = getattr(self._drafter, "weighed_seconds", None)
+        return 0.0 if said is None else self._tell(lambda: float(said())) or 0.0
+
     def propose(self, requests: Sequence[Request], budgets: Sequence[int]) -> Proposal:
         """Drafts for the requests, within their budgets and the vocabulary.
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from foresay.arrays import IntsLike, as_tokens, check_flag, check_positive, sizes_of
 from foresay.budget.load import Chosen, StepFacts
-from foresay.budget.policy import Policy, make_policy
+from foresay.budget.policy import Policy, Pricing, make_policy
 from foresay.drafter import Drafter, check_drafter, check_lengths
 from foresay.engine.compute import Compute, forward_and_verify
 from foresay.engine.drafting import CheckedDrafter, check_layers
@@ -301,7 +301,13 @@ class Engine:
             0 if r.params.rule == "rejection" and n and not self.scheduler.reserve(r, n) else n
             for r, n in zip(decoding, budgets, strict=True)
         ]
+        weighed = self.drafter.weighs and any(budgets)
+        pricing = self.policy if weighed and isinstance(self.policy, Pricing) else None
+        if pricing is not None:
+            self.drafter.price(*pricing.price(load))
         proposal = self.drafter.propose(decoding, budgets)
+        if pricing is not None:
+            pricing.spent(self.drafter.weighed_seconds())
         if not any(budgets):
             return Step(turns, decoding, load, Chosen.nothing(len(decoding)), {})
         chosen = self.policy.choose(proposal.drafts, load)

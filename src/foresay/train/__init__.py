@@ -1,7 +1,13 @@
 """Training of drafters that have weights, on text that their target wrote.
 
-eagle     the head of EagleDrafter
-unroll    its steps on its own features, as in drafting
-texts     recorded answers, in batches
+write       the target writes answers
+eagle       the head of EagleDrafter
+unroll      its steps on its own features, as in drafting
+model       a small model for ModelDrafter
+distil      how it learns the target's distribution
+boost       copies of it that learn what the ones before them miss
+lesson      a target and its answers
+texts       answers in batches
+loop        updates of weights
 checkpoint  what a training that was ended goes on from
 """

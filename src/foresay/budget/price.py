@@ -1,0 +1,50 @@
+"""What time is worth: the seconds of a committed token and of one more verified node.
+
+Where a step of a text's requests makes t tokens in s seconds, a second more is worth spending if it
+makes t / s tokens more. The mean of the last steps counts, relative to steps without drafts: so the
+price follows the load at once.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from foresay.budget.cost import StepCost
+from foresay.budget.load import Load, StepFacts
+
+__all__ = ["PriceOfTime"]
+
+_MEMORY = 16  # steps: a token gained here saves the seconds of a token near it
+_NODES = (2, 4, 8)  # for each request, over which the cost of one is averaged: the least of them,
+# since costs rise in stairs, and a policy stops where one begins
+
+
+class PriceOfTime:
+    """Seconds of a token, learned from steps; seconds of a node, by the cost model."""
+
+    def __init__(self) -> None:
+        self._tokens = 1.0  # of a step for each request
+        self._time = 1.0  # of a step, by that of one without drafts
+        self._steps = 0
+
+    def of(self, cost: StepCost, load: Load, plain: float) -> tuple[float, float, float]:
+        """Seconds of a token, of a node, and of a step without drafts, which takes `plain`."""
+        requests, keys = len(load), load.keys
+        node = inf
+        for nodes in _NODES:
+            more = nodes * requests
+            reads = keys + more * (keys / requests + 1)
+            node = min(node, (cost.of(requests + more, reads, keys, requests) - plain) / more)
+        return plain * self._time / (requests * self._tokens), max(node, 0.0), plain
+
+    def observe(self, step: StepFacts, plain: float) -> None:
+        """Learn from a step; from one with other rows nothing, since their time is not known."""
+        requests = len(step.load)
+        if not requests or step.load.other_rows or plain <= 0 or not step.committed:
+            return
+        self._steps += 1
+        rate = 1 / min(self._steps, _MEMORY)
+        # A step that was interrupted for long says nothing about what time is worth.
+        time = min((step.seconds + step.draft_seconds) / plain, 4 * self._time)
+        self._time += (time - self._time) * rate
+        self._tokens += (step.committed / requests - self._tokens) * rate

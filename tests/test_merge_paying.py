@@ -1,0 +1,245 @@
+"""Slow drafters of a merge are asked where that pays: simulated texts, drafters and seconds."""
+
+from __future__ import annotations
+
+import pytest
+
+from doubles import tokens
+from foresay import Verdict
+from foresay.budget.asking import Asking
+from foresay.budget.policy import Fixed
+from foresay.drafters import MergeDrafter
+from foresay.drafters import _paying as paying
+from foresay.drafters._paying import Paying, Price
+from slow_drafters import (
+    SLOW,
+    STEP,
+    Clock,
+    Knowing,
+    Waited,
+    alone,
+    always,
+    copies,
+    pair,
+    slowly,
+    speed,
+    token_at,
+    verdict,
+)
+
+
+@pytest.mark.parametrize("kind", SLOW)
+def test_never_much_slower_than_the_best_of_them(kind: str) -> None:
+    chance, steps = SLOW[kind]
+    clock, _, _, both = pair(knows=always(chance), per_pass=slowly(steps))
+    best = max(alone(copies, 12, slowly(0.0005)), alone(always(chance), 6, slowly(steps)))
+    assert speed(both, clock) > 0.98 * best
+
+
+def test_a_slow_drafter_that_is_of_no_use_is_soon_asked_rarely() -> None:
+    clock, quick, slow, both = pair(knows=always(0.01), per_pass=slowly(0.1))
+    speed(both, clock)
+    assert slow.share_asked(200) < 0.1
+    assert quick.share_asked() == 1.0
+    assert {nodes for step in quick.asked[10:] for _, nodes in step} == {68}  # as without the other
+
+
+def test_a_slow_drafter_is_asked_where_the_quick_one_is_unsure() -> None:
+    clock, _, slow, both = pair(knows=always(0.7), per_pass=slowly(0.1))
+    speed(both, clock)
+    places = slow.places(50)
+    unsure = [place for place in places if not copies(place)]
+    assert slow.share_asked(50) > 0.6
+    assert len(unsure) > 0.95 * len(places)
+
+
+def test_together_they_are_faster_than_each() -> None:
+    clock, _, _, both = pair(knows=always(0.7), per_pass=slowly(0.1))
+    best = max(alone(copies, 12, slowly(0.0005)), alone(always(0.7), 6, slowly(0.1)))
+    assert speed(both, clock) > 1.4 * best
+
+
+def test_a_chain_is_asked_for_as_long_as_it_pays() -> None:
+    clock, _, slow, both = pair(knows=always(0.5), per_pass=slowly(0.15))
+    speed(both, clock)
+    short = [nodes for step in slow.asked[50:] for _, nodes in step if nodes <= 2]
+    assert len(short) > 0.8 * len(slow.places(50))
+
+
+def test_a_drafter_that_becomes_useful_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(place: int) -> float:
+        return 0.8 if place > 1000 else 0.01
+
+    def share() -> float:
+        clock, _, slow, both = pair(knows=late, per_pass=slowly(0.1))
+        speed(both, clock, length=4000)
+        return slow.share_asked(-200)
+
+    assert share() > 0.6
+    monkeypatch.setattr("foresay.drafters._members._SHARE", 0.0)  # the wrong variant: no trials
+    assert share() == 0.0
+
+
+@pytest.mark.parametrize("before", [0.0001, 0.04])
+def test_a_drafter_that_becomes_slow_is_dropped(before: float) -> None:
+    clock, _, slow, both = pair(
+        knows=always(0.8), per_pass=lambda at: STEP * (before if at < 300 else 2.0)
+    )
+    speed(both, clock, length=4000)
+    assert slow.share_asked(50, 300) > 0.6
+    assert slow.share_asked(350) < 0.05
+
+
+@pytest.mark.parametrize("steps", [0.02, 0.1, 0.5])
+def test_trials_lose_less_than_one_percent(steps: float) -> None:
+    clock, _, _, both = pair(knows=always(0.01), per_pass=slowly(steps))
+    quick = Clock()
+    best = speed(Knowing(quick, copies, 12, slowly(0.0005)), quick, length=6000, after=2000)
+    assert speed(both, clock, length=6000, after=2000) > 0.99 * best
+
+
+def test_of_several_requests_those_that_gain_by_it() -> None:
+    clock, _, slow, both = pair(knows=always(0.7), per_pass=slowly(0.2))
+    found = speed(both, clock, batch=4, length=1000)
+    places = slow.places(50)
+    assert sum(not copies(place) for place in places) > 0.95 * len(places)
+    assert any(1 <= len(step) <= 3 for step in slow.asked[50:])
+    one = Clock()
+    quick = Knowing(one, copies, 12, slowly(0.0005))
+    assert found > 1.1 * speed(quick, one, batch=4, length=1000)
+
+
+def test_the_first_that_has_a_draft() -> None:
+    def both_of(chance: float) -> tuple[float, Knowing]:
+        clock = Clock()
+        slow = Knowing(clock, always(chance), per_pass=slowly(0.1))
+        quick = Knowing(clock, copies, 12, slowly(0.0005))
+        return speed(MergeDrafter(quick, slow, rule="first", clock=clock), clock), slow
+
+    best = alone(copies, 12, slowly(0.0005))
+    useful, slow = both_of(0.7)
+    assert useful > 1.4 * best
+    assert all(not copies(place) for place in slow.places())
+    useless, slow = both_of(0.01)
+    assert useless > 0.98 * best
+    assert slow.share_asked(200) < 0.1
+
+
+@pytest.mark.parametrize(("chance", "often"), [(0.01, False), (0.7, True)])
+def test_one_in_a_process_of_its_own(chance: float, often: bool) -> None:
+    clock = Clock()
+    slow = Waited(clock, always(chance), per_pass=slowly(0.1))
+    quick = Knowing(clock, copies, 12, slowly(0.0005))
+    speed(MergeDrafter(slow, quick, clock=clock), clock)
+    assert [[n for _, n in step] for step in slow.asked] == [
+        [n for n in told if n] for told in slow.told
+    ]
+    assert (slow.share_asked(200) > 0.5) == often
+
+
+def test_of_two_that_know_the_same_one_is_asked() -> None:
+    clock = Clock()
+    one = Knowing(clock, always(0.7), per_pass=slowly(0.05))
+    other = Knowing(clock, always(0.7), per_pass=slowly(0.1))
+    speed(MergeDrafter(other, one, clock=clock), clock)
+    assert one.share_asked(100) > 0.8
+    assert other.share_asked(100) < 0.2
+
+
+def test_without_a_price_all_are_asked() -> None:
+    clock, quick, slow, both = pair(knows=always(0.01), per_pass=slowly(1.0))
+    speed(both, clock, policy=Fixed(k=8), length=200)
+    for drafter in (quick, slow):
+        assert {nodes for step in drafter.asked for _, nodes in step} == {20}
+        assert drafter.share_asked() == 1.0
+
+
+def test_a_price_holds_for_one_step() -> None:
+    _, _, slow, both = pair(knows=always(0.01), per_pass=slowly(1.0))
+    state = both.begin(tokens(0))
+    for _ in range(20):
+        both.price(STEP, 0.0, STEP)
+        both.propose([state], [8])
+        both.observe([state], [Verdict([], [token_at(0, state.states[1][1])])])
+    assert not slow.asked[-1]
+    assert both.weighed_seconds() == 0.0
+    both.propose([state], [8])
+    assert slow.asked[-1]
+
+
+def test_the_same_proposal_twice() -> None:
+    _, _, slow, both = pair(knows=always(0.3), per_pass=slowly(0.1))
+    states = [both.begin(tokens(at)) for at in range(3)]
+    counts = set()
+    for _ in range(150):
+        both.price(0.6 * STEP, 0.02 * STEP, STEP)
+        drafts = [both.propose(states, [8, 8, 0]) for _ in range(2)]
+        assert list(drafts[0]) == list(drafts[1])
+        assert slow.asked[-1] == slow.asked[-2]
+        counts.add(len(slow.asked[-1]))
+        verdicts = [verdict(drafts[0][at], at, states[at].states[1][1]) for at in range(3)]
+        both.observe(states, verdicts)
+    assert counts > {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("unread", "tried", "used"), [(2, True, True), (100, False, True), (4000, False, False)]
+)
+def test_a_prompt_that_must_be_read_is_part_of_the_price(
+    unread: int, tried: bool, used: bool
+) -> None:
+    """Reading serves many drafts, but a trial pays for it alone."""
+    one, price = Paying(), Price(STEP, 0.0)
+    one.took(1, 1, 100 * STEP, 2, unread=1000)  # a tenth of a step for each token
+    for _ in range(60):
+        one.took(1, 1, 0.2 * STEP, 2)
+        one.observe(0, 1, [0] * 6, [0] * 6)
+    plans = [one.plan([0], [unread], price)]
+    for _ in range(600):
+        one.settle(plans[-1], 1, 0.0, price)
+        plans.append(one.plan([0], [unread], price))
+    assert any(plan.trial for plan in plans) == tried
+    for _ in range(60):
+        one.observe(0, 1, [1, 1, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0])
+    assert bool(one.plan([0], [unread], price).groups) == used
+
+
+def test_more_requests_take_longer() -> None:
+    one = Paying()
+    assert one.seconds(paying.ALL, 4) == 0.0  # not known
+    one.took(paying.ALL, 4, 0.8, 4)
+    assert one.seconds(paying.ALL, 4) == 0.8
+    assert one.seconds(paying.ALL, 1) == pytest.approx(0.2)  # rather too short, until it is timed
+    assert one.seconds(0, 4) == pytest.approx(0.2)  # one of four levels
+    one.took(paying.ALL, 1, 0.7, 4)
+    assert one.seconds(paying.ALL, 1) == 0.7
+
+
+# The wrong variants fail, so that the tests above mean something.
+
+
+def test_without_gains_a_useful_one_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    none = [0] * (paying.ALL + 1)
+    learn = Paying.observe
+    monkeypatch.setattr(
+        Paying, "observe", lambda self, group, level, *found: learn(self, group, level, none, none)
+    )
+    clock, _, slow, both = pair(knows=always(0.7), per_pass=slowly(0.1))
+    speed(both, clock)
+    assert slow.share_asked(50) < 0.2
+
+
+def test_if_always_asked_a_useless_one_would_cost_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Paying, "timed", False)
+    clock, _, _, both = pair(knows=always(0.01), per_pass=slowly(0.1))
+    assert speed(both, clock) < 0.9 * alone(copies, 12, slowly(0.0005))
+
+
+def test_if_the_whole_is_weighed_a_slow_one_would_silence_the_quick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chance, steps = SLOW["doubtful"]
+    levels = property(lambda self: False, lambda self, whole: None)
+    monkeypatch.setattr(Asking, "whole", levels, raising=False)
+    clock, _, _, both = pair(knows=always(chance), per_pass=slowly(steps))
+    assert speed(both, clock) < 0.96 * alone(copies, 12, slowly(0.0005))

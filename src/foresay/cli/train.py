@@ -1,10 +1,10 @@
-"""`foresay train eagle`."""
+"""`foresay train`: write, model, boost and eagle."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,21 +18,199 @@ train_app = typer.Typer(
 )
 app.add_typer(train_app, name="train")
 
+Target = Annotated[
+    str, typer.Option(help="smollm2-135m, a folder, a .gguf file, or a hub model org/name.")
+]
+Files = Annotated[
+    list[Path],
+    typer.Option("--corpus", help="Trace file of the model's own answers; may be given again."),
+]
+Folder = Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.")]
+Device = Annotated[str, typer.Option(help="cpu, or cuda for a GPU.")]
+Epochs = Annotated[int, typer.Option(help="How often each answer is seen.")]
+Tokens = Annotated[int, typer.Option(help="Tokens of a batch, with padding.")]
+Rate = Annotated[float, typer.Option(help="The highest one.")]
+HeldOut = Annotated[float, typer.Option(help="Share of the answers that only measure.")]
+Longest = Annotated[int, typer.Option(help="Longer texts are left out.")]
+Seed = Annotated[int, typer.Option(help="Of the first weights and the order.")]
+
+
+@train_app.command("write")
+def train_write(
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write, .jsonl.gz.")],
+    target: Target = DEFAULT_MODEL,
+    invented: Annotated[
+        int, typer.Option(help="Conversations that begin with a prompt which the model invents.")
+    ] = 0,
+    prompts: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="JSON lines with a prompt, a question or turns; may be given again.",
+            show_default=False,
+        ),
+    ] = None,
+    turns: Annotated[int, typer.Option(help="Of each conversation; later ones are invented.")] = 1,
+    temperature: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Conversations have these in turns; may be given again. 0 and 0.8 without it.",
+            show_default=False,
+        ),
+    ] = None,
+    most: Annotated[int, typer.Option(help="Tokens of an answer.")] = 384,
+    longest: Annotated[int, typer.Option(help="Tokens of a conversation.")] = 1024,
+    batch: Annotated[int, typer.Option(help="Conversations that are continued at once.")] = 64,
+    device: Device = "cpu",
+    seed: Annotated[int, typer.Option(help="Of what is sampled.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Let a model write the answers that its drafters are trained on.
+
+    \b
+    Examples:
+      foresay train write -o answers.jsonl.gz --invented 4500 --batch 3072 --device cuda
+      foresay train write -o answers.jsonl.gz --prompts questions.jsonl --temperature 0
+    """
+    require_engine("train")
+    with waiting(as_json) as wait:
+        wait("import", 0, None)
+        from foresay.train.write import write
+
+        written = write(
+            target,
+            out,
+            invented=invented,
+            prompts=prompts or (),
+            turns=turns,
+            temperatures=temperature or (0.0, 0.8),
+            most=most,
+            longest=longest,
+            batch=batch,
+            device=device,
+            seed=seed,
+            progress=wait,
+        )
+    _show(written.as_dict(), as_json)
+
+
+@train_app.command("model")
+def train_model(
+    corpus: Files,
+    out: Folder,
+    target: Target = DEFAULT_MODEL,
+    device: Device = "cpu",
+    epochs: Epochs = 20,
+    tokens: Tokens = 16_384,
+    learning_rate: Rate = 2e-3,
+    hidden: Annotated[int, typer.Option(help="Width of the model, 32 or more per head.")] = 128,
+    layers: Annotated[int, typer.Option(help="Layers of attention and MLP.")] = 4,
+    heads: Annotated[int, typer.Option(help="Heads of attention.")] = 4,
+    intermediate: Annotated[int, typer.Option(help="Width of the MLP.")] = 512,
+    held_out: HeldOut = 0.05,
+    longest: Longest = 1024,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Train a small model for the drafter model, from nothing but the target's answers.
+
+    After an interrupt the same command goes on where it was.
+
+    \b
+    Examples:
+      foresay train model --corpus answers.jsonl.gz --out small --device cuda
+      foresay generate "Why is the sky blue?" --drafter suffix+model:small
+    """
+    require_engine("train")
+    with waiting(as_json) as wait:
+        wait("import", 0, None)
+        from foresay.train.model import train
+
+        trained = train(
+            target,
+            corpus,
+            out,
+            device=device,
+            epochs=epochs,
+            tokens=tokens,
+            learning_rate=learning_rate,
+            hidden=hidden,
+            layers=layers,
+            heads=heads,
+            intermediate=intermediate,
+            held_out=held_out,
+            longest=longest,
+            seed=seed,
+            progress=wait,
+        )
+    _show(trained.as_dict(), as_json)
+
+
+@train_app.command("boost")
+def train_boost(
+    model: Annotated[Path, typer.Option(help="Folder of the small model that is copied.")],
+    corpus: Files,
+    out: Folder,
+    target: Target = DEFAULT_MODEL,
+    count: Annotated[int, typer.Option(help="How many copies are tuned.")] = 2,
+    device: Device = "cpu",
+    epochs: Epochs = 4,
+    tokens: Tokens = 16_384,
+    learning_rate: Rate = 1e-3,
+    covered: Annotated[
+        float, typer.Option(help="How much a token counts that an earlier model has.")
+    ] = 0.1,
+    control: Annotated[
+        bool, typer.Option("--control", help="Also tune copies on all tokens alike, to compare.")
+    ] = False,
+    held_out: HeldOut = 0.05,
+    longest: Longest = 1024,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Tune copies of a small model on what the ones before them miss.
+
+    `coverage` is how often one of the first, the first two … models has the target's token in
+    answers that were not trained on. After an interrupt the same command goes on where it was.
+
+    \b
+    Examples:
+      foresay train boost --model small --corpus answers.jsonl.gz --out boosted --device cuda
+      foresay generate "Hello" --drafter worker:model:small+worker:model:boosted/1
+    """
+    require_engine("train")
+    with waiting(as_json) as wait:
+        wait("import", 0, None)
+        from foresay.train.boost import boost
+
+        boosted = boost(
+            model,
+            target,
+            corpus,
+            out,
+            count=count,
+            device=device,
+            epochs=epochs,
+            tokens=tokens,
+            learning_rate=learning_rate,
+            covered=covered,
+            control=control,
+            held_out=held_out,
+            longest=longest,
+            seed=seed,
+            progress=wait,
+        )
+    _show(boosted.as_dict(), as_json)
+
 
 @train_app.command("eagle")
 def train_eagle(
-    corpus: Annotated[
-        list[Path],
-        typer.Option(help="Trace file of the model's own answers; may be given again."),
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write the head to.")],
-    target: Annotated[
-        str, typer.Option(help="smollm2-135m, a folder, a .gguf file, or a hub model org/name.")
-    ] = DEFAULT_MODEL,
-    device: Annotated[str, typer.Option(help="cpu, or cuda for a GPU.")] = "cpu",
-    epochs: Annotated[int, typer.Option(help="How often each answer is seen.")] = 20,
-    tokens: Annotated[int, typer.Option(help="Tokens of a batch, with padding.")] = 16_384,
-    learning_rate: Annotated[float, typer.Option(help="The highest one.")] = 1e-3,
+    corpus: Files,
+    out: Folder,
+    target: Target = DEFAULT_MODEL,
+    device: Device = "cpu",
+    epochs: Epochs = 20,
+    tokens: Tokens = 16_384,
+    learning_rate: Rate = 1e-3,
     steps: Annotated[int, typer.Option(help="Steps on the head's own features.")] = 5,
     drafted: Annotated[
         int, typer.Option(help="How many tokens it can draft: the corpus's most frequent.")
@@ -48,9 +226,9 @@ def train_eagle(
             show_default=False,
         ),
     ] = None,
-    held_out: Annotated[float, typer.Option(help="Share of the answers that only measure.")] = 0.05,
-    longest: Annotated[int, typer.Option(help="Longer texts are left out.")] = 1024,
-    seed: Annotated[int, typer.Option(help="Of the first weights and the order.")] = 0,
+    held_out: HeldOut = 0.05,
+    longest: Longest = 1024,
+    seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Train a head for the drafter eagle.
@@ -86,9 +264,18 @@ def train_eagle(
             seed=seed,
             progress=wait,
         )
+    _show(trained.as_dict(), as_json)
+
+
+def _show(fields: dict[str, Any], as_json: bool) -> None:
+    """As JSON, or one line for each field; shares in a list side by side."""
     if as_json:
-        print(json.dumps(trained.as_dict()))
+        print(json.dumps(fields))
         return
-    fields = trained.as_dict()
-    agreement = " ".join(f"{share:.3f}" for share in fields.pop("agreement"))
-    print_fields(fields | {"agreement": agreement})
+    print_fields({name: _text(value) for name, value in fields.items()})
+
+
+def _text(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    return " ".join(f"{each:.3f}" if isinstance(each, float) else str(each) for each in value)

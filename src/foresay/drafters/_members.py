@@ -27,7 +27,7 @@ from foresay.drafters._paying import (
     part_of,
 )
 from foresay.errors import InputError
-from foresay.verdict import Verdict
+from foresay.verdict import VerdictBatch
 
 __all__ = ["Members"]
 
@@ -212,18 +212,20 @@ class Members:
             if one.groups[at] >= 0
         ]
 
-    def observe(self, unions: Sequence[Union | None], verdicts: Sequence[Verdict]) -> None:
+    def observe(self, unions: Sequence[Union | None], verdicts: VerdictBatch) -> None:
         """Learn what the drafters of the last proposal took and gained. The price is spent."""
         price, step = self._price, self._step
         self._price, self._step = None, []
         if price is None:
             return
-        committed = sum(len(verdict.tokens) for verdict in verdicts)
-        wins = dict.fromkeys(range(len(self._drafters)), 0.0)
-        for union, verdict in zip(unions, verdicts, strict=True):
-            if union is None:
+        committed = len(verdicts.tokens)
+        wins = [0.0] * len(self._drafters)
+        bounds = verdicts.path_offsets.tolist()
+        for at, union in enumerate(unions):
+            if union is None or all(level < 0 for _, _, level in union.notes):
                 continue
-            for k, group, level, own in _gains(union, verdict.path, price.least_chance):
+            path = verdicts.path[bounds[at] : bounds[at + 1]]
+            for k, group, level, own in _gains(union, path, price.least_chance):
                 won, nodes = _by_part(own[0]), _by_part(own[1])
                 self._paying[k].observe(group, level, won, nodes)
                 wins[k] += sum(won) * price.token - sum(nodes) * price.node

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from foresay.arrays import Floats, Int32s
+from foresay.arrays import Floats, Int32s, offsets_of
 from foresay.draft import Draft, DraftBatch
 from foresay.errors import InputError
-from foresay.verdict import Verdict, VerdictBatch, Wants
+from foresay.verdict import TopK, VerdictBatch, Wants
 
-__all__ = ["Union", "check_fit", "chosen", "own_verdicts"]
+__all__ = ["Union", "check_fits", "chosen", "own_verdicts"]
 
 
 class Union:
@@ -35,17 +36,27 @@ def chosen(drafts: Sequence[Draft]) -> DraftBatch:
     return DraftBatch.of([Draft._trusted(d.tokens, d.parents, d.scores) for d in drafts])
 
 
-def check_fit(at: int, verdict: Verdict, size: int) -> None:
-    if len(verdict.path) and int(verdict.path[-1]) >= size:
-        raise InputError(
-            f"the path of verdict {at} holds node {verdict.path[-1]}; "
-            f"the last proposal has {size} nodes"
-        )
-    if verdict.topk is not None and len(verdict.topk) != size + 1:
-        raise InputError(
-            f"the topk of verdict {at} has {len(verdict.topk)} rows; "
-            f"the last proposal has {size} nodes and needs {size + 1}"
-        )
+def check_fits(batch: VerdictBatch, unions: Sequence[Union | None]) -> None:
+    """Refuse verdicts whose path or top-k is of another proposal.
+
+    Raises: InputError.
+    """
+    bounds = batch.path_offsets.tolist()
+    rows = None if batch.topk_offsets is None else batch.topk_offsets.tolist()
+    for at, union in enumerate(unions):
+        size = 0 if union is None else union.size
+        if bounds[at] < bounds[at + 1]:
+            last = int(batch.path[bounds[at + 1] - 1])
+            if last >= size:
+                raise InputError(
+                    f"the path of verdict {at} holds node {last}; "
+                    f"the last proposal has {size} nodes"
+                )
+        if rows is not None and rows[at + 1] - rows[at] != size + 1:
+            raise InputError(
+                f"the topk of verdict {at} has {rows[at + 1] - rows[at]} rows; "
+                f"the last proposal has {size} nodes and needs {size + 1}"
+            )
 
 
 def own_verdicts(
@@ -54,35 +65,54 @@ def own_verdicts(
     """The verdicts for drafter k: in its own nodes, or for one that adopted the merged drafts in
     those; with what it wants.
     """
-    if adopting:
-        return VerdictBatch.of([_wanted(verdict, wants) for verdict in batch])
-    silent = not any(union is not None and len(union.homes[k]) for union in unions)
-    if not wants.topk and (silent or not len(batch.path)):  # no path is its own: often so
-        none = np.empty(0, np.int32)
-        hidden = batch.hidden if wants.hidden else None
-        bounds = np.zeros(len(batch) + 1, np.int32)
-        return VerdictBatch._trusted(batch.tokens, batch.offsets, none, bounds, hidden=hidden)
-    return VerdictBatch.of(
-        [_own_verdict(v, union, k, wants) for v, union in zip(batch, unions, strict=True)]
+    path, path_offsets, topk, topk_offsets = (
+        batch.path,
+        batch.path_offsets,
+        batch.topk if wants.topk else None,
+        batch.topk_offsets if wants.topk else None,
+    )
+    homes = [_NOWHERE if union is None else union.homes[k] for union in unions]
+    if not adopting and len(path):
+        path, path_offsets = _own_paths(batch, homes)
+    if topk is not None and not adopting:
+        topk, topk_offsets = _own_topk(batch, homes)
+    return VerdictBatch._trusted(
+        batch.tokens,
+        batch.offsets,
+        path,
+        path_offsets,
+        None if topk is None else topk.first(wants.topk),
+        topk_offsets,
+        batch.hidden if wants.hidden else None,
     )
 
 
-def _wanted(verdict: Verdict, wants: Wants) -> Verdict:
-    """`verdict` with no more than a drafter wants."""
-    topk = verdict.topk.first(wants.topk) if wants.topk and verdict.topk is not None else None
-    hidden = verdict.hidden if wants.hidden else None
-    return Verdict._trusted(verdict.path, verdict.tokens, topk, hidden)
+def _own_paths(batch: VerdictBatch, homes: Sequence[Int32s]) -> tuple[Int32s, Int32s]:
+    """The paths in a drafter's own nodes, packed. Both run from root to leaf, and a drafter's tree
+    holds whole root paths: what it did not propose is always the end of the path."""
+    found: list[int] = []
+    sizes = []
+    nodes, bounds = batch.path.tolist(), batch.path_offsets.tolist()
+    for at, home in enumerate(homes):
+        before = len(found)
+        for node in nodes[bounds[at] : bounds[at + 1]] if len(home) else ():
+            own = (home == node).nonzero()[0]
+            if not len(own):
+                break
+            found.append(int(own[-1]))
+        sizes.append(len(found) - before)
+    return np.array(found, np.int32), offsets_of(sizes)
 
 
-def _own_verdict(verdict: Verdict, union: Union | None, k: int, wants: Wants) -> Verdict:
-    """`verdict` for drafter k: in its own nodes, and with what it wants."""
-    home = np.empty(0, np.int32) if union is None else union.homes[k]
-    # Both run from root to leaf, and a drafter's tree holds whole root paths: what it did not
-    # propose is always the end of the path.
-    at = {node: i for i, node in enumerate(home.tolist()) if node >= 0}
-    path = [at[node] for node in verdict.path.tolist() if node in at]
-    topk, hidden = None, verdict.hidden if wants.hidden else None
-    if wants.topk and verdict.topk is not None:
-        rows = np.append(0, np.where(home < 0, -1, home + 1))
-        topk = verdict.topk.take(rows).first(wants.topk)
-    return Verdict._trusted(np.array(path, np.int32), verdict.tokens, topk, hidden)
+def _own_topk(batch: VerdictBatch, homes: Sequence[Int32s]) -> tuple[TopK, Int32s]:
+    """The top-k after the text and after each of a drafter's own nodes; none after those that were
+    cut."""
+    assert batch.topk is not None and batch.topk_offsets is not None
+    rows: list[NDArray[np.integer]] = []
+    for first, home in zip(batch.topk_offsets.tolist(), homes, strict=False):
+        rows += [np.array([first]), np.where(home < 0, -1, home + first + 1)]
+    sizes = [len(home) + 1 for home in homes]
+    return batch.topk.take(np.concatenate(rows)), offsets_of(sizes)
+
+
+_NOWHERE: Int32s = np.empty(0, np.int32)

@@ -43,7 +43,7 @@ from foresay.drafter import (
     known_noise,
 )
 from foresay.drafters._members import Members
-from foresay.drafters._merged import Union, check_fit, own_verdicts
+from foresay.drafters._merged import Union, check_fits, own_verdicts
 from foresay.errors import InputError, StateError, UnknownGroup
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
@@ -236,8 +236,7 @@ class MergeDrafter:
         batch = VerdictBatch.of(verdicts)
         check_lengths(len(states), len(batch), "verdicts")
         unions = [state.last for state in states]
-        for at, (union, verdict) in enumerate(zip(unions, batch, strict=True)):
-            check_fit(at, verdict, union.size if union else 0)
+        check_fits(batch, unions)
         told = [
             own_verdicts(batch, unions, k, drafter.wants, adopting=self._adopting[k])
             for k, drafter in enumerate(self.drafters)

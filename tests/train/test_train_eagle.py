@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from eagle.heads import random_head, save_target
+from eagle.heads import random_head
 from foresay import SamplingParams, Verdict, Wants
 from foresay.drafters import NgramDrafter
 from foresay.drafters.eagle import EagleDrafter
@@ -19,7 +19,6 @@ from foresay.drafters.eagle.head import EagleHead
 from foresay.engine.engine import Engine
 from foresay.engine.plain import logits_of, plain
 from foresay.errors import InputError, ModelError
-from foresay.models.load_transformers import target_of
 from foresay.models.target import Target
 from foresay.models.teacher import Teacher
 from foresay.traces import Trace
@@ -37,51 +36,6 @@ QUICK: dict[str, Any] = {
     "drafted": 100,
     "held_out": 0.1,
 }
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose next token depends mostly on the last one, so that a tiny head can learn it:
-    the weights of the zoo are drawn wide, so that each token depends on all before."""
-    model = zoo.make("llama")
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if name.endswith(("o_proj.weight", "down_proj.weight")):
-                weight.mul_(0.1)
-    return save_target(tmp_path_factory.mktemp("target"), model)
-
-
-@pytest.fixture(scope="module")
-def target(folder: Path) -> Target:
-    return target_of(AutoModelForCausalLM.from_pretrained(folder))
-
-
-@pytest.fixture(scope="module")
-def corpus(folder: Path, target: Target, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model's own answers."""
-    path, random = tmp_path_factory.mktemp("corpus") / "answers.jsonl", np.random.default_rng(0)
-    engine = Engine(target, policy="none")
-    params = SamplingParams(temperature=0.7, max_tokens=40)
-    requests = [
-        engine.add(random.integers(0, zoo.VOCABULARY, 6).tolist(), params, seed=seed)
-        for seed in range(150)
-    ]
-    engine.run()
-    path.write_text(
-        "".join(
-            json.dumps(
-                {
-                    "id": str(at),
-                    "group": str(at),
-                    "prompt": request.prompt.tolist(),
-                    "output": request.token_ids,
-                }
-            )
-            + "\n"
-            for at, request in enumerate(requests)
-        )
-    )
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -49,6 +49,7 @@ class Knowing:
     per_pass: Callable[[int], float] = lambda at: 0.0
     wants: Wants = field(default_factory=Wants)
     asked: list[list[tuple[int, int]]] = field(default_factory=list)  # each step: place, nodes
+    steps_at: int = 0  # how many there were when it observed last
 
     def begin(
         self,
@@ -80,6 +81,9 @@ class Knowing:
         return Draft.chain(drafted, [chance ** (i + 1) for i in range(nodes)])
 
     def observe(self, states: Sequence[list[int]], verdicts: Sequence[Verdict], /) -> None:
+        if self.steps_at == len(self.asked):
+            self.asked.append([])  # it was not asked in this step
+        self.steps_at = len(self.asked)
         for state, verdict in zip(states, verdicts, strict=True):
             state[1] += len(verdict.tokens)
 

@@ -40,8 +40,9 @@ def test_a_slow_drafter_that_is_of_no_use_is_soon_asked_rarely() -> None:
     clock, quick, slow, both = pair(knows=always(0.01), per_pass=slowly(0.1))
     speed(both, clock)
     assert slow.share_asked(200) < 0.1
-    assert quick.share_asked() == 1.0
-    assert {nodes for step in quick.asked[10:] for _, nodes in step} == {68}  # as without the other
+    assert quick.share_asked() > 0.98
+    most = {nodes for step in quick.asked[10:] for _, nodes in step}
+    assert most <= {8, 16, 32}  # as without the other
 
 
 def test_a_slow_drafter_is_asked_where_the_quick_one_is_unsure() -> None:
@@ -131,9 +132,8 @@ def test_one_in_a_process_of_its_own(chance: float, often: bool) -> None:
     slow = Waited(clock, always(chance), per_pass=slowly(0.1))
     quick = Knowing(clock, copies, 12, slowly(0.0005))
     speed(MergeDrafter(slow, quick, clock=clock), clock)
-    assert [[n for _, n in step] for step in slow.asked] == [
-        [n for n in told if n] for told in slow.told
-    ]
+    told = [[n for n in budgets if n] for budgets in slow.told]
+    assert [[n for _, n in step] for step in slow.asked if step] == [each for each in told if each]
     assert (slow.share_asked(200) > 0.5) == often
 
 
@@ -173,10 +173,12 @@ def test_the_same_proposal_twice() -> None:
     counts = set()
     for _ in range(150):
         both.price(0.6 * STEP, 0.02 * STEP, STEP)
+        before = len(slow.asked)
         drafts = [both.propose(states, [8, 8, 0]) for _ in range(2)]
         assert list(drafts[0]) == list(drafts[1])
-        assert slow.asked[-1] == slow.asked[-2]
-        counts.add(len(slow.asked[-1]))
+        asked = [each for each in slow.asked[before:] if each]
+        assert asked[::2] == asked[1::2]
+        counts.add(len(asked[0]) if asked else 0)
         verdicts = [verdict(drafts[0][at], at, states[at].states[1][1]) for at in range(3)]
         both.observe(states, verdicts)
     assert counts > {0, 1}
@@ -196,7 +198,7 @@ def test_a_prompt_that_must_be_read_is_part_of_the_price(
         one.observe(0, 1, [0] * 6, [0] * 6)
     plans = [one.plan([0], [unread], price)]
     for _ in range(600):
-        one.settle(plans[-1], 1, 0.0, price)
+        one.settle(plans[-1], 1, 1, 0.0, price)
         plans.append(one.plan([0], [unread], price))
     assert any(plan.trial for plan in plans) == tried
     for _ in range(60):
@@ -235,11 +237,13 @@ def test_if_always_asked_a_useless_one_would_cost_much(monkeypatch: pytest.Monke
     assert speed(both, clock) < 0.9 * alone(copies, 12, slowly(0.0005))
 
 
-def test_if_the_whole_is_weighed_a_slow_one_would_silence_the_quick(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    chance, steps = SLOW["doubtful"]
-    levels = property(lambda self: False, lambda self, whole: None)
-    monkeypatch.setattr(Asking, "whole", levels, raising=False)
-    clock, _, _, both = pair(knows=always(chance), per_pass=slowly(steps))
-    assert speed(both, clock) < 0.96 * alone(copies, 12, slowly(0.0005))
+def test_if_asked_for_levels_a_good_one_would_gain_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    def faster() -> float:
+        clock, _, _, both = pair(knows=always(chance), per_pass=slowly(steps))
+        return speed(both, clock)
+
+    chance, steps = SLOW["good"]
+    whole = faster()
+    levels = property(lambda self: False, lambda self, weighs: None)
+    monkeypatch.setattr(Asking, "weighs", levels, raising=False)
+    assert faster() < 0.95 * whole

@@ -318,5 +318,5 @@ def test_what_the_drafter_has_weighed_is_not_weighed_again() -> None:
             policy.observe(StepFacts(load, nothing, np.empty(0, bool), 1, 1.0, 0.501))
         return found
 
-    assert set(asked(0.5)) == {32}
+    assert 0 not in asked(0.5)
     assert sum(map(bool, asked(0.0))) < 20

@@ -98,8 +98,8 @@ def test_an_interrupted_training_goes_on(
         with pytest.raises(Stop):
             train(folder, corpus, tmp_path, **SMALL, **QUICK, progress=interrupt)
         assert [path.name for path in tmp_path.iterdir()] == ["training.safetensors"]
-        with pytest.raises(InputError, match="was begun with another hidden"):
-            train(folder, corpus, tmp_path, **SMALL | {"hidden": 64, "heads": 2}, **QUICK)
+        with pytest.raises(InputError, match="was begun with another layers"):
+            train(folder, corpus, tmp_path, **SMALL | {"layers": 1}, **QUICK)
         train(folder, corpus, tmp_path, **SMALL, **QUICK)
     weights = (tmp_path / "model.safetensors").read_bytes()
     assert weights == (trained / "model.safetensors").read_bytes()

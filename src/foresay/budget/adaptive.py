@@ -18,6 +18,7 @@ between the first two, and what it `spent` on such work is not weighed here agai
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -39,6 +40,8 @@ __all__ = ["Adaptive"]
 
 _MOST_ACCOUNT = 0.5  # of a plain step's time
 _MOST_TRIAL = 0.25
+_LEAST_REACH = 8  # nodes
+_FORGETS = 0.95  # a step's share of what the last steps verified
 _LEAST_WORTH = 0.1  # of a token; for requests below it nothing is drafted
 
 
@@ -83,6 +86,7 @@ class Adaptive:
         self._account = 0.0
         self._asked = 0
         self._asking_for = 0  # so many requests
+        self._verified = float(most)  # nodes of a request: the most of the last steps
         self._price = PriceOfTime()
         self._spent = 0.0  # on drafts of this step that the drafter itself has weighed
         self._plain = 0.0  # expected seconds of this step without drafts and other rows
@@ -109,7 +113,7 @@ class Adaptive:
         self._asking_for = sum(n > 1 for n in left)
         if not self._asking_for:
             return [0] * len(left)
-        cap = min(self._most, max(4, self._total // self._asking_for))
+        cap = min(self._most, max(4, self._total // self._asking_for), self._reach())
         plan = self._asking.plan(self.cost, cap, load, self._asking_for, self._plain)
         self._asked = plan.best
         if plan.trial and self._account >= plan.loss:
@@ -118,12 +122,17 @@ class Adaptive:
             self._trial = _Trial(plan.seconds_per_token)
         return [self._asked if n > 1 else 0 for n in left]
 
+    def _reach(self) -> int:
+        """Nodes of a request that may be worth verifying: twice as many as lately. Where few are, a
+        drafter that makes many takes time for nothing."""
+        return max(_LEAST_REACH, 1 << (2 * math.ceil(self._verified) - 1).bit_length())
+
     def price(self, load: Load) -> tuple[float, float, float]:
         """The seconds that a committed token is worth in this step, those of a verified node, and
         of the step without drafts; after `budgets`, of the same load. The drafter that is told
         weighs by it what its slow work gains.
         """
-        self._asking.whole = True
+        self._asking.weighs = True
         return self._price.of(self.cost, load, self._plain)
 
     def spent(self, seconds: float) -> None:
@@ -202,8 +211,10 @@ class Adaptive:
         requests, nodes = len(load), len(drafts.tokens)
         keys = load.keys
         rows, reads = requests + load.other_rows, keys + load.other_reads
+        self._verified *= _FORGETS
         if nodes:
             counts = sizes_of(drafts.offsets)
+            self._verified = max(self._verified, float(counts.max()))
             reads += int(counts @ load.contexts) + nodes
             calibration = self._depths if _judged_by_depth(drafts) else self._scores
             if load.ids is not None:

@@ -55,8 +55,8 @@ class Asking:
         self._made_for = (0, 0, 0)  # cap, requests, and how many of them are asked for
         self._holds = 0  # for so many steps more
         self._cheap = False
-        self.whole = False
-        """Whether to ask for everything or nothing."""
+        self.weighs = False
+        """Whether the drafter weighs its own slow work: it is asked for everything or nothing."""
         self._unasked = 0  # steps since the last draft
         self._following = 0  # steps for which a draft that was accepted is followed by others
         self.least_loss = 0.0
@@ -93,7 +93,7 @@ class Asking:
 
     def _made(self, cost: StepCost, cap: int, load: Load, asked: int, plain: float) -> AskingPlan:
         levels = [0, cap]
-        if not self.whole:
+        if not self.weighs:
             levels[1:1] = [level for level in _LEVELS if level < cap]
         requests, keys = len(load), load.keys
         tried = np.append(0.0, self._tried.cumsum())[levels] * asked

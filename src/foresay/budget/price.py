@@ -15,6 +15,7 @@ from foresay.budget.load import Load, StepFacts
 __all__ = ["PriceOfTime"]
 
 _MEMORY = 16  # steps: a token gained here saves the seconds of a token near it
+_HOLDS = 8  # steps for which the cost of a node is used
 _NODES = (2, 4, 8)  # for each request, over which the cost of one is averaged: the least of them,
 # since costs rise in stairs, and a policy stops where one begins
 
@@ -26,16 +27,22 @@ class PriceOfTime:
         self._tokens = 1.0  # of a step for each request
         self._time = 1.0  # of a step, by that of one without drafts
         self._steps = 0
+        self._node = 0.0
+        self._made_for = 0  # so many requests
+        self._holds = 0  # for so many steps more
 
     def of(self, cost: StepCost, load: Load, plain: float) -> tuple[float, float, float]:
         """Seconds of a token, of a node, and of a step without drafts, which takes `plain`."""
         requests, keys = len(load), load.keys
-        node = inf
-        for nodes in _NODES:
-            more = nodes * requests
-            reads = keys + more * (keys / requests + 1)
-            node = min(node, (cost.of(requests + more, reads, keys, requests) - plain) / more)
-        return plain * self._time / (requests * self._tokens), max(node, 0.0), plain
+        self._holds -= 1
+        if self._holds < 0 or requests != self._made_for:
+            self._holds, self._made_for, self._node = _HOLDS, requests, inf
+            for nodes in _NODES:
+                more = nodes * requests
+                reads = keys + more * (keys / requests + 1)
+                taken = cost.of(requests + more, reads, keys, requests) - plain
+                self._node = min(self._node, max(taken, 0.0) / more)
+        return plain * self._time / (requests * self._tokens), self._node, plain
 
     def observe(self, step: StepFacts, plain: float) -> None:
         """Learn from a step; from one with other rows nothing, since their time is not known."""

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from foresay.arrays import Int32s, sizes_of
+from foresay.arrays import Floats, Int32s, sizes_of
 from foresay.draft import DraftBatch
 from foresay.drafter import MAX_BUDGET, Drafter
 from foresay.drafters._merged import Union, chosen
 from foresay.drafters._paying import (
     ALL,
+    NOTHING,
     Paying,
     Plan,
     Price,
@@ -29,13 +30,21 @@ from foresay.drafters._paying import (
 from foresay.errors import InputError
 from foresay.verdict import VerdictBatch
 
-__all__ = ["Members"]
+__all__ = ["Members", "Tree"]
 
 _QUICK = 0.02  # of a step: what is faster is always asked, since texts can begin to be copied
 _SHARE = 0.004  # of the time, which trials of all drafters together may lose
 
-Tree = tuple[DraftBatch, list[Int32s]]
-"""The tree of all drafters' drafts, and for each drafter where its nodes went."""
+
+class Tree(NamedTuple):
+    """The tree of all drafters' drafts, and for each drafter where its nodes went.
+
+    united  whether several were united; else it is the draft of the only one that has some
+    """
+
+    drafts: DraftBatch
+    homes: list[Int32s]
+    united: bool
 
 
 @dataclass(slots=True)
@@ -92,30 +101,40 @@ class Members:
         budgets: list[int],
         unread: Sequence[Sequence[int]],
         united: Callable[[Sequence[DraftBatch]], Tree],
+        *,
+        fresh: bool,
     ) -> tuple[list[DraftBatch], Tree]:
         """The drafts of each drafter, more than the budgets, and the best of all.
 
         own     the states of each drafter
         unread  tokens that each drafter has not read, by request: it was not asked since
         united  makes the tree, with the chances of its nodes as scores
+        fresh   whether no state has a proposal that was not observed. A drafter that has one, of a
+                step that failed, is asked for nothing, so that it forgets it
 
         Raises: InputError for a draft with too many nodes; what the drafters raise.
         """
+        # More than the budget: what one drafter finds unlikely may be good where another agrees.
         asked = [min(2 * n + 4, MAX_BUDGET) if n else 0 for n in budgets]
         self.weighed = 0.0
         if self._price is None:
             everything = self._everyone(own, asked)
             return everything, united(everything)
         step: list[_Asked] = []
+        order = self._order(sum(n > 0 for n in asked))
         batches = [_no_drafts(len(asked))] * len(own)
         tree: Tree | None = None  # of the drafts so far
-        for k in self._order(sum(n > 0 for n in asked)):
+        for k, quick in order:
             one = _Asked(k, None, [0 if n else -1 for n in asked], budgets=asked)
-            if not self._quick(k, one.requests):
-                tree = united(batches) if tree is None else tree
-                sure = _expected(tree[0], self._price.least_chance)
+            if quick and sum(quick for _, quick in order) == 1:
+                one.budgets = budgets  # most often it drafts alone
+            if not quick:
+                tree = self._tree(batches, budgets, united) if tree is None else tree
+                sure = _expected(tree.drafts, self._price.least_chance)
                 self._plan(one, sure, [counts[k] for counts in unread])
             step.append(one)
+            if fresh and not any(one.budgets):
+                continue
             if self._workers[k] and not self._first:
                 self._timed(one, self._ask, own[k])
                 continue  # it works while others do
@@ -126,12 +145,34 @@ class Members:
             if self._first:  # who comes next is asked for what is left
                 asked = [0 if size else n for n, size in zip(asked, sizes.tolist(), strict=True)]
         for one in step:
-            if self._workers[one.drafter] and not self._first:
+            if self._workers[one.drafter] and not self._first and not (fresh and not one.requests):
                 batches[one.drafter] = self._timed(one, self._drafts, own[one.drafter])
                 tree = None
         self.weighed = sum(one.seconds for one in step if one.plan is not None)
         self._step = self._step or step  # the same proposal again may be remembered, and faster
-        return batches, united(batches) if tree is None else tree
+        return batches, self._tree(batches, budgets, united) if tree is None else tree
+
+    @staticmethod
+    def _tree(
+        batches: Sequence[DraftBatch],
+        budgets: Sequence[int],
+        united: Callable[[Sequence[DraftBatch]], Tree],
+    ) -> Tree:
+        """The best of all. Of one drafter alone it is its own draft, as it is: that takes less time
+        than a small gain is worth."""
+        having = [k for k, batch in enumerate(batches) if len(batch.tokens)]
+        if len(having) > 1:
+            return united(batches)
+        only = batches[having[0]] if having else batches[0]
+        if only.scores is None or (sizes_of(only.offsets) > budgets).any():
+            return united(batches)
+        none: Int32s = np.empty(0, np.int32)
+        homes = [none] * len(batches)
+        if having:
+            sizes = sizes_of(only.offsets)
+            first = np.repeat(only.offsets[:-1], sizes)
+            homes[having[0]] = np.arange(len(only.tokens), dtype=np.int32) - first
+        return Tree(only, homes, False)
 
     def _everyone(self, own: list[list[Any]], asked: list[int]) -> list[DraftBatch]:
         self._step = []
@@ -146,15 +187,14 @@ class Members:
                 asked = [0 if size else n for n, size in zip(asked, sizes, strict=True)]
         return batches
 
-    def _order(self, requests: int) -> list[int]:
-        """The quick ones, the slow ones, and those that work at the same time; each by its time."""
-        every = list(range(len(self._drafters)))
+    def _order(self, requests: int) -> list[tuple[int, bool]]:
+        """The quick ones, the slow ones, and those that work at the same time, each by its time;
+        and whether they are quick."""
+        took = [paying.seconds(ALL, requests) for paying in self._paying]
+        every = [(k, self._quick(k, requests)) for k in range(len(took))]
         if self._first:
             return every
-        took = [paying.seconds(ALL, requests) for paying in self._paying]
-        return sorted(
-            every, key=lambda k: (self._workers[k], not self._quick(k, requests), took[k])
-        )
+        return sorted(every, key=lambda one: (self._workers[one[0]], not one[1], took[one[0]]))
 
     def _quick(self, k: int, requests: int) -> bool:
         paying = self._paying[k]
@@ -167,9 +207,12 @@ class Members:
             group_of(tokens) if n else -1 for n, tokens in zip(one.budgets, sure, strict=True)
         ]
         wanted = [at for at, group in enumerate(groups) if group >= 0]
-        one.plan = plan = self._paying[one.drafter].plan(
-            [groups[at] for at in wanted], [unread[at] for at in wanted], self._price
-        )
+        paying, plan = self._paying[one.drafter], NOTHING
+        if not paying.rests:
+            plan = paying.plan(
+                [groups[at] for at in wanted], [unread[at] for at in wanted], self._price
+            )
+        one.plan = plan
         one.groups = [group if group in plan.groups else -1 for group in groups]
         one.unread = sum(n for n, group in zip(unread, one.groups, strict=True) if group >= 0)
         one.budgets = [
@@ -188,7 +231,6 @@ class Members:
             self._drafters[one.drafter].ask(inner, one.budgets)  # type: ignore[attr-defined]
 
     def _drafts(self, one: _Asked, inner: list[Any]) -> DraftBatch:
-        # Also if it is asked for nothing: a draft of a step that failed is replaced then.
         given = self._drafters[one.drafter].propose(inner, one.budgets)
         if one.plan is not None and not one.plan.groups and not any(map(len, given)):
             return _no_drafts(len(one.budgets))
@@ -235,7 +277,7 @@ class Members:
                 level = ALL if one.plan is None else one.plan.level
                 paying.took(level, one.requests, took, one.depth, one.unread)
             if one.plan is not None:
-                paying.settle(one.plan, committed, wins[one.drafter] - took, price)
+                paying.settle(one.plan, len(unions), committed, wins[one.drafter] - took, price)
 
 
 def _expected(drafts: DraftBatch, least: float) -> list[float]:
@@ -291,4 +333,5 @@ def _deepest(batch: DraftBatch) -> int:
 
 def _no_drafts(requests: int) -> DraftBatch:
     none = np.empty(0, np.int32)
-    return DraftBatch._trusted(none, none, np.zeros(requests + 1, np.int32))
+    scores: Floats = np.empty(0, np.float32)
+    return DraftBatch._trusted(none, none, np.zeros(requests + 1, np.int32), scores)

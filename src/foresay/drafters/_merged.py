@@ -1,32 +1,71 @@
-"""A merged draft and its verdict, as each of the drafters knows them."""
+"""One request of a merge: its merged draft and verdict, as each of the drafters knows them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from foresay import _core
 from foresay.arrays import Floats, Int32s, offsets_of
 from foresay.draft import Draft, DraftBatch
+from foresay.drafter import SeededParams, known_noise
 from foresay.errors import InputError
 from foresay.verdict import TopK, VerdictBatch, Wants
 
-__all__ = ["Union", "check_fits", "chosen", "own_verdicts"]
+__all__ = ["MergeState", "Union", "check_fits", "chosen", "own_verdicts"]
 
 
 class Union:
     """The size of one merged proposal and, per drafter, where its own nodes went."""
 
-    __slots__ = ("homes", "notes", "scores", "size")
+    __slots__ = ("homes", "notes", "scores", "size", "united")
 
     def __init__(
-        self, scores: Floats, homes: list[Int32s], notes: Sequence[tuple[int, int, int]] = ()
+        self,
+        scores: Floats,
+        homes: list[Int32s],
+        notes: Sequence[tuple[int, int, int]],
+        united: bool,
     ) -> None:
         self.size = len(scores)
         self.scores = scores
         self.homes = homes  # per drafter: merged index of each of its own nodes, -1 if cut
         self.notes = notes  # who was asked, see `Members.notes`
+        self.united = united  # see `Tree`
+
+
+class MergeState:
+    """One request: the state of each drafter, and the last proposal.
+
+    Mutates: only its drafter writes to it. Valid until: `finish`.
+    """
+
+    __slots__ = (
+        "finished",
+        "last",
+        "length",
+        "memory",
+        "owner",
+        "read",
+        "seed",
+        "states",
+        "temperature",
+    )
+
+    def __init__(
+        self, owner: object, states: list[Any], length: int, sampling: SeededParams | None
+    ) -> None:
+        self.owner = owner
+        self.states = states
+        self.length = length  # tokens of the text
+        self.read = [0] * len(states)  # of them, those that each drafter had when it was asked
+        self.seed, self.temperature = known_noise(sampling)
+        self.memory = _core.MergeMemory()
+        self.last: Union | None = None
+        self.finished = False
 
 
 def chosen(drafts: Sequence[Draft]) -> DraftBatch:

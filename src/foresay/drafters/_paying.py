@@ -38,6 +38,7 @@ _DEPTH = 6  # of drafts that were not seen yet
 _MOST_ACCOUNT = 1.0  # tokens' worth of time, where no trial costs more
 _UNREAD = 16  # tokens of a request, from which on reading them is counted apart
 _SERVES = 32  # drafts that reading a text serves
+_RESTS = 8  # steps
 _BURST = 4  # trials in a row: the first one has to read what was committed since the last
 
 
@@ -122,6 +123,7 @@ class Paying:
         self._every = _Gain(_PRIOR, [0.0] * len(_PRIOR), _PRIOR_COUNTS)
         self._groups: dict[int, _Gain] = {}
         self._account = 0.0
+        self._rest = 0  # for so many steps nothing is planned
         self._burst = 0  # trials left of those that follow each other
         self._deeper = False  # what the next trial prefers: more nodes, or more requests
 
@@ -151,6 +153,11 @@ class Paying:
     @property
     def _per_read(self) -> float:
         return sorted(self._reads)[len(self._reads) // 2] if self._reads else 0.0
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing needs to be planned: it paid for no group a few steps ago."""
+        return self._rest > 0
 
     def plan(self, groups: Sequence[int], unread: Sequence[int], price: Price) -> Plan:
         """What to ask for, of requests in these groups, of whose texts it has not read so many
@@ -200,6 +207,14 @@ class Paying:
                 plans.append(Plan(level, frozenset(taken), wins))
         return plans
 
+    def _pays_for_none(self, requests: int, price: Price) -> bool:
+        """Whether it would not be asked for, in whatever group the requests are."""
+        return all(
+            plan.wins <= 0
+            for group in range(len(_EXPECTED) + 1)
+            for plan in self._plans(Counter({group: requests}), {group: 0.0}, price)
+        )
+
     def _trial(self, best: Plan, plans: Sequence[Plan]) -> Plan | None:
         if not best.groups:
             return max(plans, key=lambda plan: plan.wins)
@@ -237,8 +252,11 @@ class Paying:
         for gain in (self._every, self._groups[group]):
             gain.observe(level, won, nodes)
 
-    def settle(self, plan: Plan, committed: int, wins: float, price: Price) -> None:
+    def settle(self, plan: Plan, requests: int, committed: int, wins: float, price: Price) -> None:
         """Pay the trial of a step that committed so many tokens, or its gain into the account."""
+        self._rest -= 1
+        if self._rest < 0 and not plan.groups and self._pays_for_none(requests, price):
+            self._rest = _RESTS
         self._account += self._share * committed * price.token
         loss = plan.loss or 0.0
         if not plan.trial:

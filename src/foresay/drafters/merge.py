@@ -40,45 +40,13 @@ from foresay.drafter import (
     as_states,
     check_drafter,
     check_lengths,
-    known_noise,
 )
-from foresay.drafters._members import Members
-from foresay.drafters._merged import Union, check_fits, own_verdicts
+from foresay.drafters._members import Members, Tree
+from foresay.drafters._merged import MergeState, Union, check_fits, own_verdicts
 from foresay.errors import InputError, StateError, UnknownGroup
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
 __all__ = ["MergeDrafter", "MergeState"]
-
-
-class MergeState:
-    """One request: the state of each drafter, and the last proposal.
-
-    Mutates: only its drafter writes to it. Valid until: `finish`.
-    """
-
-    __slots__ = (
-        "finished",
-        "last",
-        "length",
-        "memory",
-        "owner",
-        "read",
-        "seed",
-        "states",
-        "temperature",
-    )
-
-    def __init__(
-        self, owner: MergeDrafter, states: list[Any], length: int, sampling: SeededParams | None
-    ) -> None:
-        self.owner = owner
-        self.states = states
-        self.length = length  # tokens of the text
-        self.read = [0] * len(states)  # of them, those that each drafter had when it was asked
-        self.seed, self.temperature = known_noise(sampling)
-        self.memory = _core.MergeMemory()
-        self.last: Union | None = None
-        self.finished = False
 
 
 class MergeDrafter:
@@ -200,13 +168,15 @@ class MergeDrafter:
             [state.memory for state in states],
         )
 
-        def united(batches: Sequence[DraftBatch]) -> tuple[DraftBatch, list[Int32s]]:
+        def united(batches: Sequence[DraftBatch]) -> Tree:
             packed = [(each.tokens, each.parents, each.offsets, each.scores) for each in batches]
             tokens, parents, offsets, scores, homes = self._merge.merge(packed, *given)
-            return DraftBatch._trusted(tokens, parents, offsets, scores), homes
+            return Tree(DraftBatch._trusted(tokens, parents, offsets, scores), homes, True)
 
         unread = [[state.length - read for read in state.read] for state in states]
-        batches, (merged, homes) = self._members.proposed(own, checked, unread, united)
+        batches, (merged, homes, is_union) = self._members.proposed(
+            own, checked, unread, united, fresh=all(state.last is None for state in states)
+        )
         offsets, scores = merged.offsets, merged.scores
         assert scores is not None
         for at, state in enumerate(states):
@@ -215,7 +185,7 @@ class MergeDrafter:
                 for home, each in zip(homes, batches, strict=True)
             ]
             state.last = Union(
-                scores[offsets[at] : offsets[at + 1]], theirs, self._members.notes(at)
+                scores[offsets[at] : offsets[at + 1]], theirs, self._members.notes(at), is_union
             )
         for k, drafter in enumerate(self.drafters):
             if self._adopting[k]:
@@ -243,13 +213,24 @@ class MergeDrafter:
         ]
         for k, drafter in enumerate(self.drafters):
             drafter.observe([state.states[k] for state in states], told[k])
-        self._merge.learn([state.memory for state in states], batch.tokens, batch.offsets)
+        self._learn(states, batch)
         self._members.observe(unions, batch)
         for state, union, count in zip(states, unions, sizes_of(batch.offsets), strict=True):
             for asked, _, _ in () if union is None else union.notes:
                 state.read[asked] = state.length
             state.last = None
             state.length += int(count)
+
+    def _learn(self, states: Sequence[MergeState], batch: VerdictBatch) -> None:
+        """Learn how right the chances of unions were."""
+        united = [state.last is not None and state.last.united for state in states]
+        if all(united):
+            self._merge.learn([state.memory for state in states], batch.tokens, batch.offsets)
+            return
+        for state, own, verdict in zip(states, united, batch, strict=True) if any(united) else ():
+            if own:
+                ends = np.array([0, len(verdict.tokens)], np.int32)
+                self._merge.learn([state.memory], verdict.tokens, ends)
 
     def finish(self, state: MergeState, /) -> None:
         """End the request in every drafter.

@@ -105,6 +105,8 @@ class Engine:
         used = "none" if drafter is None else policy
         cost = measured_cost(target, progress) if used == "adaptive" else None
         self.policy = make_policy(used, cost)
+        # A protocol is slow to check, and this is asked in every step.
+        self._pricing = self.policy if isinstance(self.policy, Pricing) else None
         pages = Pages(tokens // PAGE)
         self.scheduler = Scheduler(target.open, pages, max_running=max_running, max_rows=max_rows)
         self.groups = Groups()
@@ -302,7 +304,7 @@ class Engine:
             for r, n in zip(decoding, budgets, strict=True)
         ]
         weighed = self.drafter.weighs and any(budgets)
-        pricing = self.policy if weighed and isinstance(self.policy, Pricing) else None
+        pricing = self._pricing if weighed else None
         if pricing is not None:
             self.drafter.price(*pricing.price(load))
         proposal = self.drafter.propose(decoding, budgets)

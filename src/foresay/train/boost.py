@@ -16,14 +16,11 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
-from transformers import LlamaForCausalLM
 
 from foresay.arrays import as_path
-from foresay.errors import InputError, UnsupportedModel
-from foresay.models.load_transformers import read_model
 from foresay.models.progress import Progress, silent
+from foresay.models.small import SmallModel, read_small
 from foresay.models.weights.folder import check
 from foresay.models.weights.hashes import sha256_of
 from foresay.traces import Trace
@@ -113,11 +110,11 @@ def boost(
         for batch in batches_of(lesson.measured, tokens, np.random.default_rng(0))
     ]
 
-    def tuned(folder: Path, covered: float) -> tuple[list[LlamaForCausalLM], list[str]]:
-        models = [_read(first, lesson, device)]
+    def tuned(folder: Path, covered: float) -> tuple[list[SmallModel], list[str]]:
+        models = [read_small(first, lesson.facts.vocabulary, device)]
         hashes: list[str] = []
         for number in range(1, count + 1):
-            copy = _read(first, lesson, device)
+            copy = read_small(first, lesson.facts.vocabulary, device)
             its = settings | {"covered": covered, "number": number}
             own = folder / str(number)
             hashes.append(_tune(copy, models, hashes, lesson, its, own, device, progress))
@@ -141,8 +138,8 @@ def boost(
 
 
 def _tune(
-    copy: LlamaForCausalLM,
-    earlier: Sequence[LlamaForCausalLM],
+    copy: SmallModel,
+    earlier: Sequence[SmallModel],
     hashes: Sequence[str],
     lesson: Lesson,
     settings: dict[str, Any],
@@ -164,13 +161,13 @@ def _tune(
     settings = settings | {"seed": settings["seed"] + settings["number"]}
     noted = settings | {"corpus": mark_of(lesson.learned), "earlier": [*hashes]}
     sha256 = _complete(folder, noted)
-    if sha256 is not None:
-        copy.load_state_dict(_read(folder, lesson, device).state_dict())
-        return sha256
-    update_all(copy, lesson.learned, loss, settings, unfinished, progress)
-    sha256, _ = save_model(copy, folder, lesson.target, lesson.facts)
-    note.write_text(json.dumps(noted | {"sha256": sha256}, indent=1) + "\n")
-    unfinished.unlink(missing_ok=True)
+    if sha256 is None:
+        update_all(copy, lesson.learned, loss, settings, unfinished, progress)
+        sha256, _ = save_model(copy, folder, lesson.target, lesson.facts)
+        note.write_text(json.dumps(noted | {"sha256": sha256}, indent=1) + "\n")
+        unfinished.unlink(missing_ok=True)
+    # What is measured and learned from is what was written, in bfloat16.
+    copy.load_state_dict(read_small(folder, lesson.facts.vocabulary, device).state_dict())
     return sha256
 
 
@@ -182,25 +179,3 @@ def _complete(folder: Path, noted: dict[str, Any]) -> str | None:
     except (OSError, ValueError):
         return None
     return sha256 if found == noted | {"sha256": sha256} else None
-
-
-def _read(folder: Path, lesson: Lesson, device: str) -> LlamaForCausalLM:
-    """The draft model, in float32.
-
-    Raises: ModelError, UnsupportedModel for another architecture, InputError for another
-    vocabulary.
-    """
-    model = read_model(folder, torch.float32)
-    if not isinstance(model, LlamaForCausalLM):
-        raise UnsupportedModel(
-            f"'{folder}' is a {model.config.model_type}; expected a llama, as `foresay train model`"
-            " writes it"
-        )
-    own, other = int(model.config.vocab_size), lesson.facts.vocabulary
-    if own != other:
-        raise InputError(
-            f"the draft model's vocabulary has {own} tokens and the target's has {other}; expected "
-            "the same"
-        )
-    model.to(device)  # type: ignore[arg-type]
-    return model

@@ -1,8 +1,6 @@
 """A small causal language model that learns to say what its target would say.
 
-It is a Llama of a few narrow layers over the target's vocabulary. Its embedding, which is its
-output embedding as well, begins with the principal components of the target's. Its loss is the
-cross entropy to the target's distribution after every token of a text.
+Its loss is the cross entropy to the target's distribution after every token of a text.
 """
 
 from __future__ import annotations
@@ -16,70 +14,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
 
-from foresay.errors import InputError
+from foresay.models.small import SmallModel
 from foresay.models.tables import ModelFacts
 from foresay.models.teacher import Teacher
 from foresay.models.weights.hashes import sha256_of
 from foresay.train.texts import Padded
 
-__all__ = ["Measured", "ModelShape", "loss_of", "measure", "new_model", "save_model"]
+__all__ = ["Measured", "loss_of", "measure", "save_model"]
 
 _ROWS = 2048  # rows of logits over the whole vocabulary that are computed at once
-
-
-@dataclass(frozen=True, slots=True)
-class ModelShape:
-    """hidden        width of the residual stream, a multiple of 32 for each head
-    layers        of attention and MLP
-    heads         of attention
-    intermediate  width of the MLP
-    """
-
-    hidden: int
-    layers: int
-    heads: int
-    intermediate: int
-
-
-def new_model(teacher: Teacher, shape: ModelShape, seed: int) -> LlamaForCausalLM:
-    """A model that has learned nothing but the embedding.
-
-    Raises: InputError for sizes that do not fit each other.
-    """
-    if shape.hidden % (32 * shape.heads):
-        raise InputError(
-            f"hidden is {shape.hidden} with {shape.heads} heads; expected a multiple of "
-            f"{32 * shape.heads}, 32 for each head"
-        )
-    table = teacher.embedding.detach().float()
-    if shape.hidden > table.shape[1]:
-        raise InputError(
-            f"hidden is {shape.hidden}; expected at most {table.shape[1]}, the target's"
-        )
-    config = LlamaConfig(
-        vocab_size=len(table),
-        hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.heads,
-        max_position_embeddings=teacher.context,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model: LlamaForCausalLM = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
-    directions = torch.linalg.eigh(table.T @ table)[1][:, -shape.hidden :]
-    components = table @ directions
-    scale = 0.02 / components.square().mean().sqrt()
-    with torch.no_grad():
-        model.model.embed_tokens.weight.copy_(components * scale)
-    model.to(table.device)  # type: ignore[arg-type]
-    return model
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +40,7 @@ class _Rows:
     in_answer: Tensor
 
 
-def _rows(models: Sequence[LlamaForCausalLM], teacher: Teacher, batch: Padded) -> Iterator[_Rows]:
+def _rows(models: Sequence[SmallModel], teacher: Teacher, batch: Padded) -> Iterator[_Rows]:
     """What target and models say after each token of the texts, some rows at a time."""
     last = teacher.states(batch.tokens, batch.is_text)[1]
     texts = {"input_ids": batch.tokens, "attention_mask": batch.is_text, "use_cache": False}
@@ -118,10 +62,10 @@ def _rows(models: Sequence[LlamaForCausalLM], teacher: Teacher, batch: Padded) -
 
 
 def loss_of(
-    model: LlamaForCausalLM,
+    model: SmallModel,
     teacher: Teacher,
     batch: Padded,
-    earlier: Sequence[LlamaForCausalLM] = (),
+    earlier: Sequence[SmallModel] = (),
     covered: float = 1.0,
 ) -> Tensor:
     """The cross entropy to the target, the mean over all tokens. Where one of the `earlier` models
@@ -157,7 +101,7 @@ class Measured:
 
 @torch.no_grad()
 def measure(
-    models: Sequence[LlamaForCausalLM],
+    models: Sequence[SmallModel],
     teacher: Teacher,
     batches: Sequence[Padded],
 ) -> Measured:
@@ -185,10 +129,10 @@ def measure(
 
 
 def _with_earlier(
-    model: LlamaForCausalLM,
+    model: SmallModel,
     teacher: Teacher,
     batch: Padded,
-    earlier: Sequence[LlamaForCausalLM],
+    earlier: Sequence[SmallModel],
 ) -> Iterator[_Rows]:
     """The rows of one model with gradients, and of the others without."""
     if not earlier:
@@ -209,9 +153,7 @@ def _hits(law: Tensor, logits: Sequence[Tensor]) -> Tensor:
     return found
 
 
-def save_model(
-    model: LlamaForCausalLM, folder: Path, target: str, facts: ModelFacts
-) -> tuple[str, int]:
+def save_model(model: SmallModel, folder: Path, target: str, facts: ModelFacts) -> tuple[str, int]:
     """Write config.json and model.safetensors in bfloat16: their sha256 and size. The tokenizer is
     the target's, of which only the hash is noted. A file appears under its name only when it is
     complete.
@@ -225,7 +167,7 @@ def save_model(
         for name, weight in model.named_parameters()
     }
     config: dict[str, Any] = model.config.to_diff_dict() | {
-        "architectures": ["LlamaForCausalLM"],
+        "architectures": [type(model).__name__],
         "dtype": "bfloat16",
         "vocab_size": model.config.vocab_size,
         "foresay": {"target": {"name": target, "tokenizer_sha256": facts.tokenizer}},

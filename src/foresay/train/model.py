@@ -14,8 +14,9 @@ from torch import Tensor
 
 from foresay.arrays import as_path
 from foresay.models.progress import Progress, silent
+from foresay.models.small import ModelShape, new_model
 from foresay.traces import Trace
-from foresay.train.distil import ModelShape, loss_of, measure, new_model, save_model
+from foresay.train.distil import loss_of, measure, save_model
 from foresay.train.lesson import CorpusFiles, open_lesson
 from foresay.train.loop import check_settings, last_loss, update_all
 from foresay.train.texts import batches_of, padded
@@ -106,7 +107,7 @@ def train(
         progress=progress,
     )
     teacher = lesson.teacher
-    model = new_model(teacher, ModelShape(**sizes), seed)
+    model = new_model(teacher.embedding, teacher.context, ModelShape(**sizes), seed)
 
     def loss(batch: Sequence[Trace]) -> Tensor:
         return loss_of(model, teacher, padded(batch, device))

@@ -123,7 +123,7 @@ def write(
                 conversations, heats, most, lambda done: progress("write", len(lines) + done, total)
             ):
                 tokens += len(answer)
-                name = f"{groups[at]}.{turn}"
+                name = f"{groups[at]}.{len(conversations[at]) // 2 - 1}"
                 lines.append(
                     {
                         "id": name,
@@ -134,7 +134,8 @@ def write(
                 )
     if not lines:
         raise InputError(
-            f"no conversation has at most {longest} tokens; expected a larger `longest`"
+            f"the model invented no prompt that ends, or none fits into {longest} tokens with its "
+            "answer; expected prompts from a file, or a larger `longest`"
         )
     progress("write", total, total)
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode()

@@ -1,0 +1,53 @@
+"""The weights beside the package: as their README says, small enough, and of use for the default
+model without changing its text."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foresay import LLM, SamplingParams
+from foresay.budget.policy import Fixed
+from foresay.drafters.lineup import make_drafter
+
+WEIGHTS = Path(__file__).parent.parent / "weights"
+FILES = sorted(WEIGHTS.glob("*/model.safetensors"))
+PROMPTS = ["What is the capital of France?", "Name three colours, one per line."]
+
+
+def test_files_are_as_the_readme_says() -> None:
+    said = (WEIGHTS / "README.md").read_text()
+    rows = re.findall(r"\| `([\w-]+)` \|.*\| ([\d,]+) \| `([0-9a-f]{64})` \|", said)
+    found = {
+        file.parent.name: (file.stat().st_size, hashlib.sha256(file.read_bytes()).hexdigest())
+        for file in FILES
+    }
+    assert found == {name: (int(size.replace(",", "")), mark) for name, size, mark in rows}
+    assert len(found) == 2
+    assert sum(file.stat().st_size for file in WEIGHTS.rglob("*")) <= 24e6
+
+
+def test_they_are_not_in_the_wheel() -> None:
+    settings = (WEIGHTS.parent / "pyproject.toml").read_text()
+    assert 'wheel.packages = ["src/foresay"]' in settings and '"weights"]' in settings
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM("smollm2-135m", None, "none")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("kind", ["model", "eagle", "suffix+model", "suffix+eagle"])
+def test_texts_stay_and_drafts_come_true(llm: LLM, kind: str, temperature: float) -> None:
+    folder = {"model": "smollm2-135m-draft", "eagle": "smollm2-135m-eagle"}[kind.split("+")[-1]]
+    drafter: Any = make_drafter(f"{kind}:{WEIGHTS / folder}", model="smollm2-135m")
+    params = SamplingParams(temperature=temperature, max_tokens=24, seed=3, ignore_eos=True)
+    plain = llm.generate(PROMPTS, params, chat=True)
+    drafted = llm.beside(drafter, Fixed(k=4)).generate(PROMPTS, params, chat=True)
+    assert [one.token_ids for one in drafted] == [one.token_ids for one in plain]
+    assert sum(one.stats.accepted for one in drafted) >= 8

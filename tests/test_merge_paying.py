@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from doubles import tokens
-from foresay import Verdict
+from foresay import Draft, DraftBatch, Verdict
 from foresay.budget.asking import Asking
 from foresay.budget.policy import Fixed
 from foresay.drafters import MergeDrafter
 from foresay.drafters import _paying as paying
 from foresay.drafters._paying import Paying, Price
+from foresay.errors import InputError
 from slow_drafters import (
     SLOW,
     STEP,
@@ -67,16 +71,21 @@ def test_a_chain_is_asked_for_as_long_as_it_pays() -> None:
     assert len(short) > 0.8 * len(slow.places(50))
 
 
-def test_a_drafter_that_becomes_useful_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("batch", [1, 4, 8])
+def test_a_drafter_that_becomes_useful_is_found_again(
+    monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
     def late(place: int) -> float:
         return 0.8 if place > 1000 else 0.01
 
     def share() -> float:
         clock, _, slow, both = pair(knows=late, per_pass=slowly(0.1))
-        speed(both, clock, length=4000)
+        speed(both, clock, length=4000, batch=batch)
         return slow.share_asked(-200)
 
     assert share() > 0.6
+    if batch > 1:  # requests that are ahead know more at once
+        return
     monkeypatch.setattr("foresay.drafters._members._SHARE", 0.0)  # the wrong variant: no trials
     assert share() == 0.0
 
@@ -215,6 +224,50 @@ def test_more_requests_take_longer() -> None:
     assert one.seconds(0, 4) == pytest.approx(0.2)  # one of four levels
     one.took(paying.ALL, 1, 0.7, 4)
     assert one.seconds(paying.ALL, 1) == 0.7
+
+
+def test_proposals_for_other_requests() -> None:
+    """Of requests that are asked for again, with others or without."""
+    _, _, _, both = pair(knows=always(0.7), per_pass=slowly(0.01))
+    states = [both.begin(tokens(at)) for at in range(3)]
+    for _ in range(12):
+        both.price(STEP, 0.02 * STEP, STEP)
+        both.propose(states[:1], [8])
+        both.propose(states, [8, 8, 8])
+        drafts = both.propose(states[1:2], [8])
+        kept = [state.last.size for state in states if state.last is not None]
+        assert len(kept) == 3 and kept[1] == len(drafts[0])
+        told = [Verdict([], [token_at(at, state.states[1][1])]) for at, state in enumerate(states)]
+        both.observe(states, told)
+
+
+def test_too_few_drafts_are_refused() -> None:
+    class Short(Knowing):
+        def propose(self, states: Any, budgets: Any, /) -> list[Draft]:
+            return super().propose(states, budgets)[:1]
+
+    clock = Clock()
+    both = MergeDrafter(Short(clock, always(0.5)), Knowing(clock, always(0.5)), clock=clock)
+    states = [both.begin(tokens(at)) for at in range(2)]
+    both.price(STEP, 0.02 * STEP, STEP)
+    with pytest.raises(InputError, match="1 drafts"):
+        both.propose(states, [8, 8])
+
+
+def test_a_lone_batch_has_no_probs() -> None:
+    """Whether they were there would depend on what was sampled."""
+
+    class Sampled(Knowing):
+        def propose(self, states: Any, budgets: Any, /) -> Any:
+            return DraftBatch([1], [-1], [0, 1], [0.5], probs=np.eye(1, 8, 1, dtype=np.float32))
+
+    clock = Clock()
+    both = MergeDrafter(Sampled(clock, always(0.5)), clock=clock)
+    state = both.begin(tokens(0))
+    for priced in (True, False):
+        if priced:
+            both.price(STEP, 0.02 * STEP, STEP)
+        assert both.propose([state], [8]).probs is None
 
 
 # The wrong variants fail, so that the tests above mean something.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -255,6 +256,8 @@ def test_features_that_are_no_numbers_draft_nothing(head: EagleHead) -> None:
 def test_refused(head: EagleHead) -> None:
     drafter, other = EagleDrafter(head), EagleDrafter(head)
     state = drafter.begin([1, 2])
+    with pytest.raises(InputError, match="of a model of 128 tokens, but the target has 99; expec"):
+        drafter.fit(SimpleNamespace(vocabulary=99))
     with pytest.raises(InputError, match="hidden states are 3 wide; expected 32"):
         drafter.observe([state], [Verdict([], [1], hidden=np.zeros((1, 3), np.float32))])
     with pytest.raises(InputError, match="a token is 128; expected 0 to 127"):

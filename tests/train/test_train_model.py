@@ -113,6 +113,12 @@ def test_sizes_that_do_not_fit(folder: Path, corpus: Path, tmp_path: Path) -> No
     ):
         with pytest.raises(InputError, match=sentence):
             train(folder, corpus, tmp_path / "out", **SMALL | sizes, **QUICK)
+    with pytest.raises(InputError, match="seed is -1; expected a whole number from 0"):
+        train(folder, corpus, tmp_path / "out", **SMALL, **QUICK, seed=-1)
+    for device, sentence in (("gpu", "expected cpu or cuda"), ("cuda", "torch cannot use here")):
+        if device == "gpu" or not torch.cuda.is_available():
+            with pytest.raises(InputError, match=sentence):
+                train(folder, corpus, tmp_path / "out", **SMALL, **QUICK, device=device)
     with pytest.raises(ModelError, match="is no model"):
         train("no-such-model", corpus, tmp_path / "out")
 

@@ -23,6 +23,7 @@ from foresay.drafters._head import Head, Kept
 from foresay.drafters._head_requests import ask_of, noise_of, process_of
 from foresay.drafters._head_tree import Context, grow
 from foresay.errors import InputError
+from foresay.models.target import Target
 from foresay.sampling.ask import Ask
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
@@ -98,6 +99,17 @@ class HeadDrafter:
         self._head = head
         self._topk, self._depth, self._shortlist = topk, depth, shortlist
         self._live: set[HeadState] = set()
+
+    def fit(self, target: Target, tokenizer_hash: bytes | None = None) -> None:
+        """Refuse a target of another vocabulary: the head is of another model then.
+
+        Raises: InputError.
+        """
+        if target.vocabulary != self._head.vocabulary:
+            raise InputError(
+                f"the head is of a model of {self._head.vocabulary} tokens, but the target has "
+                f"{target.vocabulary}; expected a head of the target"
+            )
 
     def begin(
         self,

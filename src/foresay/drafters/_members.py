@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from foresay.arrays import Floats, Int32s, sizes_of
 from foresay.draft import DraftBatch
-from foresay.drafter import MAX_BUDGET, Drafter
+from foresay.drafter import MAX_BUDGET, Drafter, check_lengths
 from foresay.drafters._merged import Union, chosen
 from foresay.drafters._paying import (
     ALL,
@@ -30,10 +30,15 @@ from foresay.drafters._paying import (
 from foresay.errors import InputError
 from foresay.verdict import VerdictBatch
 
-__all__ = ["Members", "Tree"]
+__all__ = ["Members", "Notes", "Tree"]
 
 _QUICK = 0.02  # of a step: what is faster is always asked, since texts can begin to be copied
 _SHARE = 0.004  # of the time, which trials of all drafters together may lose
+
+
+Notes: TypeAlias = list[tuple[int, int, int]]
+"""How a request was asked for: drafter, group and level, in the order of asking; a quick drafter
+has level -1."""
 
 
 class Tree(NamedTuple):
@@ -103,8 +108,9 @@ class Members:
         united: Callable[[Sequence[DraftBatch]], Tree],
         *,
         fresh: bool,
-    ) -> tuple[list[DraftBatch], Tree]:
-        """The drafts of each drafter, more than the budgets, and the best of all.
+    ) -> tuple[list[DraftBatch], Tree, list[Notes]]:
+        """The drafts of each drafter, more than the budgets, the best of all, and how each request
+        was asked for.
 
         own     the states of each drafter
         unread  tokens that each drafter has not read, by request: it was not asked since
@@ -119,7 +125,7 @@ class Members:
         self.weighed = 0.0
         if self._price is None:
             everything = self._everyone(own, asked)
-            return everything, united(everything)
+            return everything, united(everything), [[]] * len(asked)
         step: list[_Asked] = []
         order = self._order(sum(n > 0 for n in asked))
         batches = [_no_drafts(len(asked))] * len(own)
@@ -150,7 +156,15 @@ class Members:
                 tree = None
         self.weighed = sum(one.seconds for one in step if one.plan is not None)
         self._step = self._step or step  # the same proposal again may be remembered, and faster
-        return batches, self._tree(batches, budgets, united) if tree is None else tree
+        notes = [
+            [
+                (one.drafter, one.groups[at], -1 if one.plan is None else one.plan.level)
+                for one in step
+                if one.groups[at] >= 0
+            ]
+            for at in range(len(budgets))
+        ]
+        return batches, self._tree(batches, budgets, united) if tree is None else tree, notes
 
     @staticmethod
     def _tree(
@@ -235,24 +249,15 @@ class Members:
         if one.plan is not None and not one.plan.groups and not any(map(len, given)):
             return _no_drafts(len(one.budgets))
         batch = chosen(given)
+        check_lengths(len(one.budgets), len(batch), "drafts")
         sizes = sizes_of(batch.offsets)
-        if len(sizes) == len(one.budgets) and (sizes > one.budgets).any():
+        if (sizes > one.budgets).any():
             raise InputError(
                 f"drafter {one.drafter} has a draft of {sizes.max()} nodes; "
                 f"expected at most {max(one.budgets)}"
             )
         one.depth = _deepest(batch) if one.plan is not None else 0
         return batch
-
-    def notes(self, at: int) -> list[tuple[int, int, int]]:
-        """How request `at` was asked for in the last proposal: drafter, group and level, in the
-        order of asking; a quick drafter has level -1.
-        """
-        return [
-            (one.drafter, one.groups[at], -1 if one.plan is None else one.plan.level)
-            for one in self._step
-            if one.groups[at] >= 0
-        ]
 
     def observe(self, unions: Sequence[Union | None], verdicts: VerdictBatch) -> None:
         """Learn what the drafters of the last proposal took and gained. The price is spent."""

@@ -33,7 +33,7 @@ class Union:
         self.size = len(scores)
         self.scores = scores
         self.homes = homes  # per drafter: merged index of each of its own nodes, -1 if cut
-        self.notes = notes  # who was asked, see `Members.notes`
+        self.notes = notes  # who was asked, see `Notes`
         self.united = united  # see `Tree`
 
 
@@ -71,7 +71,7 @@ class MergeState:
 def chosen(drafts: Sequence[Draft]) -> DraftBatch:
     """Packed, without the probs that tokens were sampled from."""
     if isinstance(drafts, DraftBatch):
-        return drafts
+        return DraftBatch._trusted(drafts.tokens, drafts.parents, drafts.offsets, drafts.scores)
     return DraftBatch.of([Draft._trusted(d.tokens, d.parents, d.scores) for d in drafts])
 
 

@@ -35,7 +35,7 @@ _LEAST = 1e-3  # tokens: below that nothing is said about what comes behind
 _TIMED = 3  # drafts before anything is believed: the first may load a library, or read a prompt
 _FIRST = 1  # the level of these
 _DEPTH = 6  # of drafts that were not seen yet
-_MOST_ACCOUNT = 1.0  # tokens' worth of time, where no trial costs more
+_MOST_ACCOUNT = 1.0  # steps without drafts, where no trial costs more
 _UNREAD = 16  # tokens of a request, from which on reading them is counted apart
 _SERVES = 32  # drafts that reading a text serves
 _RESTS = 8  # steps
@@ -123,6 +123,7 @@ class Paying:
         self._every = _Gain(_PRIOR, [0.0] * len(_PRIOR), _PRIOR_COUNTS)
         self._groups: dict[int, _Gain] = {}
         self._account = 0.0
+        self._loss = 0.0  # of the last trial that was planned
         self._rest = 0  # for so many steps nothing is planned
         self._burst = 0  # trials left of those that follow each other
         self._deeper = False  # what the next trial prefers: more nodes, or more requests
@@ -258,9 +259,11 @@ class Paying:
         if self._rest < 0 and not plan.groups and self._pays_for_none(requests, price):
             self._rest = _RESTS
         self._account += self._share * committed * price.token
-        loss = plan.loss or 0.0
+        if not self.rests:
+            self._loss = plan.loss or 0.0
+        loss = self._loss
         if not plan.trial:
-            self._account = min(self._account, max(2 * loss, _MOST_ACCOUNT * price.token))
+            self._account = min(self._account, max(2 * loss, _MOST_ACCOUNT))
             return
         before = plan.wins + loss  # what the best plan was expected to win
         self._account = min(self._account + wins - before, 2 * loss)

@@ -174,7 +174,7 @@ class MergeDrafter:
             return Tree(DraftBatch._trusted(tokens, parents, offsets, scores), homes, True)
 
         unread = [[state.length - read for read in state.read] for state in states]
-        batches, (merged, homes, is_union) = self._members.proposed(
+        batches, (merged, homes, is_union), notes = self._members.proposed(
             own, checked, unread, united, fresh=all(state.last is None for state in states)
         )
         offsets, scores = merged.offsets, merged.scores
@@ -184,9 +184,7 @@ class MergeDrafter:
                 home[each.offsets[at] : each.offsets[at + 1]]
                 for home, each in zip(homes, batches, strict=True)
             ]
-            state.last = Union(
-                scores[offsets[at] : offsets[at + 1]], theirs, self._members.notes(at), is_union
-            )
+            state.last = Union(scores[offsets[at] : offsets[at + 1]], theirs, notes[at], is_union)
         for k, drafter in enumerate(self.drafters):
             if self._adopting[k]:
                 drafter.adopt(own[k], merged)  # type: ignore[attr-defined]

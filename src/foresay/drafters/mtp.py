@@ -16,7 +16,7 @@ from torch.nn.functional import embedding, linear
 
 from foresay.drafters._head import Kept
 from foresay.drafters._head_drafter import HeadDrafter, check_settings
-from foresay.errors import InputError, ModelError
+from foresay.errors import ModelError
 from foresay.models.load import find_model
 from foresay.models.mtp import MtpModule, read_mtp
 from foresay.models.tables import Tables, tables_of
@@ -24,7 +24,7 @@ from foresay.models.weights import StoredModel
 from foresay.verdict import Wants
 
 if TYPE_CHECKING:
-    from foresay.models.target import Target
+    pass
 
 __all__ = ["MtpDrafter", "MtpHead"]
 
@@ -140,14 +140,3 @@ class MtpDrafter(HeadDrafter):
                 )
         self.head = MtpHead(module, tables)
         super().__init__(self.head, Wants(hidden=True), topk=topk, depth=depth, shortlist=shortlist)
-
-    def fit(self, target: Target, tokenizer_hash: bytes | None = None) -> None:
-        """Refuse a target of another vocabulary: the head is of another model then.
-
-        Raises: InputError.
-        """
-        if target.vocabulary != self.head.vocabulary:
-            raise InputError(
-                f"the MTP head is of a model of {self.head.vocabulary} tokens, but the target has "
-                f"{target.vocabulary}; expected the target's own head"
-            )

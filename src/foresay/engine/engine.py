@@ -58,6 +58,7 @@ class Engine:
     drafter       the drafter; None: no drafts
     policy        how many drafted tokens are verified: a name of `budget.policy.POLICIES`, or a
                   Policy
+    tokenizer_hash  of the target, if it is known: drafters of another tokenizer are refused
     memory        bytes that the keys and values of stored tokens may take; texts that grow own up
                   to twice what they store
     max_running   requests in one step
@@ -76,6 +77,7 @@ class Engine:
         drafter: Drafter[Any] | None = None,
         *,
         policy: str | Policy = "adaptive",
+        tokenizer_hash: bytes | None = None,
         memory: int = 4 << 30,
         max_running: int = 256,
         max_rows: int = 512,
@@ -91,7 +93,7 @@ class Engine:
         check_target(target)
         if drafter is not None:
             check_drafter(drafter)
-            fit_drafter(drafter, target)
+            fit_drafter(drafter, target, tokenizer_hash)
             check_layers(drafter.wants, getattr(target, "depth", 0))
         tokens = memory // target.bytes_per_token
         if tokens < PAGE:

@@ -9,16 +9,20 @@ from foresay.corpus import tokenizer_hash_of
 from foresay.drafter import Drafter
 from foresay.models.target import Target
 
-__all__ = ["fit_drafter"]
+__all__ = ["fit_drafter", "tokenizer_hash_in"]
 
 
-def fit_drafter(drafter: Drafter[Any] | None, target: Target, folder: Path | None = None) -> None:
-    """Let a drafter that depends on the target refuse it; `folder`: where its tokenizer is.
+def fit_drafter(drafter: Drafter[Any], target: Target, tokenizer_hash: bytes | None) -> None:
+    """Let a drafter that depends on the target refuse it. It is told once.
 
     Raises: InputError, TokenizerMismatch.
     """
     fit = getattr(drafter, "fit", None)
-    if fit is None:
-        return
-    file = None if folder is None else folder / "tokenizer.json"
-    fit(target, None if file is None or not file.is_file() else tokenizer_hash_of(file))
+    if fit is not None:
+        fit(target, tokenizer_hash)
+
+
+def tokenizer_hash_in(folder: Path) -> bytes | None:
+    """Of the tokenizer in a model's folder, if there is one."""
+    file = folder / "tokenizer.json"
+    return tokenizer_hash_of(file) if file.is_file() else None

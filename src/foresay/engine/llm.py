@@ -16,7 +16,7 @@ from foresay.budget.policy import Policy, make_policy
 from foresay.drafter import Drafter, Source, check_drafter
 from foresay.drafters.lineup import make_drafter
 from foresay.engine.engine import Engine
-from foresay.engine.fitting import fit_drafter
+from foresay.engine.fitting import tokenizer_hash_in
 from foresay.engine.request import FinishReason, Request, RequestStats
 from foresay.engine.samples import add_samples
 from foresay.engine.text import AnswerText
@@ -167,11 +167,11 @@ class LLM:
             model, dtype=dtype, quantize=quantize, deterministic=deterministic, progress=report
         )
         self._folder = model.folder
-        fit_drafter(made, self.target, self._folder)
         self.engine = Engine(
             self.target,
             made,
             policy=policy,
+            tokenizer_hash=tokenizer_hash_in(self._folder),
             with_sources=with_sources,
             progress=report,
             **self._limits,
@@ -194,11 +194,11 @@ class LLM:
         other.tokenizer, other.target, other._limits = self.tokenizer, self.target, self._limits
         other._folder, other._model = self._folder, self._model
         made = drafter_of(drafter, self._model)
-        fit_drafter(made, self.target, self._folder)
         other.engine = Engine(
             self.target,
             made,
             policy=policy,
+            tokenizer_hash=tokenizer_hash_in(self._folder),
             with_sources=with_sources,
             progress=progress or silent,
             **self._limits,

@@ -12,12 +12,29 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from foresay.arrays import Int32s
-from foresay.errors import UnsupportedModel
+from foresay.errors import InputError, UnsupportedModel
 from foresay.models.load_transformers import read_model
 
-__all__ = ["Teacher"]
+__all__ = ["Teacher", "check_device"]
 
 _CLEAR = 32  # steps
+
+
+def check_device(device: object) -> None:
+    """Refuse what torch does not know, or does not find on this machine.
+
+    Raises: InputError.
+    """
+    known = isinstance(device, str) and device.split(":")[0] in ("cpu", "cuda")
+    try:
+        torch.empty(0, device=str(device)) if known else None
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(
+            f"device is {device!r}, which torch cannot use here; expected cpu, or cuda on a "
+            "machine with a GPU"
+        ) from error
+    if not known:
+        raise InputError(f"device is {device!r}; expected cpu or cuda")
 
 
 class Teacher:

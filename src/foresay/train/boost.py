@@ -19,6 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from foresay.arrays import as_path
+from foresay.files import whole_file
 from foresay.models.progress import Progress, silent
 from foresay.models.small import SmallModel, read_small
 from foresay.models.weights.folder import check
@@ -26,7 +27,7 @@ from foresay.models.weights.hashes import sha256_of
 from foresay.traces import Trace
 from foresay.train.distil import loss_of, measure, save_model
 from foresay.train.lesson import CorpusFiles, Lesson, open_lesson
-from foresay.train.loop import check_settings, update_all
+from foresay.train.loop import check_seed, check_settings, update_all
 from foresay.train.texts import batches_of, mark_of, padded
 
 __all__ = ["Boosted", "boost"]
@@ -93,6 +94,7 @@ def boost(
         {"count": count, "epochs": epochs, "tokens": tokens, "longest": longest},
         {"learning_rate": learning_rate, "covered": covered, "held_out": held_out},
     )
+    check_seed(seed)
     settings |= {"seed": seed, "target": str(target), "model": str(model)}
     first, folder = Path(as_path(model, "model")), Path(as_path(out, "out")).expanduser()
     check(first)
@@ -164,7 +166,8 @@ def _tune(
     if sha256 is None:
         update_all(copy, lesson.learned, loss, settings, unfinished, progress)
         sha256, _ = save_model(copy, folder, lesson.target, lesson.facts)
-        note.write_text(json.dumps(noted | {"sha256": sha256}, indent=1) + "\n")
+        with whole_file(note) as part:
+            part.write_text(json.dumps(noted | {"sha256": sha256}, indent=1) + "\n")
         unfinished.unlink(missing_ok=True)
     # What is measured and learned from is what was written, in bfloat16.
     copy.load_state_dict(read_small(folder, lesson.facts.vocabulary, device).state_dict())

@@ -6,7 +6,6 @@ One file of safetensors, so that nothing in it can run; the rest is in its metad
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from foresay.errors import InputError, ModelError
+from foresay.files import whole_file
 from foresay.models.weights.safetensors import read_tensors
 
 __all__ = ["Progress", "load_checkpoint", "save_checkpoint"]
@@ -46,13 +46,12 @@ def save_checkpoint(
             if weight in optimiser.state:
                 tensors[f"{kind}.{name}"] = optimiser.state[weight][kind]
     noted = {"settings": json.dumps(settings), "updates": str(done.updates)}
-    part = path.with_name(path.name + ".part")
-    save_file(
-        {name: tensor.contiguous().cpu() for name, tensor in tensors.items()},
-        part,
-        metadata={**noted, "losses": json.dumps(done.losses)},
-    )
-    os.replace(part, path)
+    with whole_file(path) as part:
+        save_file(
+            {name: tensor.contiguous().cpu() for name, tensor in tensors.items()},
+            part,
+            metadata={**noted, "losses": json.dumps(done.losses)},
+        )
 
 
 def load_checkpoint(

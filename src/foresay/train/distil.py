@@ -6,7 +6,6 @@ Its loss is the cross entropy to the target's distribution after every token of 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foresay.files import whole_file
 from foresay.models.small import SmallModel
 from foresay.models.tables import ModelFacts
 from foresay.models.teacher import Teacher
@@ -179,7 +179,6 @@ def save_model(model: SmallModel, folder: Path, target: str, facts: ModelFacts) 
         (weights, save(tensors, metadata={"format": "pt"})),
         (folder / "config.json", text.encode()),
     ):
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
-        part.write_bytes(content)
-        os.replace(part, path)
+        with whole_file(path) as part:
+            part.write_bytes(content)
     return sha256_of(weights), weights.stat().st_size

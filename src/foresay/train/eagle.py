@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foresay.arrays import as_path
+from foresay.arrays import as_path, check_positive
 from foresay.drafters.eagle.files import TargetName, save_head
 from foresay.drafters.eagle.head import EagleHead, HeadShape
 from foresay.errors import InputError
@@ -30,7 +30,7 @@ from foresay.models.progress import silent
 from foresay.models.teacher import Teacher
 from foresay.traces import Trace
 from foresay.train.lesson import CorpusFiles, open_lesson
-from foresay.train.loop import check_settings, last_loss, update_all
+from foresay.train.loop import check_seed, check_settings, last_loss, update_all
 from foresay.train.texts import Padded, batches_of, frequent, padded
 from foresay.train.unroll import unrolled
 
@@ -119,6 +119,9 @@ def train(
         },
         {"learning_rate": learning_rate, "decay": decay, "held_out": held_out},
     )
+    check_seed(seed)
+    if intermediate is not None:
+        check_positive(intermediate, "intermediate")
     settings |= {"intermediate": intermediate, "layers": [*layers], "seed": seed}
     settings["target"] = str(target)
     folder = Path(as_path(out, "out")).expanduser()

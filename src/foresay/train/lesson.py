@@ -12,7 +12,7 @@ from foresay.arrays import as_path
 from foresay.models import weights
 from foresay.models.progress import Progress
 from foresay.models.tables import ModelFacts, facts_of
-from foresay.models.teacher import Teacher
+from foresay.models.teacher import Teacher, check_device
 from foresay.models.weights.stored import in_folder
 from foresay.traces import Trace
 from foresay.train.texts import read_answers, split
@@ -62,6 +62,7 @@ def open_lesson(
 
     Raises: InputError, ModelError, TraceError.
     """
+    check_device(device)
     files = [corpus] if isinstance(corpus, (str, os.PathLike)) else list(corpus)
     paths = [Path(as_path(file, "the corpus")) for file in files]
     progress("find", 0, None)

@@ -20,7 +20,7 @@ from foresay.traces import Trace
 from foresay.train.checkpoint import Progress, load_checkpoint, save_checkpoint
 from foresay.train.texts import batches_of, mark_of
 
-__all__ = ["check_settings", "last_loss", "update_all"]
+__all__ = ["check_seed", "check_settings", "last_loss", "update_all"]
 
 _SAVE_EVERY = 60.0  # seconds
 
@@ -91,6 +91,15 @@ def update_all(
 def last_loss(losses: Sequence[float]) -> float:
     """The mean of the last tenth."""
     return float(np.mean(losses[-max(len(losses) // 10, 1) :]))
+
+
+def check_seed(seed: object) -> None:
+    """Refuse what is no seed.
+
+    Raises: InputError.
+    """
+    if type(seed) is not int or not 0 <= seed < 1 << 63:
+        raise InputError(f"seed is {seed!r}; expected a whole number from 0 on, below 2^63")
 
 
 def check_settings(whole: dict[str, int], real: dict[str, float]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from foresay.models.small import ModelShape, new_model
 from foresay.traces import Trace
 from foresay.train.distil import loss_of, measure, save_model
 from foresay.train.lesson import CorpusFiles, open_lesson
-from foresay.train.loop import check_settings, last_loss, update_all
+from foresay.train.loop import check_seed, check_settings, last_loss, update_all
 from foresay.train.texts import batches_of, padded
 
 __all__ = ["TrainedModel", "train"]
@@ -95,6 +95,7 @@ def train(
         {"epochs": epochs, "tokens": tokens, "longest": longest, **sizes},
         {"learning_rate": learning_rate, "held_out": held_out},
     )
+    check_seed(seed)
     settings |= {"seed": seed, "target": str(target)}
     folder = Path(as_path(out, "out")).expanduser()
     lesson = open_lesson(

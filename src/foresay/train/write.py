@@ -8,6 +8,7 @@ what it knows. The next turns of a conversation are invented in the same way.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -20,12 +21,13 @@ import torch
 
 from foresay.arrays import Int32s, as_path, check_positive
 from foresay.errors import InputError, TraceError
+from foresay.files import whole_file
 from foresay.models import weights
 from foresay.models.progress import Progress, silent
-from foresay.models.teacher import Teacher
+from foresay.models.teacher import Teacher, check_device
 from foresay.models.tokenizer import ChatMessage, Tokenizer
-from foresay.models.weights.hashes import sha256_of
 from foresay.traces import read_records
+from foresay.train.loop import check_seed
 
 __all__ = ["Corpus", "write"]
 
@@ -90,6 +92,8 @@ def write(
     sizes = {"turns": turns, "most": most, "longest": longest, "batch": batch}
     for name, value in sizes.items():
         check_positive(value, name)
+    check_seed(seed)
+    check_device(device)
     if type(invented) is not int or invented < 0:
         raise InputError(f"invented is {invented!r}; expected a whole number from 0 on")
     if not temperatures or any(not 0 <= value <= 10 for value in temperatures):
@@ -140,11 +144,9 @@ def write(
     progress("write", total, total)
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_bytes(text)
-    sha256 = sha256_of(part)
-    part.write_bytes(gzip.compress(text, mtime=0))
-    os.replace(part, path)
+    with whole_file(path) as part:
+        part.write_bytes(gzip.compress(text, mtime=0))
+    sha256 = hashlib.sha256(text).hexdigest()
     return Corpus(str(path), str(target), len(lines), tokens, sha256, perf_counter() - began)
 
 

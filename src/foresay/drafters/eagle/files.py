@@ -88,7 +88,10 @@ def load_head(
     own = {"output": "lm_head.weight", "embedding": "embed_tokens.weight"}
     tables = None if shape.own_output and shape.own_embedding else tables_of(model)
     if tables is not None:
-        _check_rows(folder, model, tables.embedding, shape)
+        if not shape.own_embedding:
+            _check_rows(folder, model, tables.embedding, shape)
+        if not shape.own_output:
+            _check_rows(folder, model, tables.output, shape)
     head.tokens = tokens
     if tables is None or shape.own_output:
         head.output = _values(found[own["output"]], dtype)

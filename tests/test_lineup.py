@@ -136,3 +136,16 @@ def test_several_in_one_tree() -> None:
     assert [getattr(each, "name", "") for each in workers.drafters] == ["ngram", "corpus", ""]
     with_corpus = make_drafter("recycle+corpus", corpus=corpus_file())  # the corpus is for one
     assert isinstance(with_corpus, MergeDrafter)
+
+
+@pytest.mark.parametrize(
+    "name", ["model:~nosuchuser/x", "eagle:~nosuchuser", "model:~nosuchuser/a+suffix"]
+)
+def test_folders_of_unknown_users(name: str) -> None:
+    with pytest.raises(InputError, match="there is no such user"):
+        make_drafter(name)
+
+
+def test_a_folder_name_that_is_too_long() -> None:
+    with pytest.raises(ModelError, match="is no model"):
+        make_drafter("model:" + "a" * 300 + "+suffix")

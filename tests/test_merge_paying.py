@@ -135,6 +135,41 @@ def test_the_first_that_has_a_draft() -> None:
     assert slow.share_asked(200) < 0.1
 
 
+def test_the_first_alone_where_it_has_a_draft() -> None:
+    """Also if a quick drafter comes after it."""
+    clock = Clock()
+    slow, quick = Knowing(clock, copies, 3, slowly(0.01)), Knowing(clock, always(0.9), 3)
+    both = MergeDrafter(slow, quick, rule="first", clock=clock)
+    state = both.begin(tokens(0))
+    firsts = 0
+    for _ in range(300):
+        both.price(STEP, 0.0, STEP)
+        drafts = both.propose([state], [8])
+        who = {place for places in both.proposers(state) for place in places}
+        assert len(who) < 2
+        firsts += who == {0}
+        both.observe([state], [verdict(drafts[0], 0, state.states[0][1])])
+    assert 20 < firsts < 300
+
+
+def test_a_draft_of_a_failed_step_is_forgotten() -> None:
+    """A slow drafter that is not asked again is told to drop it: its states would be of a proposal
+    that nobody verified."""
+    _, _, slow, both = pair(knows=always(0.01), per_pass=slowly(1.0))
+    state = both.begin(tokens(0))
+    both.propose([state], [8])  # everyone is asked; the step fails, and nothing is observed
+    assert slow.asked[-1]
+    for _ in range(20):
+        both.price(STEP, 0.0, STEP)
+        both.propose([state], [8])
+        both.observe([state], [Verdict([], [token_at(0, state.states[1][1])])])
+    both.propose([state], [8])
+    proposals = len(slow.asked)
+    both.price(STEP, 0.0, STEP)
+    both.propose([state], [8])
+    assert len(slow.asked) == proposals + 1 and not slow.asked[-1]
+
+
 @pytest.mark.parametrize(("chance", "often"), [(0.01, False), (0.7, True)])
 def test_one_in_a_process_of_its_own(chance: float, often: bool) -> None:
     clock = Clock()

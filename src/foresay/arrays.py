@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -234,6 +235,18 @@ def all_of(kind: type[T], values: Iterable[T], name: str) -> list[T]:
         if not isinstance(value, kind):
             raise InputError(f"{name}[{at}] is {value!r}; expected a {kind.__name__}")
     return listed
+
+
+def user_path(value: object, what: str) -> Path:
+    """As `as_path`, with ~ as the user's folder.
+
+    Raises: InputError.
+    """
+    text = as_path(value, what)
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise InputError(f"{what} is '{text}'; there is no such user") from error
 
 
 def as_path(value: object, name: str) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from foresay import SamplingParams
@@ -21,6 +23,7 @@ from foresay.models.target import Target
 from foresay.models.teacher import Teacher
 from foresay.traces import read_traces
 from foresay.train.boost import boost
+from foresay.train.checkpoint import load_checkpoint
 from foresay.train.distil import loss_of, measure
 from foresay.train.model import train
 from foresay.train.texts import padded
@@ -123,6 +126,20 @@ def test_sizes_that_do_not_fit(folder: Path, corpus: Path, tmp_path: Path) -> No
         train("no-such-model", corpus, tmp_path / "out")
 
 
+def test_what_is_there_is_not_overwritten(
+    folder: Path, corpus: Path, trained: Path, tmp_path: Path
+) -> None:
+    from foresay.train.eagle import train as train_head
+
+    with pytest.raises(InputError, match=r"which holds \['LlamaForCausalLM'\]; expected a new fol"):
+        train_head(folder, corpus, trained)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="which is a file; expected a folder"):
+        train(folder, corpus, tmp_path / "file", **SMALL, **QUICK)
+    with pytest.raises(InputError, match="epochs is 1000000; expected at most 10000"):
+        train(folder, corpus, tmp_path / "out", **SMALL, **QUICK | {"epochs": 1_000_000})
+
+
 def test_the_loss_is_the_cross_entropy(folder: Path, corpus: Path, trained: Path) -> None:
     """By the definition, text by text; and tokens that an earlier model has count less."""
     teacher, traces = Teacher(folder, device="cpu"), read_traces(corpus)[:5]
@@ -187,6 +204,39 @@ def test_a_damaged_boosted_model_is_tuned_again(
         assert boost(trained, folder, corpus, tmp_path, **options).sha256 == first.sha256
 
 
+def test_copies_of_another_model_are_tuned_again(
+    folder: Path, corpus: Path, trained: Path, tmp_path: Path
+) -> None:
+    first, options = tmp_path / "first", {"count": 1, "epochs": 1, "tokens": 4096}
+    shutil.copytree(trained, first)
+    with one_thread():
+        before = boost(first, folder, corpus, tmp_path / "out", **options)  # type: ignore[arg-type]
+        with torch.no_grad():
+            changed = read(first)
+            changed.model.norm.weight.mul_(1.5)
+            changed.save_pretrained(first)
+        after = boost(first, folder, corpus, tmp_path / "out", **options)  # type: ignore[arg-type]
+    assert before.sha256 != after.sha256
+
+
+@pytest.mark.parametrize(
+    ("settings", "updates", "losses"),
+    [
+        *[("[]", "0", "[]"), ("3", "0", "[]"), ("{}", "-1", "[]"), ("{}", "9" * 400, "[]")],
+        *[("{}", "5", "[]"), ("[" * 9999, "0", "[]"), ("{}", "1", "[1" + "0" * 400 + "]")],
+    ],
+)
+def test_checkpoints_that_lie(
+    trained: Path, tmp_path: Path, settings: str, updates: str, losses: str
+) -> None:
+    model = read(trained)
+    path = tmp_path / "training.safetensors"
+    noted = {"settings": settings, "updates": updates, "losses": losses}
+    save_file({"weight": torch.zeros(1)}, path, metadata=noted)
+    with pytest.raises(ModelError, match="is no checkpoint of a training"):
+        load_checkpoint(path, model, torch.optim.AdamW(model.parameters()), {})
+
+
 def test_measures(folder: Path, corpus: Path, trained: Path) -> None:
     """The target itself agrees always; a model that is there twice adds nothing."""
     teacher, batch = Teacher(folder, device="cpu"), padded(read_traces(corpus)[:5], "cpu")
@@ -201,6 +251,9 @@ def test_measures(folder: Path, corpus: Path, trained: Path) -> None:
 def test_models_that_cannot_be_boosted(
     folder: Path, corpus: Path, trained: Path, tmp_path: Path
 ) -> None:
+    head = Path(__file__).parent.parent.parent / "weights" / "smollm2-135m-eagle"
+    with pytest.raises(ModelError, match="so it is no whole model; expected one as"):
+        boost(head, folder, corpus, tmp_path / "out")
     zoo.make("gpt2").save_pretrained(tmp_path / "other")
     with pytest.raises(UnsupportedModel, match="is a gpt2; expected a llama"):
         boost(tmp_path / "other", folder, corpus, tmp_path / "out")

@@ -135,6 +135,10 @@ def test_what_cannot_be_written(model: Path, prompts: Path, tmp_path: Path) -> N
             write(model, out, **options)
     with pytest.raises(InputError, match=r"expected a file name that ends with .jsonl.gz"):
         write(model, tmp_path / "a.txt", invented=1)
+    (tmp_path / "folder.jsonl.gz").mkdir()
+    for place in (tmp_path / "folder.jsonl.gz", prompts / "a.jsonl.gz"):
+        with pytest.raises(InputError, match="which cannot be a file; expected one in a folder"):
+            write(model, place, invented=1)
     (tmp_path / "bad.jsonl").write_text('{"text": "hello"}\n')
     with pytest.raises(TraceError, match=r"bad.jsonl, line 1 has no prompt; expected one of"):
         write(model, out, prompts=[tmp_path / "bad.jsonl"])

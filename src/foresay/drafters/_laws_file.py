@@ -94,7 +94,10 @@ def read_laws(path: Path, k: int) -> Laws:
             raise ValueError(f"{len(content)} bytes do not fit {rows} rows of {found} tokens")
         of = None
         if vocabulary is not None:
-            of = Tokens(int(vocabulary), None if tokenizer is None else bytes.fromhex(tokenizer))
+            hashed = None if tokenizer is None else bytes.fromhex(tokenizer)
+            if type(vocabulary) is not int or vocabulary < 1 or len(hashed or bytes(32)) != 32:
+                raise ValueError(f"a vocabulary of {vocabulary}, a tokenizer {tokenizer}")
+            of = Tokens(vocabulary, hashed)
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(f"{path} is no file of RecycleDrafter.save: {error}") from error
     if found != k:

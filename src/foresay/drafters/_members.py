@@ -133,7 +133,8 @@ class Members:
         for k, quick in order:
             one = _Asked(k, None, [0 if n else -1 for n in asked], budgets=asked)
             if quick and sum(quick for _, quick in order) == 1:
-                one.budgets = budgets  # most often it drafts alone
+                # It drafts alone most often, so the budget is enough.
+                one.budgets = [min(each) for each in zip(asked, budgets, strict=True)]
             if not quick:
                 tree = self._tree(batches, budgets, united) if tree is None else tree
                 sure = _expected(tree.drafts, self._price.least_chance)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from foresay.arrays import user_path
 from foresay.drafter import Drafter
 from foresay.errors import InputError
 
@@ -150,7 +152,7 @@ def _check_folders(name: str, parts: list[str]) -> None:
         folder = part.removeprefix(_WORKER).partition(":")[2]
         for end in range(at + 2, len(parts) + 1) if folder else ():
             whole = "+".join([folder, *parts[at + 1 : end]])
-            if Path(whole).expanduser().exists():
+            if os.path.exists(user_path(whole, "the drafter's folder")):  # False for a long name
                 others = "+".join([*parts[:at], *parts[at + 1 :], part])
                 raise InputError(
                     f"the drafter {name!r} may mean {whole!r}, which is there, or {len(parts)} "

@@ -51,8 +51,6 @@ def load_modules(
 
     Raises: as `load.load`.
     """
-    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     if quantize is not None:
         check_quantise(quantize)
         model = read_model(folder, torch.float32)
@@ -152,6 +150,8 @@ def read_model(folder: str | os.PathLike[str], dtype: torch.dtype) -> PreTrained
 
     Raises: ModelError.
     """
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         with LOADING:
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(

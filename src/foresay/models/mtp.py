@@ -49,6 +49,8 @@ are called there."""
 _SHARED = ("embed_tokens.weight", "shared_head.head.weight")  # copies of the model's own tables
 _UP, _DOWN = "mlp.experts.gate_up_proj", "mlp.experts.down_proj"  # of all experts in one tensor
 
+_MOST_LAYERS = 1000  # each is made, without weights
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MtpModule:
@@ -116,10 +118,10 @@ def _family(model: StoredModel) -> tuple[str, str]:
             f"known; expected {known}"
         )
     layers = config.get("num_hidden_layers")
-    if type(layers) is not int or layers < 1:
+    if type(layers) is not int or not 1 <= layers <= _MOST_LAYERS:
         raise ModelError(
             f"'{model.folder}': 'num_hidden_layers' of config.json is {layers!r:.60}; expected a "
-            "whole number from 1"
+            f"whole number from 1 to {_MOST_LAYERS}"
         )
     return family, FAMILIES[family][0].format(layers=layers)
 

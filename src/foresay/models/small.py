@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from foresay.errors import InputError, UnsupportedModel
+from foresay.errors import InputError, ModelError, UnsupportedModel
 from foresay.models.load_transformers import read_model
+from foresay.models.weights.folder import tensors_of
 
 __all__ = ["ModelShape", "SmallModel", "new_model", "read_small"]
 
@@ -86,6 +87,12 @@ def read_small(folder: Path, vocabulary: int, device: str) -> SmallModel:
         raise UnsupportedModel(
             f"'{folder}' is a {model.config.model_type}; expected a llama, as `foresay train model`"
             " writes it"
+        )
+    missing = model.state_dict().keys() - tensors_of(folder).keys() - {"lm_head.weight"}
+    if missing:
+        raise ModelError(
+            f"'{folder}' has no tensor '{min(missing)}', so it is no whole model; expected one as "
+            "`foresay train model` writes it"
         )
     own = int(model.config.vocab_size)
     if own != vocabulary:

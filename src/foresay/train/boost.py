@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from foresay.arrays import as_path
+from foresay.arrays import user_path
 from foresay.files import whole_file
 from foresay.models.progress import Progress, silent
 from foresay.models.small import SmallModel, read_small
@@ -96,8 +96,10 @@ def boost(
     )
     check_seed(seed)
     settings |= {"seed": seed, "target": str(target), "model": str(model)}
-    first, folder = Path(as_path(model, "model")), Path(as_path(out, "out")).expanduser()
+    first, folder = user_path(model, "model"), user_path(out, "out")
     check(first)
+    # Another model in the same folder is another training.
+    settings["first"] = [sha256_of(file) for file in sorted(first.glob("*.safetensors"))]
     lesson = open_lesson(
         target,
         corpus,

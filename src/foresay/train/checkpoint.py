@@ -72,7 +72,12 @@ def load_checkpoint(
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         before, updates = json.loads(noted["settings"]), int(noted["updates"])
         losses = [float(loss) for loss in json.loads(noted["losses"])]
-    except (KeyError, ValueError, TypeError, SafetensorError) as error:
+        if not isinstance(before, dict) or updates != len(losses):
+            raise ValueError(f"{updates} updates, {len(losses)} losses")
+    except (
+        *(KeyError, ValueError, TypeError, OverflowError, RecursionError),
+        SafetensorError,
+    ) as error:
         raise ModelError(f"'{path}' is no checkpoint of a training: {error!r}") from error
     if before != settings:
         differ = sorted(key for key in {*before, *settings} if before.get(key) != settings.get(key))
@@ -94,6 +99,8 @@ def _restore(
             stored = found.get(f"{kind}.{name}")
             if stored is None or stored.shape != weight.shape:
                 raise ModelError(f"'{path}' lacks '{kind}.{name}' of shape {list(weight.shape)}")
+            if not stored.isfinite().all():
+                raise ModelError(f"'{path}': '{kind}.{name}' holds what is no number")
         with no_grad():
             weight.copy_(found[f"weight.{name}"])
         optimiser.state[weight] = {"step": tensor(float(updates))} | {

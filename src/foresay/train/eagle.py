@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -21,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foresay.arrays import as_path, check_positive
+from foresay.arrays import check_positive
 from foresay.drafters.eagle.files import TargetName, save_head
 from foresay.drafters.eagle.head import EagleHead, HeadShape
 from foresay.errors import InputError
@@ -29,7 +28,7 @@ from foresay.models.progress import Progress as Report
 from foresay.models.progress import silent
 from foresay.models.teacher import Teacher
 from foresay.traces import Trace
-from foresay.train.lesson import CorpusFiles, open_lesson
+from foresay.train.lesson import CorpusFiles, open_lesson, out_folder
 from foresay.train.loop import check_seed, check_settings, last_loss, update_all
 from foresay.train.texts import Padded, batches_of, frequent, padded
 from foresay.train.unroll import unrolled
@@ -124,7 +123,7 @@ def train(
         check_positive(intermediate, "intermediate")
     settings |= {"intermediate": intermediate, "layers": [*layers], "seed": seed}
     settings["target"] = str(target)
-    folder = Path(as_path(out, "out")).expanduser()
+    folder = out_folder(out, "LlamaForCausalLMEagle3")
     lesson = open_lesson(
         target,
         corpus,

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from foresay.arrays import as_path
+from foresay.arrays import user_path
+from foresay.errors import InputError
 from foresay.models import weights
 from foresay.models.progress import Progress
 from foresay.models.tables import ModelFacts, facts_of
 from foresay.models.teacher import Teacher, check_device
+from foresay.models.weights.folder import config_of
 from foresay.models.weights.stored import in_folder
 from foresay.traces import Trace
 from foresay.train.texts import read_answers, split
 
-__all__ = ["CorpusFiles", "Lesson", "open_lesson"]
+__all__ = ["CorpusFiles", "Lesson", "open_lesson", "out_folder"]
 
 CorpusFiles: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """One trace file of a target's answers, or several."""
@@ -44,6 +46,26 @@ class Lesson:
         return self.learned + self.measured
 
 
+def out_folder(out: str | os.PathLike[str], kind: str) -> Path:
+    """The folder to write weights to, which may have to be made.
+
+    kind  the architecture that will be written: a folder with another one is not overwritten
+
+    Raises: InputError, ModelError for a damaged config.json.
+    """
+    folder = user_path(out, "out")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"out is '{folder}', which is a file; expected a folder")
+    if (folder / "config.json").exists():
+        found = config_of(folder).get("architectures")
+        if found != [kind]:
+            raise InputError(
+                f"out is '{folder}', which holds {found}; expected a new folder, or one of an "
+                f"earlier {kind}"
+            )
+    return folder
+
+
 def open_lesson(
     target: str | os.PathLike[str],
     corpus: CorpusFiles,
@@ -64,7 +86,7 @@ def open_lesson(
     """
     check_device(device)
     files = [corpus] if isinstance(corpus, (str, os.PathLike)) else list(corpus)
-    paths = [Path(as_path(file, "the corpus")) for file in files]
+    paths = [user_path(file, "the corpus") for file in files]
     progress("find", 0, None)
     model = in_folder(weights.find(target, progress=progress))
     facts = facts_of(model)

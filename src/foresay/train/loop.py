@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from foresay.arrays import check_positive
-from foresay.errors import InputError
+from foresay.errors import InputError, ModelError
 from foresay.models.progress import Progress as Report
 from foresay.traces import Trace
 from foresay.train.checkpoint import Progress, load_checkpoint, save_checkpoint
@@ -23,6 +23,7 @@ from foresay.train.texts import batches_of, mark_of
 __all__ = ["check_seed", "check_settings", "last_loss", "update_all"]
 
 _SAVE_EVERY = 60.0  # seconds
+_MOST_EPOCHS = 10_000
 
 
 def update_all(
@@ -63,16 +64,20 @@ def update_all(
         if prepare is not None:
             prepare(batches[0])
     saved, whole, total = monotonic(), True, len(batches)
+    if done.updates > total:
+        raise ModelError(
+            f"'{checkpoint}' has {done.updates} updates; expected at most {total}, of all epochs"
+        )
     progress("train", done.updates, total)
     try:
         for batch in batches[done.updates :]:
             for group in optimiser.param_groups:
                 group["lr"] = settings["learning_rate"] * _share(done.updates / total)
             loss = loss_of(batch)
-            whole = False
             optimiser.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+            whole = False
             optimiser.step()
             done.updates += 1
             done.losses.append(float(loss.detach()))
@@ -82,7 +87,7 @@ def update_all(
                 saved = monotonic()
             progress("train", done.updates, total)
     except BaseException:
-        if whole and done.updates:  # not inside an update
+        if whole and done.updates:  # not while weights are written
             save_checkpoint(checkpoint, module, optimiser, settings, done)
         raise
     return done.losses
@@ -112,6 +117,8 @@ def check_settings(whole: dict[str, int], real: dict[str, float]) -> dict[str, A
     for name, number in real.items():
         if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 < number <= 1:
             raise InputError(f"{name} is {number!r}; expected a number above 0, at most 1")
+    if whole.get("epochs", 0) > _MOST_EPOCHS:
+        raise InputError(f"epochs is {whole['epochs']}; expected at most {_MOST_EPOCHS}")
     if real.get("held_out", 0) > 0.5:
         raise InputError(f"held_out is {real['held_out']}; expected at most 0.5")
     return {**whole, **real}

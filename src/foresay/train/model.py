@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from foresay.arrays import as_path
 from foresay.models.progress import Progress, silent
 from foresay.models.small import ModelShape, new_model
 from foresay.traces import Trace
 from foresay.train.distil import loss_of, measure, save_model
-from foresay.train.lesson import CorpusFiles, open_lesson
+from foresay.train.lesson import CorpusFiles, open_lesson, out_folder
 from foresay.train.loop import check_seed, check_settings, last_loss, update_all
 from foresay.train.texts import batches_of, padded
 
@@ -97,7 +95,7 @@ def train(
     )
     check_seed(seed)
     settings |= {"seed": seed, "target": str(target)}
-    folder = Path(as_path(out, "out")).expanduser()
+    folder = out_folder(out, "LlamaForCausalLM")
     lesson = open_lesson(
         target,
         corpus,

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from foresay.arrays import Int32s, as_path, check_positive
+from foresay.arrays import Int32s, check_positive, user_path
 from foresay.errors import InputError, TraceError
 from foresay.files import whole_file
 from foresay.models import weights
@@ -98,10 +98,12 @@ def write(
         raise InputError(f"invented is {invented!r}; expected a whole number from 0 on")
     if not temperatures or any(not 0 <= value <= 10 for value in temperatures):
         raise InputError(f"temperatures are {[*temperatures]}; expected numbers from 0 to 10")
-    path = Path(as_path(out, "out")).expanduser()
+    path = user_path(out, "out")
     if not path.name.endswith(".jsonl.gz"):
         raise InputError(f"out is '{path}'; expected a file name that ends with .jsonl.gz")
-    given = [said for file in prompts for said in _first_turns(Path(as_path(file, "prompts")))]
+    if path.is_dir() or (path.parent.exists() and not path.parent.is_dir()):
+        raise InputError(f"out is '{path}', which cannot be a file; expected one in a folder")
+    given = [said for file in prompts for said in _first_turns(user_path(file, "prompts"))]
     if invented + len(given) < 1:
         raise InputError("there are no prompts; expected a file of them, or some to invent")
     progress("find", 0, None)
@@ -207,7 +209,13 @@ class _Writer:
     def _before_user(self, said: list[ChatMessage]) -> Int32s:
         """The tokens up to where the user speaks next."""
         marked = self.tokenizer.render([*said, {"role": "user", "content": _MARK}])
-        return self.tokenizer.encode(marked[: marked.index(_MARK)], special=False)
+        before, mark, _ = marked.partition(_MARK)
+        if not mark:
+            raise InputError(
+                "the model's chat template changes what a user says, so nothing can be invented; "
+                "expected prompts from a file"
+            )
+        return self.tokenizer.encode(before, special=False)
 
     def _batches(self, which: Sequence[int], texts: dict[int, Int32s]) -> list[list[int]]:
         """Texts of about one length together."""

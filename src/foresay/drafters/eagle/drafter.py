@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from foresay.arrays import as_path
+from foresay.arrays import user_path
 from foresay.drafters._head_drafter import HeadDrafter, check_settings
 from foresay.drafters.eagle.files import load_head, target_name
 from foresay.drafters.eagle.head import EagleHead
@@ -46,7 +46,7 @@ class EagleDrafter(HeadDrafter):
     ) -> None:
         made = check_settings(topk, depth, shortlist, dtype)
         if not isinstance(head, EagleHead):
-            folder = Path(as_path(head, "the head")).expanduser()
+            folder = user_path(head, "the head")
             model = _model_for(folder, model)
             head = load_head(folder, model, dtype=made, device=device)
         wants = Wants(hidden=True, hidden_layers=head.shape.layers)

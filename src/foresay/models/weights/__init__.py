@@ -8,13 +8,14 @@ in the cache is complete.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from os import PathLike
 from pathlib import Path
 from types import ModuleType
 from typing import Literal, TypeAlias
 
-from foresay.arrays import as_path
+from foresay.arrays import as_path, user_path
 from foresay.errors import InputError, ModelError
 from foresay.models.progress import Progress, silent
 from foresay.models.weights.aliases import (
@@ -116,16 +117,16 @@ def _kind_of(name: str | PathLike[str], revision: str | None) -> tuple[_Kind, st
     if isinstance(name, str) and not name:  # whose path would be the current folder
         raise _no_model("")
     text = as_path(name, "the model")
-    path = Path(text).expanduser()
+    path = user_path(text, "the model")
     hub = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", text) is not None and isinstance(name, str)
-    local = path.exists() or not (hub or text in ALIASES)
+    local = os.path.exists(path) or not (hub or text in ALIASES)
     if revision is not None and (local or text in ALIASES):
         raise InputError(
             f"revision is '{revision}', but '{text}' is no hub model; expected 'org/name'"
         )
-    if path.is_dir():
+    if os.path.isdir(path):
         return "folder", str(path)
-    if path.is_file() or text.endswith(".gguf"):
+    if os.path.isfile(path) or text.endswith(".gguf"):
         return "file", str(path)
     if text in ALIASES:
         return "alias", text

@@ -75,7 +75,7 @@ def test_every_share_suits_every_drafter(name: str, share: Any) -> None:
         ("worker:mtp", {}, "'worker:mtp' cannot be a process of its own; expected one that"),
         ("worker:self", {}, "'worker:self' cannot be a process of its own; expected one that"),
         ("worker:worker:ngram", {}, "'worker:worker:ngram' cannot be a process of its own"),
-        ("worker:", {}, "'worker:' cannot be a process of its own; expected one that drafts"),
+        ("worker:", {}, "'worker:' names no drafter; expected worker:model:NAME"),
         ("worker:oak", {}, "no drafter 'oak'; expected one of"),
         ("eagle:head", {"corpus": "c.foresay"}, "'eagle:head' uses no corpus; leave --corpus"),
     ],
@@ -149,3 +149,9 @@ def test_folders_of_unknown_users(name: str) -> None:
 def test_a_folder_name_that_is_too_long() -> None:
     with pytest.raises(ModelError, match="is no model"):
         make_drafter("model:" + "a" * 300 + "+suffix")
+
+
+@pytest.mark.parametrize("name", ["suffix+", "+suffix", "suffix++recycle"])
+def test_a_plus_too_many(name: str) -> None:
+    with pytest.raises(InputError, match="has a \\+ too many; expected names with one"):
+        make_drafter(name)

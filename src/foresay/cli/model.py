@@ -54,7 +54,12 @@ Quantize = Annotated[
     typer.Option(help="Quantise safetensors when they are read; a GGUF file is widened first."),
 ]
 
-Drafter = Annotated[str, typer.Option(help="suffix, ngram, … (see `foresay doctor`), or none.")]
+Drafter = Annotated[
+    str,
+    typer.Option(
+        help="suffix, recycle, model:NAME, … (see `foresay doctor`), joined with +; or none."
+    ),
+]
 Policy = Annotated[
     str,
     typer.Option(help="How many tokens to draft: adaptive, fixed, threshold, dynamic-k or none."),

@@ -165,7 +165,15 @@ def check_name(name: str) -> None:
 
     Raises: InputError.
     """
-    for part in parts_of(name) if isinstance(name, str) else [str(name)]:
+    parts = parts_of(name) if isinstance(name, str) else [str(name)]
+    if len(parts) > 1 and "" in parts:
+        raise InputError(
+            f"the drafter {name!r} has a + too many; expected names with one + between, such as "
+            "suffix+recycle"
+        )
+    for part in parts:
+        if part == _WORKER:
+            raise InputError(f"the drafter {part!r} names no drafter; expected worker:model:NAME")
         if part.startswith(_WORKER):
             part = part.removeprefix(_WORKER)
             if part in ("", "self", "recycle", _MTP) or part.startswith((_EAGLE, _WORKER)):

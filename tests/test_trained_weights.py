@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scikit_build_core.build import build_sdist
 
 from foresay import LLM, SamplingParams
 from foresay.budget.policy import Fixed
@@ -31,9 +33,17 @@ def test_files_are_as_the_readme_says() -> None:
     assert sum(file.stat().st_size for file in WEIGHTS.rglob("*")) <= 24e6
 
 
-def test_they_are_not_in_the_wheel() -> None:
-    settings = (WEIGHTS.parent / "pyproject.toml").read_text()
-    assert 'wheel.packages = ["src/foresay"]' in settings and '"weights"]' in settings
+def test_packages_hold_all_modules_and_no_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sdist.exclude` counts for wheels too, and a name without a slash there takes every folder of
+    that name, `foresay/models/weights` among them."""
+    root = WEIGHTS.parent
+    monkeypatch.chdir(root)
+    with tarfile.open(tmp_path / build_sdist(str(tmp_path))) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    assert {str(file.relative_to(root)) for file in root.glob("src/**/*.py")} <= names
+    assert not any(name.startswith("weights/") for name in names)
 
 
 @pytest.fixture(scope="module")

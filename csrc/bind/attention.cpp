@@ -83,9 +83,9 @@ void bind_kv(nb::module_& m) {
 void bind_step(nb::module_& m) {
     nb::class_<AttentionStep>(m, "AttentionStep", "One forward; see csrc/cpu/attention.hpp.")
         .def("__init__", [](AttentionStep* self, std::vector<std::shared_ptr<Kv>> kvs, const Tokens& offsets, const Tokens& parents,
-                            const std::string& level) {
-            new (self) AttentionStep(std::move(kvs), copy(offsets), view(parents), level);
-        }, "kvs"_a, "offsets"_a.noconvert(), "parents"_a.noconvert(), "level"_a = "")
+                            const std::string& level, std::vector<uint32_t> kept) {
+            new (self) AttentionStep(std::move(kvs), copy(offsets), view(parents), level, std::move(kept));
+        }, "kvs"_a, "offsets"_a.noconvert(), "parents"_a.noconvert(), "level"_a = "", "kept"_a = std::vector<uint32_t>())
         .def_prop_ro("positions", [](const AttentionStep& self) {
             return own(std::vector<int64_t>(self.positions().begin(), self.positions().end()));
         }, nb::rv_policy::automatic)

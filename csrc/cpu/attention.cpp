@@ -41,8 +41,8 @@ void check_array(const char* name, const Numbers& array, size_t heads, size_t ro
 // ---- the step ------------------------------------------------------------------------------------------------------
 
 AttentionStep::AttentionStep(std::vector<std::shared_ptr<Kv>> kvs, std::vector<int32_t> offsets, std::span<const int32_t> parents,
-                             std::string_view level)
-    : kvs_(std::move(kvs)), offsets_(std::move(offsets)), kernel_(&level_of(level).attention) {
+                             std::string_view level, std::vector<uint32_t> kept)
+    : kvs_(std::move(kvs)), offsets_(std::move(offsets)), kept_(std::move(kept)), kernel_(&level_of(level).attention) {
     if (kvs_.empty()) throw InputError("there are 0 kvs; expected at least 1");
     if (offsets_.size() != kvs_.size() + 1)
         throw InputError("offsets has " + std::to_string(offsets_.size()) + " values; expected " + std::to_string(kvs_.size() + 1));
@@ -65,6 +65,10 @@ AttentionStep::AttentionStep(std::vector<std::shared_ptr<Kv>> kvs, std::vector<i
     }
     std::sort(known.begin(), known.end());
     if (std::adjacent_find(known.begin(), known.end()) != known.end()) throw InputError("kvs has one Kv twice; expected each once");
+    for (size_t i = 0; i < kept_.size(); ++i)
+        if (kept_[i] >= kvs_[0]->layers().size() || (i > 0 && kept_[i] <= kept_[i - 1]))
+            throw InputError("kept[" + std::to_string(i) + "] is " + std::to_string(kept_[i]) + "; expected layers from 0 to " +
+                             std::to_string(kvs_[0]->layers().size() - 1) + ", rising");
 
     positions_.reserve(parents.size()), places_.reserve(parents.size());
     std::vector<uint32_t> path;
@@ -97,9 +101,9 @@ AttentionStep::AttentionStep(std::vector<std::shared_ptr<Kv>> kvs, std::vector<i
 
 void AttentionStep::check(const AttentionInput& input) const {
     const auto layers = kvs_[0]->layers();
-    if (input.layer >= layers.size())
-        throw InputError("layer " + std::to_string(input.layer) + " does not exist; there are " + std::to_string(layers.size()));
-    const KvLayer& layer = layers[input.layer];
+    const size_t count = kept_.empty() ? layers.size() : kept_.size();
+    if (input.layer >= count) throw InputError("layer " + std::to_string(input.layer) + " does not exist; there are " + std::to_string(count));
+    const KvLayer& layer = layers[place_of(input.layer)];
     const size_t heads = input.query.shape[1], rows = input.query.shape[2];
     if (heads == 0 || heads > kMaxHeads || heads % layer.heads != 0)
         throw InputError("there are " + std::to_string(heads) + " query heads; expected a multiple of " + std::to_string(layer.heads) +
@@ -247,6 +251,17 @@ struct AttentionStep::Call {
 
 void AttentionStep::attend(const AttentionInput& input) {
     check(input);
+    AttentionInput placed = input;
+    placed.layer = place_of(input.layer);
+    attend_in(placed);
+    if (input.layer + 1 != kept_.size()) return;
+    // Of the skipped layers the rows count as written now, so that `keep` finds rows in all layers after a whole pass only.
+    for (size_t i = 0; i < kvs_.size(); ++i)
+        for (uint32_t layer = 0; layer < kvs_[i]->layers().size(); ++layer)
+            if (!std::binary_search(kept_.begin(), kept_.end(), layer)) kvs_[i]->mark(layer, static_cast<uint32_t>(offsets_[i + 1] - offsets_[i]));
+}
+
+void AttentionStep::attend_in(const AttentionInput& input) {
     std::vector<Kv::Use> uses;
     uses.reserve(kvs_.size());
     for (const auto& kv : kvs_) uses.emplace_back(*kv);

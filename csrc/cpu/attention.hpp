@@ -37,8 +37,11 @@ struct AttentionInput {
 class AttentionStep {
 public:
     /// Request i has the rows offsets[i] up to offsets[i + 1]; parents count within a request's rows, -1 is the text's last
-    /// token. `level` is the name of one of levels(), or empty: the one in use. Throws InputError, CapacityError, std::bad_alloc.
-    AttentionStep(std::vector<std::shared_ptr<Kv>> kvs, std::vector<int32_t> offsets, std::span<const int32_t> parents, std::string_view level);
+    /// token. `level` is the name of one of levels(), or empty: the one in use. `kept`: the pass skips all other layers, and
+    /// layer i of `attend` is kept[i] of the Kvs; what the others have of the new rows is not defined. Empty: it has all layers.
+    /// Throws InputError, CapacityError, std::bad_alloc.
+    AttentionStep(std::vector<std::shared_ptr<Kv>> kvs, std::vector<int32_t> offsets, std::span<const int32_t> parents, std::string_view level,
+                  std::vector<uint32_t> kept = {});
 
     Dtype dtype() const noexcept { return kvs_[0]->dtype(); }
     std::span<const int64_t> positions() const noexcept { return positions_; }
@@ -67,6 +70,9 @@ private:
     struct Call;
 
     void check(const AttentionInput& input) const;
+    void attend_in(const AttentionInput& input);
+    /// The Kvs' layer that the pass calls `layer`.
+    uint32_t place_of(uint32_t layer) const noexcept { return kept_.empty() ? layer : kept_[layer]; }
     void plan(const Plan& wanted);
     /// The keys and values of rows `first` up to `end`.
     void store(const AttentionInput& input, size_t first, size_t end) noexcept;
@@ -77,6 +83,7 @@ private:
     std::vector<int64_t> positions_;
     std::vector<Place> places_;
     std::vector<uint32_t> rests_;
+    std::vector<uint32_t> kept_;
     const attention::Kernel* kernel_;
 
     Plan plan_{};

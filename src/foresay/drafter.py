@@ -111,20 +111,22 @@ class Drafter(Protocol[State]):
     """Drafts the next tokens of many requests at once.
 
     Some methods are optional, and callers look for them by name: `drop_group(group, tenant=None)`
-    forgets a group at once; `add_to_group(group, prompt, answer, *, tenant=None)` lets it draft
-    from an earlier answer; `new_version(keep, *, tenant=None)` says that the target's weights were
-    replaced: of a history the texts of the last `keep` versions before stay; `bytes_used()`,
-    `bytes_of(tenant)` and `tokens_held()` say what the drafter keeps in memory; `sources(state)`
-    gives for each node of the state's last draft its `Source`s, one or more, until the draft is
-    observed; `fit(target, tokenizer_hash=None)` is told of the target before any request, and
-    raises an error if the drafter cannot draft for it; `adopt(states, drafts)` says which drafts
-    will be verified, where others drafted too: the next verdicts are on these; `ask(states,
-    budgets)` says what `propose` will be called with next, so that drafters can work at the same
-    time: it returns at once, and `propose` collects; `price(token, node, step)` says before
-    `propose` how many seconds a committed token is worth now, verifying a node takes, and the step
-    would take without drafts, so that a drafter can leave out work that does not pay;
-    `weighed_seconds()` says after it how long the work took that was weighed so, and that the
-    caller need not weigh again; and `text(state)` returns prompt + observed tokens, for tests and
+    forgets a group at once, `drop_tenant(tenant)` all of a tenant; `add_to_group(group, prompt,
+    answer, *, tenant=None)` lets it draft from an earlier answer; `new_version(keep, *,
+    tenant=None)` says that the target's weights were replaced: of a history the texts of the last
+    `keep` versions before stay; `bytes_used()`, `bytes_of(tenant)` and `tokens_held()` say what the
+    drafter keeps in memory; `sources(state)` gives for each node of the state's last draft its
+    `Source`s, one or more, until the draft is observed; `fit(target, tokenizer_hash=None)` is told
+    of the target before any request, and raises an error if the drafter cannot draft for it;
+    `adopt(states, drafts)` says which drafts will be verified, where others drafted too: the next
+    verdicts are on these; `ask(states, budgets)` says what `propose` will be called with next, so
+    that drafters can work at the same time: it returns at once, and `propose` collects;
+    `price(token, node, step)` says before `propose` how many seconds a committed token is worth
+    now, verifying a node takes, and the step would take without drafts, so that a drafter can leave
+    out work that does not pay; `weighed_seconds()` says after it how long the work took that was
+    weighed so, and that the caller need not weigh again; `lend(target, states, kvs)` gives it for
+    the next `propose` what the target has stored of each text: it may store drafted tokens behind
+    that, which the caller cuts; and `text(state)` returns prompt + observed tokens, for tests and
     debugging.
     """
 

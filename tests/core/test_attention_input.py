@@ -332,3 +332,50 @@ def test_threads_that_share_a_kv_do_not_crash() -> None:
         worker.join()
     kv.check_integrity()
     assert all("in use" in text or "has changed" in text or "rows of" in text for text in refused)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_pass_that_skips_layers(dtype: str) -> None:
+    """Layer 0 of the pass is layer 1 of the Kv; what was stored before stays in both layers."""
+
+    def given(layer: int) -> Arguments:
+        found = arguments(layer)
+        if dtype == "bfloat16":
+            found |= {k: shortened(v) for k, v in found.items() if isinstance(v, np.ndarray)}
+        return found
+
+    def stored(kv: _core.Kv) -> list[Any]:
+        return [part(layer)[:, :3] for layer in (0, 1) for part in (kv.keys, kv.values)]
+
+    kv, step = new_step(dtype)
+    for layer in range(2):
+        step.attend(**given(layer))
+    kv.keep(ints(range(3)))
+    before = stored(kv)
+    step = _core.AttentionStep([kv], ints([0, 3]), ints([-1, 0, 0]), kept=[1])
+    with pytest.raises(InputError, match=r"^layer 1 does not exist; there are 1$"):
+        step.attend(**given(1))
+    with pytest.raises(InputError, match=r"^path\[0\] is 0, but layer 0 has 0 rows"):
+        kv.keep(ints([0]))
+    step.attend(**{**given(1), "layer": 0})
+    kv.keep(ints([0, 2]))
+    assert kv.length == 5
+    assert np.array_equal(kv.keys(1)[:, 3:], kv.keys(1)[:, [0, 2]])
+    kv.cut(3)
+    assert all(np.array_equal(a, b) for a, b in zip(before, stored(kv), strict=True))
+    kv.check_integrity()
+
+
+def test_a_pass_that_skips_layers_and_ends_early() -> None:
+    kv = _core.Kv([LAYERS[1]] * 3, "float32")
+    step = _core.AttentionStep([kv], ints([0, 3]), ints([-1, 0, 0]), kept=[0, 2])
+    step.attend(**{**arguments(1), "layer": 0})
+    with pytest.raises(InputError, match=r"^path\[0\] is 0, but layer 1 has 0 rows"):
+        kv.keep(ints([0]))
+
+
+@pytest.mark.parametrize("kept", [[2], [1, 0], [0, 0], [7]])
+def test_layers_that_cannot_be_kept(kept: list[int]) -> None:
+    kv = _core.Kv(LAYERS, "float32")
+    with pytest.raises(InputError, match=r"^kept\[\d\] is \d; expected layers from 0 to 1, rising"):
+        _core.AttentionStep([kv], ints([0, 1]), ints([-1]), kept=kept)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,6 +21,7 @@ from foresay.budget.policy import Fixed
 from foresay.drafters import MergeDrafter, NgramDrafter, SelfDrafter
 from foresay.drafters.model import Dynamic
 from foresay.drafters.self_draft import best_layers
+from foresay.engine.drafting import CheckedDrafter
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
 from foresay.engine.plain import logits_of, plain
@@ -97,7 +100,6 @@ def test_a_skipped_layer_is_not_computed(
     target, text = targets[kind], np.array([5, 9, 33, 12, 70, 5], np.int32)
     few = without_others(target, [1, 3])
     found = few.forward([Part.of(few, few.open(), text)]).logits.float()
-    assert few.bytes_per_token * 2 == target.bytes_per_token
     wide: dict[str, Any] = {}
     if kind == "q8_0":
         wide = {"hidden_size": 64, "intermediate_size": 96}
@@ -126,8 +128,10 @@ def test_other_architectures(name: str) -> None:
         engine = Engine(target, SelfDrafter(layers=kept), policy=Fixed(k=5))
         requests = answers(engine, asked)
         assert [request.token_ids for request in requests] == wanted(target, asked)
+    requests = [engine.add(prompt, SAMPLED, seed=i) for i, (prompt, _) in enumerate(asked)]
+    engine.run()
     drafted, accepted = shares(requests)
-    assert accepted > 0.7 * drafted  # all layers; some drafts go on behind a stop
+    assert accepted == drafted > 50  # all layers
 
 
 def test_the_readable_twin() -> None:
@@ -266,3 +270,79 @@ def test_the_name(tmp_path: Path) -> None:
     command = ["generate", "Hello", "--model", folder, "--dtype", "float32", "--json", "--raw"]
     done = call(*command, "--max-tokens", 8, "--policy", "fixed", "--drafter", "self")
     assert done.status == 0 and json.loads(done.out)["stats"]["drafted"] > 0, done.err
+
+
+def texts_of(kv: Any) -> list[Any]:
+    """The keys and values of each layer."""
+    return [part(layer) for layer in range(LAYERS) for part in (kv.keys, kv.values)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_borrowed_keys_and_values_are_as_before(targets: dict[str, Target], kind: str) -> None:
+    """The drafter stores drafted tokens behind the target's own, and nothing of its own."""
+    target = targets[kind]
+    seen = []
+
+    class Watched(SelfDrafter):
+        def propose(self, states: Any, budgets: Any, /) -> Any:
+            kvs = list((self._lent or {}).values())
+            before = [(kv.length, texts_of(kv)) for kv in kvs]
+            found = super().propose(states, budgets)
+            for kv, (length, layers) in zip(kvs, before, strict=True):
+                seen.append(kv.length - length)
+                kv.cut(length)
+                same = zip(layers, texts_of(kv), strict=True)
+                assert all(np.array_equal(old, new) for old, new in same)
+            assert self.bytes_used() == 4 * self.tokens_held()
+            return found
+
+    drafter = Watched(layers=[0, 2], shape=4)
+    engine = Engine(target, drafter, policy=Fixed(k=4), max_running=3)
+    assert [r.token_ids for r in answers(engine, MANY)] == wanted(target, MANY)
+    assert max(seen) >= 3
+
+
+def test_tokens_that_a_drafter_leaves_behind_are_cut(
+    targets: dict[str, Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without that the step would be refused: never a text that skipped layers have written."""
+    target = targets["float32"]
+
+    def texts() -> list[list[int]]:
+        drafter = SelfDrafter(layers=[0, 2], shape=4)
+        engine = Engine(target, drafter, policy=Fixed(k=4), max_running=3)
+        return [request.token_ids for request in answers(engine, MANY)]
+
+    assert texts() == wanted(target, MANY)
+
+    @contextmanager
+    def careless(self: CheckedDrafter, requests: Any) -> Iterator[None]:
+        drafter: Any = self._drafter
+        drafter.lend(target, [r.state for r in requests], [r.kv for r in requests])
+        yield
+
+    monkeypatch.setattr(CheckedDrafter, "_lent", careless)
+    with pytest.raises(InputError, match="a part of a step has no tokens"):
+        texts()
+
+
+def test_another_target_is_not_borrowed_from() -> None:
+    """A drafter of one model for a target of the same shape: it has keys and values of its own."""
+    target, other = target_of(made(seed=1)), target_of(made(seed=2))
+    drafter = SelfDrafter(other, layers=range(LAYERS))
+    engine = Engine(target, drafter, policy=Fixed(k=4))
+    for prompt, _ in MANY[:3]:
+        engine.add(prompt, SAMPLED, seed=0)
+    engine.step()
+    engine.step()
+    assert drafter.bytes_used() > 4 * drafter.tokens_held()
+    engine.run()
+    assert [r.token_ids for r in answers(engine, MANY)] == wanted(target, MANY)
+
+
+def test_a_merge_lends(targets: dict[str, Target]) -> None:
+    drafter = MergeDrafter(NgramDrafter(), SelfDrafter(layers=range(LAYERS)))
+    engine = Engine(targets["bfloat16"], drafter, policy=Fixed(k=4))
+    requests = answers(engine, MANY)
+    assert [r.token_ids for r in requests] == wanted(targets["bfloat16"], MANY)
+    assert drafter.drafters[1].bytes_used() == 0  # type: ignore[attr-defined]

@@ -96,6 +96,11 @@ class Written:
             self._kv, self._version = target.open(), target.version
         return self._kv
 
+    def borrow(self, kv: TextKv, version: int) -> None:
+        """Go on behind what somebody else has stored of this text, all but its last token, with
+        weights of this version; until `forget`."""
+        self._kv, self._version, self._ahead = kv, version, []
+
     def prepare(self, target: Target) -> None:
         """Forget what was drafted before, and what was computed with other weights. The text's last
         token is not stored then."""

@@ -147,6 +147,17 @@ class MergeDrafter:
                 tell(token, node, step)
         self._members.price(token, node, step)
 
+    def lend(self, target: Any, states: Sequence[MergeState], kvs: Sequence[Any], /) -> None:
+        """Lend to every drafter that borrows; see SelfDrafter.
+
+        Raises: StateError, InputError.
+        """
+        states = as_states(states, MergeState, self)
+        for k, drafter in enumerate(self.drafters):
+            lend = getattr(drafter, "lend", None)
+            if lend is not None:
+                lend(target, [state.states[k] for state in states], kvs)
+
     def weighed_seconds(self) -> float:
         """Seconds of the last proposal that drafters took because they seemed to pay."""
         return self._members.weighed

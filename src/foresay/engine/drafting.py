@@ -7,7 +7,8 @@ goes on without drafts and warns once.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from foresay.drafter import Drafter, SeededParams, Source, check_lengths
 from foresay.engine.proposal import Proposal, check_probs
 from foresay.engine.request import Request
 from foresay.errors import ForesayError, InputError, StateError, UnknownGroup
+from foresay.models.target import Target
 from foresay.sampling.params import SamplingParams
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
@@ -32,7 +34,8 @@ class CheckedDrafter:
     """A drafter whose answers are checked.
 
     drafter       None: no drafts
-    vocabulary    drafted tokens outside of it are dropped
+    target        drafted tokens outside of its vocabulary are dropped; drafters may borrow its keys
+                  and values
     with_sources  whether to ask where drafted tokens came from
 
     Mutates: the drafter and the requests' drafter states. Raises: InputError when constructed with
@@ -40,16 +43,17 @@ class CheckedDrafter:
     """
 
     def __init__(
-        self, drafter: Drafter[Any] | None, vocabulary: int, *, with_sources: bool = False
+        self, drafter: Drafter[Any] | None, target: Target, *, with_sources: bool = False
     ) -> None:
-        if drafter is not None and drafter.wants.topk > vocabulary:
+        if drafter is not None and drafter.wants.topk > target.vocabulary:
             raise InputError(
                 f"the drafter wants the {drafter.wants.topk} likeliest tokens; expected at most "
-                f"{vocabulary}, the vocabulary"
+                f"{target.vocabulary}, the vocabulary"
             )
         self._drafter = drafter
         self._wants = Wants() if drafter is None else drafter.wants
-        self._vocabulary = vocabulary
+        self._target = target
+        self._vocabulary = target.vocabulary
         self._with_sources = with_sources and hasattr(drafter, "sources")
         self._known: Chosen | None = None  # nodes of the last proposal in the vocabulary
         self._open: set[int] = set()  # requests with a proposal that was not observed yet
@@ -116,7 +120,8 @@ class CheckedDrafter:
             return nothing
         self._open.update(request.number for request in requests)
         try:
-            given = self._drafter.propose([request.state for request in requests], budgets)
+            with self._lent(requests):
+                given = self._drafter.propose([request.state for request in requests], budgets)
             packed = given if isinstance(given, DraftBatch) else _without_probs(given)
             # A copy: the drafter may write into its arrays before the step ends.
             drafts = DraftBatch._trusted(
@@ -139,6 +144,23 @@ class CheckedDrafter:
         known = along_paths(drafts, parents_of(drafts), known, np.minimum)[:-1]
         self._known = choose_nodes(drafts, np.flatnonzero(known))
         return Proposal(self._known.drafts, probs)
+
+    @contextmanager
+    def _lent(self, requests: Sequence[Request]) -> Iterator[None]:
+        """While the body runs, a drafter that borrows may store tokens behind the requests' texts,
+        in the target's keys and values. Afterwards these are as before."""
+        lend = getattr(self._drafter, "lend", None)
+        kvs = [request.kv for request in requests if request.kv is not None]
+        if lend is None or len(kvs) < len(requests):
+            yield
+            return
+        lengths = [kv.length for kv in kvs]
+        try:
+            lend(self._target, [request.state for request in requests], kvs)
+            yield
+        finally:
+            for kv, length in zip(kvs, lengths, strict=True):
+                kv.cut(length)
 
     def _probs(self, requests: Sequence[Request], given: Sequence[Draft]) -> dict[int, Floats]:
         """The distributions that drafted tokens were sampled from, for requests under rule

@@ -102,7 +102,7 @@ class Engine:
                 f"the smallest text of {PAGE} tokens"
             )
         self.target = target
-        self.drafter = CheckedDrafter(drafter, target.vocabulary, with_sources=with_sources)
+        self.drafter = CheckedDrafter(drafter, target, with_sources=with_sources)
         make_policy(policy)  # an invalid one is refused before the long work
         used = "none" if drafter is None else policy
         cost = measured_cost(target, progress) if used == "adaptive" else None

@@ -58,7 +58,9 @@ class PlainKv:
 
     def check_integrity(self) -> None:
         for at, stored in enumerate(self.layers):
-            size = 0 if stored is None else stored[0].shape[1]
+            if stored is None:  # no step had this layer
+                continue
+            size = stored[0].shape[1]
             if size < self.length + self.rows:  # a step that failed may have left more
                 raise RuntimeError(f"layer {at} has {size} tokens, not {self.length + self.rows}")
 
@@ -72,6 +74,13 @@ class PlainKv:
         self.layers[layer] = keys, values
         return keys, values
 
+    def skip(self, layer: int, rows: int) -> None:
+        """Of a layer that the step skips, the rows are zeros."""
+        stored = self.layers[layer]
+        if stored is not None:
+            keys, values = (each.new_zeros(each.shape[0], rows, each.shape[2]) for each in stored)
+            self.add(layer, keys, values)
+
     def _take(self, places: Sequence[int]) -> None:
         for at, stored in enumerate(self.layers):
             if stored is not None:
@@ -81,12 +90,16 @@ class PlainKv:
 
 
 class PlainStep:
-    """The attention of a step (`StepAttention`), text by text, with an attention mask for each."""
+    """The attention of a step (`StepAttention`), text by text, with an attention mask for each.
 
-    def __init__(self, kvs: Sequence[PlainKv], rows: StepRows) -> None:
+    kept  the layers of the texts that the step has; (): all
+    """
+
+    def __init__(self, kvs: Sequence[PlainKv], rows: StepRows, kept: Sequence[int] = ()) -> None:
         if len({id(kv) for kv in kvs}) != len(kvs):
             raise InputError("a text is in the step twice; expected each once")
         self.kvs, self.offsets = kvs, rows.offsets.tolist()
+        self.kept = kept or range(len(kvs[0].layers))
         self.positions: list[int] = []
         self.masks: list[Tensor] = []  # bool[rows, stored + rows]: a row's text and ancestors
         for kv, begin, end in zip(kvs, self.offsets[:-1], self.offsets[1:], strict=True):
@@ -118,8 +131,10 @@ class PlainStep:
         groups = query.shape[1] // key.shape[1]  # queries that share a head of keys and values
         for at, (kv, mask) in enumerate(zip(self.kvs, self.masks, strict=True)):
             begin, end = self.offsets[at], self.offsets[at + 1]
-            keys, values = kv.add(layer, key[0, :, begin:end], value[0, :, begin:end])
-            if layer == len(kv.layers) - 1:  # now all layers have them
+            keys, values = kv.add(self.kept[layer], key[0, :, begin:end], value[0, :, begin:end])
+            if layer == len(self.kept) - 1:  # now all layers have them
+                for skipped in set(range(len(kv.layers))).difference(self.kept):
+                    kv.skip(skipped, end - begin)
                 kv.rows = end - begin
             places = [*range(kv.length), *self.positions[begin:end]]
             firsts = torch.tensor([visibility.first(place) for place in self.positions[begin:end]])
@@ -141,6 +156,7 @@ class PlainTarget:
     model   the model, its attention replaced; call it through the target only
     layers  the visibility of each layer
     shapes  heads of keys and values, width of a key, width of a value, for each layer
+    kept    the layers of the texts that the model's layers are; (): all (see `skipping`)
 
     Mutates: only the texts given to `forward`, and the model by `replace_weights`.
     """
@@ -155,6 +171,7 @@ class PlainTarget:
         context: int,
     ) -> None:
         self.model = model
+        self.kept: Sequence[int] = ()
         self.dtype, self.device = model.dtype, model.device
         self.vocabulary = int(model.config.get_text_config().vocab_size)
         self.context = context
@@ -187,7 +204,7 @@ class PlainTarget:
     def forward(self, parts: Sequence[Part], *, hidden: Hidden = False) -> Outputs:
         rows = StepRows.of(parts)
         kvs: list[Any] = [part.kv for part in parts]
-        step = PlainStep(kvs, rows)
+        step = PlainStep(kvs, rows, self.kept)
         positions = torch.tensor(np.array(step.positions), device=self.device)
         attention = AttentionPass(step, self.layers, 1)
         return forward_pass(self.model, rows, attention, positions, hidden=hidden)

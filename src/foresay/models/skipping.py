@@ -1,7 +1,8 @@
 """A target with some of another's layers: the same weights in memory, and less work.
 
-What it stores of a text is its own, for its layers only. Keys and values of a layer depend on all
-layers before it, so those of the whole target would be others.
+Its texts are those of the whole target, so it can go on where that one has stopped: with its keys
+and values of the text so far. Of what it adds itself, the skipped layers have nothing, and a text
+has to be cut before the whole target goes on with it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def _checked(kept: object, layers: int) -> tuple[int, ...]:
 
 
 class SkippingTarget:
-    """A `Target` with the layers `kept` of another; it follows when its weights are replaced.
+    """A `Target` with the layers `kept` of another, for texts of either; it follows when the
+    weights are replaced.
 
     Raises: InputError for layers that the target has not, UnsupportedModel for a target whose
     layers are not known.
@@ -79,16 +81,13 @@ class SkippingTarget:
 
     @property
     def bytes_per_token(self) -> int:
-        found: int = self._made.bytes_per_token
-        return found
+        return self.target.bytes_per_token
 
     def open(self) -> TextKv:
-        kv: TextKv = self._made.open()
-        return kv
+        return self.target.open()
 
     def open_filled(self, tokens: int) -> TextKv:
-        kv: TextKv = self._made.open_filled(tokens)
-        return kv
+        return self.target.open_filled(tokens)
 
     def forward(self, parts: Sequence[Part], *, hidden: bool = False) -> Outputs:
         if self._of != self.target.version:  # layers may have been replaced as a whole
@@ -111,15 +110,14 @@ class SkippingTarget:
 def _part_of(target: Any, kept: Sequence[int]) -> Any:
     """A copy of the target that shares everything but its list of layers."""
     made = copy.copy(target)
+    made.kept = list(kept)
     if hasattr(target, "decoder"):
         if not hasattr(target.decoder, "only"):
             raise UnsupportedModel("the decoder's layers are not known; expected make_decoder's")
         made.decoder = target.decoder.only(kept)
-        made.shapes = made.decoder.shapes
         return made
     made.model = _model_of(target.model, len(target.shapes), kept)
     made.layers = [target.layers[at] for at in kept]
-    made.shapes = [target.shapes[at] for at in kept]
     return made
 
 

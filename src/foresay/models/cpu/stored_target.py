@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -81,6 +82,7 @@ class StoredTarget:
 
     decoder    the model in the core
     dtype      of keys, values and queries; the rest is float32
+    kept       the layers of the texts that the decoder's layers are; (): all (see `skipping`)
 
     Only the texts given to `forward` are changed.
     """
@@ -97,6 +99,7 @@ class StoredTarget:
         self.shapes = decoder.shapes
         self.threads = threads
         self.identity = identity
+        self.kept: Sequence[int] = ()
         self.exact: bool | None = None
         self.version = 0
 
@@ -118,7 +121,8 @@ class StoredTarget:
                 "as they are stored give the last ones only; expected True or False"
             )
         rows = StepRows.of(parts)
-        step = AttentionStep([part.kv for part in parts], rows.offsets, rows.parents)  # type: ignore[misc]
+        kvs: list[Any] = [part.kv for part in parts]
+        step = AttentionStep(kvs, rows.offsets, rows.parents, kept=self.kept)
         logits = np.empty((len(rows.needed), self.vocabulary), np.float32)
         states = np.empty((len(rows.needed), self.decoder.width), np.float32) if hidden else None
         self.decoder.forward(step, rows.tokens, rows.needed, logits, states, self.threads)

@@ -30,6 +30,7 @@ class CpuTarget:
     layers         the visibility of each layer
     shapes         heads of keys and values, width of a key, width of a value, for each layer
     deterministic  whether it was made batch-invariant; `exact` says whether that is so
+    kept           the layers of the texts that the model's layers are; (): all (see `skipping`)
 
     Mutates: only the texts given to `forward`, and the model by `replace_weights`.
     """
@@ -53,6 +54,7 @@ class CpuTarget:
         self.shapes = shapes
         self.deterministic = deterministic
         self.threads = threads
+        self.kept: Sequence[int] = ()
         self.exact: bool | None = None
         self.version = 0
         self.depth = named_layers(model)
@@ -72,7 +74,7 @@ class CpuTarget:
     def forward(self, parts: Sequence[Part], *, hidden: Hidden = False) -> Outputs:
         rows = StepRows.of(parts)
         kvs: list[Any] = [part.kv for part in parts]
-        step = AttentionStep(kvs, rows.offsets, rows.parents)
+        step = AttentionStep(kvs, rows.offsets, rows.parents, kept=self.kept)
         attention = AttentionPass(step, self.layers, self.threads)
         positions = torch.from_numpy(step.positions)
         with prefilling(torch.from_numpy(rows.prefill)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,12 @@ def test_every_share_suits_every_drafter(name: str, share: Any) -> None:
         ("worker:mtp", {}, "'worker:mtp' cannot be a process of its own; expected one that"),
         ("worker:self", {}, "'worker:self' cannot be a process of its own; expected one that"),
         ("worker:worker:ngram", {}, "'worker:worker:ngram' cannot be a process of its own"),
+        ("recycle:", {}, "'recycle:' names no file; expected recycle:FILE"),
+        ("worker:recycle:a", {}, "'worker:recycle:a' cannot be a process of its own"),
+        ("first:sam", {}, r"'first:sam' is one; expected several, as in first:sam\+recycle"),
+        ("first:", {}, "'first:' is one; expected several"),
+        ("first:sam+", {}, r"'first:sam\+' has a \+ too many"),
+        ("sam+first:recycle", {}, "no drafter 'first:recycle'; expected one of"),
         ("worker:", {}, "'worker:' names no drafter; expected worker:model:NAME"),
         ("worker:oak", {}, "no drafter 'oak'; expected one of"),
         ("eagle:head", {"corpus": "c.foresay"}, "'eagle:head' uses no corpus; leave --corpus"),
@@ -105,6 +112,7 @@ def test_a_draft_model_that_is_not_there() -> None:
         ("suffix+oak", ["suffix", "oak"]),
         ("worker:ngram+oak", ["worker:ngram", "oak"]),
         ("model:a+", ["model:a+"]),
+        ("first:sam+recycle:./a+b", ["sam", "recycle:./a+b"]),
     ],
 )
 def test_folders_with_a_plus(name: str, parts: list[str]) -> None:
@@ -136,6 +144,39 @@ def test_several_in_one_tree() -> None:
     assert [getattr(each, "name", "") for each in workers.drafters] == ["ngram", "corpus", ""]
     with_corpus = make_drafter("recycle+corpus", corpus=corpus_file())  # the corpus is for one
     assert isinstance(with_corpus, MergeDrafter)
+
+
+def test_the_first_that_has_a_draft() -> None:
+    """SAM-Decoding's choice: the suffix where there is a long match, else the auxiliary drafter."""
+    drafter: Any = make_drafter("first:sam+recycle")
+    assert isinstance(drafter, MergeDrafter)
+    assert [type(each).__name__ for each in drafter.drafters] == ["SuffixDrafter", "RecycleDrafter"]
+    likely = TopK(np.array([[5, *[-1] * 7]], np.int32), np.zeros((1, 8), np.float32))
+    text = [*range(11, 20), 3, 4, 9, 9, *range(11, 20), 3]
+    state = drafter.begin(int32s(text))
+    drafter.observe([state], [Verdict([], [4], likely)])  # after 3 the target found 5 likely
+    (long,) = drafter.propose([state], [4])
+    assert long.tokens.tolist()[:2] == [9, 9]  # the match alone
+    drafter.observe([state], [Verdict([], [3])])
+    (short,) = drafter.propose([state], [4])
+    assert short.tokens.tolist() == [5]
+    drafter.finish(state)
+
+
+def test_recycle_from_a_file(tmp_path: Path) -> None:
+    taught: Any = make_drafter("recycle")
+    taught.fit(SimpleNamespace(vocabulary=128))
+    state = taught.begin(int32s([1, 2]))
+    likely = TopK(np.array([[7, *[-1] * 7]], np.int32), np.zeros((1, 8), np.float32))
+    taught.observe([state], [Verdict([], [3], likely)])
+    taught.save(tmp_path / "laws+1")
+    for room in (None, Room(1 << 20, 1 << 20, 4)):
+        warm: Any = make_drafter(f"recycle:{tmp_path}/laws+1", room=room)
+        (draft,) = warm.propose([warm.begin(int32s([1, 2]))], [1])
+        assert draft.tokens.tolist() == [7]
+    assert isinstance(make_drafter(f"suffix+recycle:{tmp_path}/laws+1"), MergeDrafter)
+    with pytest.raises(InputError, match="none"):
+        make_drafter(f"recycle:{tmp_path}/none")
 
 
 @pytest.mark.parametrize(

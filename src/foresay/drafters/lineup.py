@@ -24,15 +24,18 @@ NAMES = {
     "corpus": "a frozen corpus alone",
     "merge": "suffix and ngram in one tree",
     "recycle": "Token Recycling: what the target found likely before; nothing in a replay",
+    "recycle:FILE": "the same, beginning with what RecycleDrafter.save wrote to a file",
     "model:NAME": "a smaller model of the same tokenizer, named as for --model",
     "self": "some of the target's own layers",
     "eagle:FOLDER": "a head over the model's features, as `foresay train eagle` writes it",
     "mtp": "the multi-token-prediction head that the target's own files have",
     "worker:NAME": "one of these in a process of its own, such as worker:model:NAME",
+    "first:NAME+NAME": "the draft of the first that has one; first:sam+recycle: SAM-Decoding's way",
 }
 
-_MODEL, _EAGLE, _WORKER, _MTP = "model:", "eagle:", "worker:", "mtp"
-_NAMING = (_MODEL, _EAGLE)  # a folder or a model's name follows, in which there may be a +
+_MODEL, _EAGLE, _RECYCLE, _WORKER, _MTP = "model:", "eagle:", "recycle:", "worker:", "mtp"
+_FIRST = "first:"
+_NAMING = (_MODEL, _EAGLE, _RECYCLE)  # a file, folder or model follows, which may have a + in it
 _WITH_CORPUS = ("suffix", "sam", "corpus", "merge")
 
 
@@ -89,9 +92,10 @@ def make_drafter(
     its embeddings, and "mtp" is in its files. None: the one that the head was trained for; "mtp" is
     refused then.
 
-    Several names with + between, such as "suffix+recycle", draft together, in one tree. Those with
-    "worker:" before them, such as "worker:model:a+worker:model:b", work at the same time. A folder
-    may have a + in its name, see `parts_of`.
+    Several names with + between, such as "suffix+recycle", draft together, in one tree; with
+    "first:" before them all the first that has a draft is taken. Those with "worker:" before them,
+    such as "worker:model:a+worker:model:b", work at the same time. A folder may have a + in its
+    name, see `parts_of`.
 
     Raises: InputError for an unknown name, a room out of range, or a corpus that is missing or not
     used, CorpusError for a bad corpus file, TokenizerMismatch for one of another tokenizer,
@@ -117,7 +121,7 @@ def make_drafter(
         return made[0]
     from foresay.drafters.merge import MergeDrafter
 
-    return MergeDrafter(*made)
+    return MergeDrafter(*made, rule="first" if name.startswith(_FIRST) else "union")
 
 
 def _made(name: str, setting: _Setting, model: Any) -> Drafter[Any]:
@@ -125,6 +129,8 @@ def _made(name: str, setting: _Setting, model: Any) -> Drafter[Any]:
         return _model(name.removeprefix(_MODEL), setting)
     if name.startswith(_WORKER):
         return _worker(name.removeprefix(_WORKER), setting)
+    if name.startswith(_RECYCLE):
+        return _recycle(setting, name.removeprefix(_RECYCLE))
     if name.startswith(_EAGLE):
         return _eagle(name.removeprefix(_EAGLE), setting, model)
     if name == _MTP:
@@ -133,11 +139,11 @@ def _made(name: str, setting: _Setting, model: Any) -> Drafter[Any]:
 
 
 def parts_of(name: str) -> list[str]:
-    """The drafters of a name with + between. What follows a + is a drafter only if it is named like
-    one: "suffix+model:./a+b" is "suffix" and "model:./a+b".
+    """The drafters of a name with + between, without a "first:" before them. What follows a + is a
+    drafter only if it is named like one: "suffix+model:./a+b" is "suffix" and "model:./a+b".
     """
     parts: list[str] = []
-    for piece in name.split("+"):
+    for piece in name.removeprefix(_FIRST).split("+"):
         begins = piece in (*_MAKERS, _MTP) or piece.startswith((*_NAMING, _WORKER))
         if parts and not begins and parts[-1].removeprefix(_WORKER).startswith(_NAMING):
             parts[-1] += "+" + piece
@@ -153,7 +159,8 @@ def _check_folders(name: str, parts: list[str]) -> None:
         for end in range(at + 2, len(parts) + 1) if folder else ():
             whole = "+".join([folder, *parts[at + 1 : end]])
             if os.path.exists(user_path(whole, "the drafter's folder")):  # False for a long name
-                others = "+".join([*parts[:at], *parts[at + 1 :], part])
+                begin = _FIRST if name.startswith(_FIRST) else ""
+                others = begin + "+".join([*parts[:at], *parts[at + 1 :], part])
                 raise InputError(
                     f"the drafter {name!r} may mean {whole!r}, which is there, or {len(parts)} "
                     f"drafters; expected {others!r} for the drafters, or another name of the folder"
@@ -171,12 +178,16 @@ def check_name(name: str) -> None:
             f"the drafter {name!r} has a + too many; expected names with one + between, such as "
             "suffix+recycle"
         )
+    if len(parts) == 1 and str(name).startswith(_FIRST):
+        raise InputError(f"the drafter {name!r} is one; expected several, as in first:sam+recycle")
     for part in parts:
         if part == _WORKER:
             raise InputError(f"the drafter {part!r} names no drafter; expected worker:model:NAME")
         if part.startswith(_WORKER):
             part = part.removeprefix(_WORKER)
-            if part in ("", "self", "recycle", _MTP) or part.startswith((_EAGLE, _WORKER)):
+            if part in ("", "self", "recycle", _MTP) or part.startswith(
+                (_EAGLE, _RECYCLE, _WORKER)
+            ):
                 raise InputError(
                     f"the drafter {_WORKER + part!r} cannot be a process of its own; expected one "
                     "that drafts from the text alone, such as worker:model:NAME"
@@ -190,6 +201,8 @@ def check_name(name: str) -> None:
             )
         if part == _EAGLE:
             raise InputError(f"the drafter {part!r} names no folder; expected eagle:FOLDER")
+        if part == _RECYCLE:
+            raise InputError(f"the drafter {part!r} names no file; expected recycle:FILE")
 
 
 # Each imports its own drafter, so the others need not load.
@@ -252,16 +265,20 @@ def _merge(setting: _Setting) -> Drafter[Any]:
     return MergeDrafter(_suffix(setting), NgramDrafter())
 
 
-def _recycle(setting: _Setting) -> Drafter[Any]:
+def _recycle(setting: _Setting, warm: str | None = None) -> Drafter[Any]:
     if setting.corpus is not None:
         raise InputError("the drafter 'recycle' uses no corpus; leave --corpus out")
     from foresay.drafters.recycle import RecycleDrafter
 
+    file = None if warm is None else user_path(warm, "the drafter's file")
     room = setting.room
     if not room:
-        return RecycleDrafter(chain=setting.chain)
+        return RecycleDrafter(chain=setting.chain, warm=file)
     return RecycleDrafter(
-        memory=room["history_bytes"], max_tenants=room["max_tenants"], chain=setting.chain
+        memory=room["history_bytes"],
+        max_tenants=room["max_tenants"],
+        chain=setting.chain,
+        warm=file,
     )
 
 

@@ -17,6 +17,7 @@ from engine.asking import prompts
 from foresay import Draft, DraftBatch, SamplingParams, SeededParams, Verdict
 from foresay.drafters import ModelDrafter
 from foresay.drafters._law import Row, Way, next_tokens
+from foresay.drafters._noise_weight import WEIGHTS, NoiseWeight
 from foresay.drafters._shapes import as_shape
 from foresay.drafters._written import Written
 from foresay.drafters.model import Dynamic
@@ -24,6 +25,7 @@ from foresay.engine.plain import logits_of
 from foresay.errors import InputError, TokenizerMismatch
 from foresay.models.target import Target
 from foresay.sampling.ask import Ask
+from foresay.sampling.noise import gumbel
 from models import zoo
 
 PROMPT = np.array([5, 9, 33, 12, 70, 5, 9], np.int32)
@@ -308,3 +310,37 @@ def test_targets_that_do_not_fit(model: Target) -> None:
     drafter.fit(other, a)  # of one tokenizer: the model is padded
     drafter.fit(other)
     assert drafter.vocabulary == 120
+
+
+def test_the_weight_of_the_noise_is_learned() -> None:
+    """A model that knows nothing but what is usual drafts that, and not what noise alone makes of
+    it; a model that is the target follows all of its noise."""
+    weight = NoiseWeight()
+    assert weight.value == 1.0
+    for _ in range(100):
+        weight.learn([1, 2, 2, 2, 3], 1)
+    assert weight.value == 1.0
+    for _ in range(150):
+        weight.learn([1, 2, 3, 3, 3], 3)
+    assert weight.value == 0.7  # of equals the largest
+
+
+def test_each_weight_of_the_noise() -> None:
+    """The token for each weight is the best of log probability / temperature + weight * noise."""
+    rng = np.random.default_rng(3)
+    logits = torch.from_numpy(rng.normal(0, 2, (24, 64)).astype(np.float32))
+    params = SamplingParams(temperature=0.8)
+    asks = [Ask(params, at, np.arange(at + 1, dtype=np.int32)) for at in range(24)]
+    seen = set()
+    for weight in WEIGHTS:
+        found = next_tokens(logits, [Row(ask, "coupled", 3, weight) for ask in asks])
+        for at, one in enumerate(found):
+            noise = gumbel(at, asks[at].position, np.arange(64))
+            values = logits[at].double().numpy() / 0.8
+            expected = tuple(int((values + each * noise).argmax()) for each in WEIGHTS)
+            assert one.by_weight == expected
+            ranked = np.argsort(-(values + weight * noise), kind="stable")[:3]
+            assert one.tokens == ranked.tolist()
+            assert sorted(one.chances, reverse=True) == one.chances
+            seen.add(len(set(expected)))
+    assert max(seen) > 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from foresay.arrays import Int32s, IntsLike, check_hash, check_positive
 from foresay.draft import Draft
 from foresay.drafter import SeededParams, Source, as_budgets, as_prompt, as_states, check_lengths
+from foresay.drafters._noise_weight import NoiseWeight
 from foresay.drafters._shapes import ShapeLike, as_shape
 from foresay.drafters._written import Written
 from foresay.errors import InputError, TokenizerMismatch
@@ -54,6 +55,7 @@ class DecodingDrafter:
         self._choice = choice
         self._memory = memory
         self._calls = 0  # of propose
+        self._noise = NoiseWeight()
         self._live: dict[int, Written] = {}
         self._model: Target | None = None
         self.vocabulary = 0
@@ -151,7 +153,9 @@ class DecodingDrafter:
         for state, budget, depth in asked:
             wanted = budget, self.model.version
             if state in fitting:
-                growth = Growth(state, budget, depth, self.shape, self._way(state))
+                growth = Growth(
+                    state, budget, depth, self.shape, self._way(state), self._noise.value
+                )
                 growing.append((growth, wanted))
             else:
                 state.proposed_for = wanted
@@ -172,7 +176,10 @@ class DecodingDrafter:
         check_lengths(len(alive), len(batch), "verdicts")
         bounds = batch.offsets.tolist()
         for at, state in enumerate(alive):
-            state.commit(batch.tokens[bounds[at] : bounds[at + 1]])
+            tokens = batch.tokens[bounds[at] : bounds[at + 1]]
+            if state.by_weight and len(tokens):
+                self._noise.learn(state.by_weight, int(tokens[0]))
+            state.commit(tokens)
             if not self._readable(state):
                 state.forget()
 

@@ -27,10 +27,22 @@ _ROWS = 512
 
 
 class Growth:
-    """The draft of one request while it grows."""
+    """The draft of one request while it grows.
 
-    def __init__(self, state: Written, budget: int, depth: int, shape: Shape, way: Way) -> None:
+    weight  of the noise, where tokens are coupled
+    """
+
+    def __init__(
+        self,
+        state: Written,
+        budget: int,
+        depth: int,
+        shape: Shape,
+        way: Way,
+        weight: float = 1.0,
+    ) -> None:
         self.state = state
+        self._weight = weight
         self._budget = budget
         self._way = way
         self._branches = (shape.sampled if way == "sampled" else shape.branches)[:depth]
@@ -71,13 +83,15 @@ class Growth:
         branch, answer = self._branches[self._level], self.state.answer
         asks = [self.state.asked(answer, self._path(node)) for node in self._frontier]
         return [place.get(node, 0) for node in self._frontier], [
-            Row(ask, self._way, branch) for ask in asks
+            Row(ask, self._way, branch, self._weight) for ask in asks
         ]
 
     def add(self, found: Sequence[Found]) -> bool:
         """Add the children of this level, store what the next one builds on; whether there is a
         next one."""
         first = len(self._tokens)
+        if self._level == 0:
+            self.state.by_weight = found[0].by_weight
         for node, children in zip(self._frontier, found, strict=True):
             above = self._scores[node] if node >= 0 else 1.0
             for at, token in enumerate(children.tokens):

@@ -1,8 +1,9 @@
 """Which tokens a draft model proposes next, for many rows of logits at once.
 
 likeliest  the tokens with the highest processed logits
-coupled    the same with the target's own keyed noise added: the first is the token that the target
-           would sample if its logits were these, the next are those that come closest to it
+coupled    the same with the target's own keyed noise added, all of it or less: with all of it the
+           first is the token that the target would sample if its logits were these, the next are
+           those that come closest to it
 sampled    drawn from the processed distribution without replacement, with noise of the drafter's
            own, for rule rejection: each with the distribution that it was drawn from
 
@@ -24,6 +25,7 @@ from torch import Tensor
 from foresay import _core
 from foresay.arrays import Floats, Int32s
 from foresay.draft import DraftBatch
+from foresay.drafters._noise_weight import WEIGHTS
 from foresay.sampling.acceptance.processors import Scores, scores
 from foresay.sampling.acceptance.rows import Rows
 from foresay.sampling.ask import Ask, AskBatch
@@ -38,11 +40,15 @@ _CANDIDATES = 256
 
 
 class Row(NamedTuple):
-    """A row of logits: the text that it comes after, and how many tokens are wanted how."""
+    """A row of logits: the text that it comes after, and how many tokens are wanted how.
+
+    weight  of the noise, where tokens are coupled
+    """
 
     ask: Ask
     way: Way
     children: int
+    weight: float = 1.0
 
 
 class Found(NamedTuple):
@@ -51,11 +57,13 @@ class Found(NamedTuple):
 
     chances  of each, given its parent
     probs    what each was sampled from, [vocabulary]; empty unless they were sampled
+    by_weight  the first token for each of `WEIGHTS` of the noise; empty unless they were coupled
     """
 
     tokens: list[int]
     chances: list[float]
     probs: list[Floats]
+    by_weight: tuple[int, ...] = ()
 
 
 def next_tokens(logits: Tensor, rows: Sequence[Row], threads: int = 1) -> list[Found]:
@@ -117,17 +125,24 @@ def _ranked(given: Scores, asks: AskBatch, rows: Sequence[Row], threads: int) ->
             continue
         tokens = best.indices[at].numpy().astype(np.int32)
         ranks = best.values[at].numpy().astype(np.float64)
+        by_weight: tuple[int, ...] = ()
+        winner, top = int(first[at]), float(values[at])
         if noisy[at]:
-            ranks += _core.gumbels(row.ask.seed, row.ask.position, tokens, Stream.TARGET)
-        winner = int(first[at])
-        top = float(values[at]) if noisy[at] else float(scaled[at, winner])
+            noise = _core.gumbels(row.ask.seed, row.ask.position, tokens, Stream.TARGET)
+            less = [int(tokens[(ranks + weight * noise).argmax()]) for weight in WEIGHTS[1:]]
+            by_weight = winner, *less
+            ranks += row.weight * noise
+            if row.weight < 1:
+                winner, top = int(tokens[ranks.argmax()]), float(ranks.max())
+        else:
+            top = float(scaled[at, winner])
         others = tokens != winner
         tokens, ranks = np.append(winner, tokens[others]), np.append(top, ranks[others])
         total = _logsumexp(ranks) if noisy[at] else float(sums[at])
         order = np.append(0, 1 + np.argsort(-ranks[1:], kind="stable"))[: row.children]
         order = order[ranks[order] > -np.inf]
         chances = np.minimum(np.exp(ranks[order] - total), 1.0)
-        found.append(Found(tokens[order].tolist(), chances.tolist(), []))
+        found.append(Found(tokens[order].tolist(), chances.tolist(), [], by_weight))
     return found
 
 

@@ -37,6 +37,7 @@ class Written:
         self.sampling = sampling
         self.proposed: Draft | None = None
         self.proposed_for: tuple[int, int] | None = None  # budget, and version of the weights
+        self.by_weight: tuple[int, ...] = ()  # the first drafted token for each weight of noise
         self.used = 0  # the last call that wanted a draft
         self.highest = int(prompt.max())  # of the token ids
         params = _GREEDY if sampling is None else sampling.params
@@ -131,6 +132,7 @@ class Written:
         self._length = end
         self.highest = max(self.highest, int(tokens.max(initial=0)))
         self.proposed = self.proposed_for = None
+        self.by_weight = ()
 
     def forget(self) -> None:
         """Free the keys and values; the text stays."""

@@ -27,7 +27,8 @@ class ModelDrafter(DecodingDrafter):
                     its likeliest nodes, or of sampled tokens to its first
     choice          for requests that are sampled: "coupled", tokens are ranked with the noise that
                     the target will sample with, so that a good model drafts what the target will
-                    sample; "likeliest", without it. Greedy requests get the likeliest in both cases
+                    sample; how much of it is best for this model is learned (`_noise_weight`).
+                    "likeliest": without it. Greedy requests get the likeliest in both cases
     memory          bytes of keys and values, at most, 1 GiB by default. Those of the request that
                     was asked least recently are forgotten, and computed again when it is asked; of
                     requests that are asked together, those that do not fit get no drafts

@@ -34,7 +34,7 @@ class RecycleDrafter:
     k            likeliest tokens that are kept after each context
     context      tokens of the longest context; 1 is the paper's
     memory       bytes of a tenant's contexts of two and more tokens; single tokens take 5 k bytes
-                 each, under 2 MB for a vocabulary of 50,000 and k = 8
+                 each: 1.92 MiB for a vocabulary of 50,000 and k = 8
     max_tenants  idle tenants beyond this many are forgotten, least recently used first; tenants
                  share nothing
     tree         "grown": by chance, best first; "static": one shape, by rank alone, the paper's way

@@ -11,7 +11,10 @@ turns are asked, through the model's chat template.
 Each part begins with drafters that have seen nothing, and they keep what they learn from question
 to question. Ways take turns, and who begins changes. The tokens of all ways are compared with those
 of no drafts, and one difference makes the script fail. It is `foresay bench drafters` with both
-policies and a record.
+policies and a record. The default drafters are named from the repository's root.
+
+The bars: several drafters in one tree against the best of them alone, in tokens per step with fixed
+nodes, and in speed where the policy is adaptive.
 """
 
 from __future__ import annotations
@@ -28,12 +31,17 @@ import record
 from foresay import LLM, SamplingParams
 from foresay.bench.drafters import Table, answer_all, check_nodes, ways_of
 from foresay.bench.questions import Question, read_questions, some_of_each
+from foresay.drafters.lineup import parts_of
 from foresay.errors import ForesayError
 from foresay.models.options import Dtype
 from foresay.models.weights import DEFAULT_MODEL
 
 PARTS = ("nodes", "adaptive")
-DRAFTERS = "none,suffix,ngram,sam,recycle,suffix+recycle,self"
+MODEL, HEAD = "model:weights/smollm2-135m-draft", "eagle:weights/smollm2-135m-eagle"
+DRAFTERS = (
+    f"none,suffix,ngram,sam,recycle,self,{MODEL},{HEAD},first:sam+recycle,suffix+recycle,"
+    f"suffix+{MODEL},suffix+{HEAD},suffix+recycle+{HEAD}"
+)
 
 
 def measure(
@@ -49,8 +57,8 @@ def measure(
     return Table(nodes, rounds)
 
 
-def with_questions(table: Table) -> dict[str, Any]:
-    """The table, and what was measured of every question."""
+def with_questions(name: str, table: Table) -> dict[str, Any]:
+    """The table with its bars, and what was measured of every question."""
     each = [
         {
             "question": Path(one.question.where).name,
@@ -59,7 +67,30 @@ def with_questions(table: Table) -> dict[str, Any]:
         }
         for one in table.rounds
     ]
-    return {**table.as_dict(), "runs": each}
+    found = table.as_dict()
+    return {**found, "bars": bars(name, found["rows"]), "runs": each}
+
+
+def bars(part: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each tree of several drafters by the best of them: what was measured, and what is asked."""
+    measure = "tokens_per_step" if part == "nodes" else "speedup_mean"
+    value = {row["drafter"]: row[measure] for row in rows}
+    found = []
+    for name in value:
+        members = parts_of(name)
+        if len(members) < 2 or name.startswith("first:") or not all(m in value for m in members):
+            continue
+        best = max(members, key=lambda member: value[member])
+        asked = 1.07 if part == "nodes" and members == ["suffix", "recycle"] else 0.98
+        found.append(bar(f"{name} by {best}, {measure}", value[name] / value[best], asked))
+        head = members[1]
+        if part == "adaptive" and members[0] == "suffix" and head.startswith("eagle:"):
+            found.append(bar(f"{name} by {head}, {measure}", value[name] / value[head], 1.05))
+    return found
+
+
+def bar(name: str, value: float, asked: float) -> dict[str, Any]:
+    return {"bar": name, "measured": round(value, 4), "asked": asked, "met": value >= asked}
 
 
 def say(text: str) -> None:
@@ -82,6 +113,9 @@ def show(part: dict[str, Any]) -> None:
             for row in part["rows"][1:]
         )
         print(f"  {category:<24}{found}")
+    for one in part["bars"]:
+        met = "met" if one["met"] else "NOT MET"
+        print(f"  {one['bar']}: {one['measured']:.3f}, asked {one['asked']}: {met}")
 
 
 def main() -> None:
@@ -127,7 +161,7 @@ def main() -> None:
         "torch_threads": torch.get_num_threads(),
         "load_average": os.getloadavg(),
         "identical": not any(table.differences for table in tables.values()),
-        "parts": {name: with_questions(table) for name, table in tables.items()},
+        "parts": {name: with_questions(name, table) for name, table in tables.items()},
     }
     # A part of the whole must not take the place of the day's record.
     some = "" if set(chosen) == set(PARTS) else "-" + "-".join(chosen)

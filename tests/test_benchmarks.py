@@ -133,13 +133,22 @@ def test_drafters(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPa
         )
     )
     own = "--model", tiny_model, "--dtype", "float32", "--prompts", prompts
-    small = "--tokens", "6", "--per-category", "1", "--nodes", "4", "--drafters", "suffix,recycle"
-    out, record = run("drafters.py", tmp_path, *own, *small)
+    small = "--tokens", "6", "--per-category", "1", "--nodes", "4"
+    drafters = "--drafters", "suffix,recycle,suffix+recycle"
+    out, record = run("drafters.py", tmp_path, *own, *small, *drafters)
     assert record["identical"] and list(record["parts"]) == ["nodes", "adaptive"]
     for name, policy in (("nodes", "fixed"), ("adaptive", "adaptive")):
         part = record["parts"][name]
         assert part["policy"] == policy and part["questions"] == {"mt_bench": 1, "rag": 1}
-        assert [row["drafter"] for row in part["rows"]] == ["none", "suffix", "recycle"]
+        names = ["none", "suffix", "recycle", "suffix+recycle"]
+        assert [row["drafter"] for row in part["rows"]] == names
+        measure = "tokens_per_step" if name == "nodes" else "speedup_mean"
+        value = {row["drafter"]: row[measure] for row in part["rows"]}
+        [bar] = part["bars"]
+        ratio = value["suffix+recycle"] / max(value["suffix"], value["recycle"])
+        assert bar["measured"] == pytest.approx(ratio, abs=1e-4)
+        assert bar["asked"] == (1.07 if name == "nodes" else 0.98)
+        assert bar["met"] == (bar["measured"] >= bar["asked"])
         assert [one["question"] for one in part["runs"]] == [
             "prompts.jsonl, line 1",
             "prompts.jsonl, line 3",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import typer
 
@@ -12,6 +13,7 @@ from foresay.cli.model import DEFAULT_MODEL, require_engine
 from foresay.cli.root import AsJson, app
 from foresay.cli.show import print_fields
 from foresay.cli.waiting import waiting
+from foresay.models.progress import Progress
 
 train_app = typer.Typer(
     help="Train what drafts for a model, on its own answers.", no_args_is_help=True
@@ -33,6 +35,10 @@ Rate = Annotated[float, typer.Option(help="The highest one.")]
 HeldOut = Annotated[float, typer.Option(help="Share of the answers that only measure.")]
 Longest = Annotated[int, typer.Option(help="Longer texts are left out.")]
 Seed = Annotated[int, typer.Option(help="Of the first weights and the order.")]
+
+
+class _Result(Protocol):
+    def as_dict(self) -> dict[str, Any]: ...
 
 
 @train_app.command("write")
@@ -71,12 +77,11 @@ def train_write(
       foresay train write -o answers.jsonl.gz --invented 4500 --batch 3072 --device cuda
       foresay train write -o answers.jsonl.gz --prompts questions.jsonl --temperature 0
     """
-    require_engine("train")
-    with waiting(as_json) as wait:
-        wait("import", 0, None)
+
+    def work(progress: Progress) -> _Result:
         from foresay.train.write import write
 
-        written = write(
+        return write(
             target,
             out,
             invented=invented,
@@ -88,9 +93,10 @@ def train_write(
             batch=batch,
             device=device,
             seed=seed,
-            progress=wait,
+            progress=progress,
         )
-    _show(written.as_dict(), as_json)
+
+    _run(work, as_json)
 
 
 @train_app.command("model")
@@ -120,12 +126,11 @@ def train_model(
       foresay train model --corpus answers.jsonl.gz --out small --device cuda
       foresay generate "Why is the sky blue?" --drafter suffix+model:small
     """
-    require_engine("train")
-    with waiting(as_json) as wait:
-        wait("import", 0, None)
+
+    def work(progress: Progress) -> _Result:
         from foresay.train.model import train
 
-        trained = train(
+        return train(
             target,
             corpus,
             out,
@@ -140,9 +145,10 @@ def train_model(
             held_out=held_out,
             longest=longest,
             seed=seed,
-            progress=wait,
+            progress=progress,
         )
-    _show(trained.as_dict(), as_json)
+
+    _run(work, as_json)
 
 
 @train_app.command("boost")
@@ -177,12 +183,11 @@ def train_boost(
       foresay train boost --model small --corpus answers.jsonl.gz --out boosted --device cuda
       foresay generate "Hello" --drafter worker:model:small+worker:model:boosted/1
     """
-    require_engine("train")
-    with waiting(as_json) as wait:
-        wait("import", 0, None)
+
+    def work(progress: Progress) -> _Result:
         from foresay.train.boost import boost
 
-        boosted = boost(
+        return boost(
             model,
             target,
             corpus,
@@ -197,9 +202,10 @@ def train_boost(
             held_out=held_out,
             longest=longest,
             seed=seed,
-            progress=wait,
+            progress=progress,
         )
-    _show(boosted.as_dict(), as_json)
+
+    _run(work, as_json)
 
 
 @train_app.command("eagle")
@@ -242,12 +248,11 @@ def train_eagle(
       foresay train eagle --target ./model --corpus a.jsonl --corpus b.jsonl -o head --epochs 5
       foresay generate "Why is the sky blue?" --drafter eagle:head
     """
-    require_engine("train")
-    with waiting(as_json) as wait:
-        wait("import", 0, None)
+
+    def work(progress: Progress) -> _Result:
         from foresay.train.eagle import train
 
-        trained = train(
+        return train(
             target,
             corpus,
             out,
@@ -262,9 +267,19 @@ def train_eagle(
             held_out=held_out,
             longest=longest,
             seed=seed,
-            progress=wait,
+            progress=progress,
         )
-    _show(trained.as_dict(), as_json)
+
+    _run(work, as_json)
+
+
+def _run(work: Callable[[Progress], _Result], as_json: bool) -> None:
+    """Do the work, which imports torch, with progress on stderr, and print what came of it."""
+    require_engine("train")
+    with waiting(as_json) as wait:
+        wait("import", 0, None)
+        done = work(wait)
+    _show(done.as_dict(), as_json)
 
 
 def _show(fields: dict[str, Any], as_json: bool) -> None:

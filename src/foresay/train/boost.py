@@ -100,15 +100,7 @@ def boost(
     check(first)
     # Another model in the same folder is another training.
     settings["first"] = [sha256_of(file) for file in sorted(first.glob("*.safetensors"))]
-    lesson = open_lesson(
-        target,
-        corpus,
-        device=device,
-        held_out=held_out,
-        longest=longest,
-        seed=seed,
-        progress=progress,
-    )
+    lesson = open_lesson(target, corpus, settings, device=device, progress=progress)
     measured = [
         padded(batch, device)
         for batch in batches_of(lesson.measured, tokens, np.random.default_rng(0))

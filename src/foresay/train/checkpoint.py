@@ -17,13 +17,13 @@ from foresay.errors import InputError, ModelError
 from foresay.files import whole_file
 from foresay.models.weights.safetensors import read_tensors
 
-__all__ = ["Progress", "load_checkpoint", "save_checkpoint"]
+__all__ = ["Done", "load_checkpoint", "save_checkpoint"]
 
 _SUMS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(slots=True)
-class Progress:
+class Done:
     """How far a training is: updates done, and the loss of each."""
 
     updates: int
@@ -31,7 +31,7 @@ class Progress:
 
 
 def save_checkpoint(
-    path: Path, model: nn.Module, optimiser: AdamW, settings: dict[str, Any], done: Progress
+    path: Path, model: nn.Module, optimiser: AdamW, settings: dict[str, Any], done: Done
 ) -> None:
     """Write the file; it appears under its name only when it is complete.
 
@@ -56,7 +56,7 @@ def save_checkpoint(
 
 def load_checkpoint(
     path: Path, model: nn.Module, optimiser: AdamW, settings: dict[str, Any]
-) -> Progress | None:
+) -> Done | None:
     """Go on from a file, if there is one: how far it was.
 
     Raises: InputError for one that was begun with other settings, ModelError for a damaged one.
@@ -86,7 +86,7 @@ def load_checkpoint(
             "go on with it, or another folder"
         )
     _restore(path, model, optimiser, found, updates)
-    return Progress(updates, losses)
+    return Done(updates, losses)
 
 
 def _restore(

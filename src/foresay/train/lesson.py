@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from foresay.arrays import user_path
 from foresay.errors import InputError
@@ -69,18 +69,16 @@ def out_folder(out: str | os.PathLike[str], kind: str) -> Path:
 def open_lesson(
     target: str | os.PathLike[str],
     corpus: CorpusFiles,
+    settings: Mapping[str, Any],
     *,
     device: str,
-    held_out: float,
-    longest: int,
-    seed: int,
     progress: Progress,
 ) -> Lesson:
     """Load the target and read its answers.
 
     target    a model, by any name that `foresay generate --model` takes
-    held_out  share of the answers that only measure
-    longest   longer texts are left out
+    settings  `held_out`, the share of the answers that only measure; `longest`, longer texts are
+              left out; `seed`
 
     Raises: InputError, ModelError, TraceError.
     """
@@ -92,6 +90,8 @@ def open_lesson(
     facts = facts_of(model)
     progress("read", 0, None)
     teacher = Teacher(model.folder, device=device)
-    limit = min(longest, teacher.context)
+    limit = min(settings["longest"], teacher.context)
     traces = read_answers(paths, vocabulary=facts.vocabulary, longest=limit)
-    return Lesson(str(target), facts, teacher, *split(traces, held_out, seed))
+    return Lesson(
+        str(target), facts, teacher, *split(traces, settings["held_out"], settings["seed"])
+    )

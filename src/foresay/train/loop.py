@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from foresay.arrays import check_positive
 from foresay.errors import InputError, ModelError
-from foresay.models.progress import Progress as Report
+from foresay.models.progress import Progress
 from foresay.traces import Trace
-from foresay.train.checkpoint import Progress, load_checkpoint, save_checkpoint
+from foresay.train.checkpoint import Done, load_checkpoint, save_checkpoint
 from foresay.train.texts import batches_of, mark_of
 
 __all__ = ["check_seed", "check_settings", "last_loss", "update_all"]
@@ -32,7 +32,7 @@ def update_all(
     loss_of: Callable[[Sequence[Trace]], Tensor],
     settings: dict[str, Any],
     checkpoint: Path,
-    progress: Report,
+    progress: Progress,
     *,
     prepare: Callable[[Sequence[Trace]], None] | None = None,
 ) -> list[float]:
@@ -60,7 +60,7 @@ def update_all(
     settings = settings | {"corpus": mark_of(traces)}
     done = load_checkpoint(checkpoint, module, optimiser, settings)
     if done is None:
-        done = Progress(0, [])
+        done = Done(0, [])
         if prepare is not None:
             prepare(batches[0])
     saved, whole, total = monotonic(), True, len(batches)

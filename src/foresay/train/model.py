@@ -96,15 +96,7 @@ def train(
     check_seed(seed)
     settings |= {"seed": seed, "target": str(target)}
     folder = out_folder(out, "LlamaForCausalLM")
-    lesson = open_lesson(
-        target,
-        corpus,
-        device=device,
-        held_out=held_out,
-        longest=longest,
-        seed=seed,
-        progress=progress,
-    )
+    lesson = open_lesson(target, corpus, settings, device=device, progress=progress)
     teacher = lesson.teacher
     model = new_model(teacher.embedding, teacher.context, ModelShape(**sizes), seed)
 

@@ -158,7 +158,7 @@ def test_an_interrupt_costs_nothing(folder: Path, corpus: Path, tmp_path: Path) 
         with pytest.raises(KeyboardInterrupt):
             train(folder, corpus, tmp_path / "parts", **short, progress=interrupt)
         assert not (tmp_path / "parts" / "model.safetensors").exists()
-        with pytest.raises(InputError, match="begun with another steps"):
+        with pytest.raises(InputError, match="begun with another `steps`; expected the same"):
             train(folder, corpus, tmp_path / "parts", **{**short, "steps": 2})
         stages: list[tuple[str, int]] = []
         parts = train(

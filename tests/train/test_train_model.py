@@ -81,7 +81,10 @@ def test_an_interrupted_training_goes_on(
         with pytest.raises(Stop):
             train(folder, corpus, tmp_path, **SMALL, **QUICK, progress=interrupt)
         assert [path.name for path in tmp_path.iterdir()] == ["training.safetensors"]
-        with pytest.raises(InputError, match="was begun with another layers"):
+        (tmp_path.parent / "usual").touch()
+        usual = (tmp_path.parent / "usual").stat().st_mode
+        assert (tmp_path / "training.safetensors").stat().st_mode == usual
+        with pytest.raises(InputError, match="was begun with another `layers`"):
             train(folder, corpus, tmp_path, **SMALL | {"layers": 1}, **QUICK)
         train(folder, corpus, tmp_path, **SMALL, **QUICK)
     weights = (tmp_path / "model.safetensors").read_bytes()
@@ -276,3 +279,4 @@ def test_the_commands(folder: Path, corpus: Path, tmp_path: Path) -> None:
         "train", "boost", *shared, "--model", str(tmp_path / "m"), "-o", str(tmp_path / "b")
     )
     assert made.status == 0 and "coverage" in made.out, made.err
+    assert "control" not in made.out  # which was not asked for

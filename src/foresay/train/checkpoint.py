@@ -37,7 +37,7 @@ def save_checkpoint(
 
     Raises: OSError.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     tensors = {}
     for name, weight in model.named_parameters():
@@ -47,10 +47,12 @@ def save_checkpoint(
                 tensors[f"{kind}.{name}"] = optimiser.state[weight][kind]
     noted = {"settings": json.dumps(settings), "updates": str(done.updates)}
     with whole_file(path) as part:
-        save_file(
-            {name: tensor.contiguous().cpu() for name, tensor in tensors.items()},
-            part,
-            metadata={**noted, "losses": json.dumps(done.losses)},
+        # Not save_file, whose file only its owner can read.
+        part.write_bytes(
+            save(
+                {name: tensor.contiguous().cpu() for name, tensor in tensors.items()},
+                metadata={**noted, "losses": json.dumps(done.losses)},
+            )
         )
 
 
@@ -82,8 +84,8 @@ def load_checkpoint(
     if before != settings:
         differ = sorted(key for key in {*before, *settings} if before.get(key) != settings.get(key))
         raise InputError(
-            f"'{path}' was begun with another {', '.join(differ)}; expected the same settings, to "
-            "go on with it, or another folder"
+            f"'{path}' was begun with another `{'`, `'.join(differ)}`; expected the same "
+            "settings, to go on with it, or another folder"
         )
     _restore(path, model, optimiser, found, updates)
     return Done(updates, losses)

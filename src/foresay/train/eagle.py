@@ -27,8 +27,9 @@ from foresay.errors import InputError
 from foresay.models.progress import Progress, silent
 from foresay.models.teacher import Teacher
 from foresay.traces import Trace
-from foresay.train.lesson import CorpusFiles, open_lesson, out_folder
-from foresay.train.loop import check_seed, check_settings, last_loss, update_all
+from foresay.train.lesson import open_lesson
+from foresay.train.loop import last_loss, update_all
+from foresay.train.settings import CorpusFiles, check_settings, out_folder
 from foresay.train.texts import Padded, batches_of, frequent, padded
 from foresay.train.unroll import unrolled
 
@@ -114,14 +115,15 @@ def train(
             "steps": steps,
             "drafted": drafted,
             "longest": longest,
-        },
-        {"learning_rate": learning_rate, "decay": decay, "held_out": held_out},
+            "learning_rate": learning_rate,
+            "decay": decay,
+            "held_out": held_out,
+            "seed": seed,
+        }
     )
-    check_seed(seed)
     if intermediate is not None:
         check_positive(intermediate, "intermediate")
-    settings |= {"intermediate": intermediate, "layers": [*layers], "seed": seed}
-    settings["target"] = str(target)
+    settings |= {"intermediate": intermediate, "layers": [*layers], "target": str(target)}
     folder = out_folder(out, "LlamaForCausalLMEagle3")
     lesson = open_lesson(target, corpus, settings, device=device, progress=progress)
     teacher, facts = lesson.teacher, lesson.facts

@@ -250,10 +250,10 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, sentence: str) -> None:
     [
         (["--drafters", "suffix,oracle"], "there is no drafter 'oracle'; expected one of suffix"),
         (["--drafters", "corpus"], "'corpus' needs a corpus file, which is not compared here"),
-        (["--nodes", 0], "the nodes of a draft are 0; expected 1 to 4096"),
-        (["--nodes", 5000], "the nodes of a draft are 5000; expected 1 to 4096"),
-        (["--max-tokens", 0], "max_tokens is 0"),
-        (["--per-category", 0], "the questions per category are 0; expected 1 or more"),
+        (["--nodes", 0], "--nodes is 0; expected 1 to 4096"),
+        (["--nodes", 5000], "--nodes is 5000; expected 1 to 4096"),
+        (["--max-tokens", 0], "--max-tokens is 0"),
+        (["--per-category", 0], "--per-category is 0; expected 1 or more"),
         (["--prompts", "missing.jsonl"], "missing.jsonl cannot be read: No such file"),
     ],
 )

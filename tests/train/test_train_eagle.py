@@ -17,7 +17,6 @@ from foresay.drafters import NgramDrafter
 from foresay.drafters.eagle import EagleDrafter
 from foresay.drafters.eagle.head import EagleHead
 from foresay.engine.engine import Engine
-from foresay.engine.plain import logits_of, plain
 from foresay.errors import InputError, ModelError
 from foresay.models.target import Target
 from foresay.models.teacher import Teacher
@@ -27,6 +26,7 @@ from foresay.train.texts import padded
 from foresay.train.unroll import unrolled
 from models import zoo
 from tiny import call, one_thread
+from train.accepting import accepted
 
 QUICK: dict[str, Any] = {
     "epochs": 12,
@@ -50,40 +50,23 @@ def trained(folder: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory
     return out
 
 
-def accepted(target: Target, drafter: Any, params: SamplingParams) -> float:
-    """Accepted tokens per step."""
-    random = np.random.default_rng(9)
-    engine = Engine(target, drafter, policy="fixed")
-    requests = [
-        engine.add(random.integers(0, zoo.VOCABULARY, 6).tolist(), params, seed=seed)
-        for seed in range(20)
-    ]
-    engine.run()
-    for seed in (0, 7):
-        prompt = requests[seed].prompt.tolist()
-        assert requests[seed].token_ids == plain(logits_of(target), prompt, params, seed)
-    return sum(r.stats.accepted for r in requests) / sum(r.stats.steps for r in requests)
-
-
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_trained_head_accepts_more(
     target: Target, folder: Path, trained: Path, temperature: float
 ) -> None:
-    params = SamplingParams(temperature=temperature, max_tokens=30)
     untrained = random_head(AutoModelForCausalLM.from_pretrained(folder), drafted=100)
-    own = accepted(target, EagleDrafter(trained, folder), params)
-    assert own > 1.5 * accepted(target, EagleDrafter(untrained), params)
+    own = accepted(target, EagleDrafter(trained, folder), temperature)
+    assert own > 1.5 * accepted(target, EagleDrafter(untrained), temperature)
 
 
 def test_knowing_the_noise_makes_sampled_tokens_likelier(
     target: Target, folder: Path, trained: Path
 ) -> None:
-    # Hot, so that the likeliest token is seldom the one that is sampled.
-    params = SamplingParams(temperature=1.5, max_tokens=30)
     coupled, blind = (EagleDrafter(trained, folder, topk=1) for _ in range(2))
     begin = blind.begin
     blind.begin = lambda prompt, **about: begin(prompt)  # type: ignore[method-assign]
-    seen = accepted(target, coupled, params), accepted(target, blind, params)
+    # Hot, so that the likeliest token is seldom the one that is sampled.
+    seen = accepted(target, coupled, 1.5), accepted(target, blind, 1.5)
     assert seen[0] > 1.5 * seen[1]
 
 
@@ -175,7 +158,7 @@ def test_an_interrupt_costs_nothing(folder: Path, corpus: Path, tmp_path: Path) 
         with pytest.raises(KeyboardInterrupt):
             train(folder, corpus, tmp_path / "parts", **short, progress=interrupt)
         assert not (tmp_path / "parts" / "model.safetensors").exists()
-        with pytest.raises(InputError, match="begun with another steps"):
+        with pytest.raises(InputError, match="begun with another `steps`; expected the same"):
             train(folder, corpus, tmp_path / "parts", **{**short, "steps": 2})
         stages: list[tuple[str, int]] = []
         parts = train(

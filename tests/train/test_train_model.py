@@ -13,11 +13,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
-from foresay import SamplingParams
 from foresay.corpus import tokenizer_hash_of
 from foresay.drafters import ModelDrafter
-from foresay.engine.engine import Engine
-from foresay.engine.plain import logits_of, plain
 from foresay.errors import InputError, ModelError, TokenizerMismatch, UnsupportedModel
 from foresay.models.target import Target
 from foresay.models.teacher import Teacher
@@ -29,6 +26,7 @@ from foresay.train.model import train
 from foresay.train.texts import padded
 from models import zoo
 from tiny import call, one_thread
+from train.accepting import accepted
 
 SMALL: dict[str, Any] = {"hidden": 32, "layers": 2, "heads": 1, "intermediate": 64}
 QUICK: dict[str, Any] = {"epochs": 12, "tokens": 1024, "learning_rate": 1e-2, "held_out": 0.1}
@@ -44,24 +42,6 @@ def trained(folder: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory
     assert done.bytes == (out / "model.safetensors").stat().st_size
     assert sorted(path.name for path in out.iterdir()) == ["config.json", "model.safetensors"]
     return out
-
-
-def accepted(target: Target, drafter: ModelDrafter, temperature: float) -> float:
-    """Accepted tokens per step; the texts are those of the plain loop."""
-    random, params = (
-        np.random.default_rng(9),
-        SamplingParams(temperature=temperature, max_tokens=30),
-    )
-    engine = Engine(target, drafter, policy="fixed")
-    requests = [
-        engine.add(random.integers(0, zoo.VOCABULARY, 6).tolist(), params, seed=seed)
-        for seed in range(16)
-    ]
-    engine.run()
-    for seed in (0, 7):
-        prompt = requests[seed].prompt.tolist()
-        assert requests[seed].token_ids == plain(logits_of(target), prompt, params, seed)
-    return sum(r.stats.accepted for r in requests) / sum(r.stats.steps for r in requests)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -101,7 +81,10 @@ def test_an_interrupted_training_goes_on(
         with pytest.raises(Stop):
             train(folder, corpus, tmp_path, **SMALL, **QUICK, progress=interrupt)
         assert [path.name for path in tmp_path.iterdir()] == ["training.safetensors"]
-        with pytest.raises(InputError, match="was begun with another layers"):
+        (tmp_path.parent / "usual").touch()
+        usual = (tmp_path.parent / "usual").stat().st_mode
+        assert (tmp_path / "training.safetensors").stat().st_mode == usual
+        with pytest.raises(InputError, match="was begun with another `layers`"):
             train(folder, corpus, tmp_path, **SMALL | {"layers": 1}, **QUICK)
         train(folder, corpus, tmp_path, **SMALL, **QUICK)
     weights = (tmp_path / "model.safetensors").read_bytes()
@@ -190,7 +173,7 @@ def test_boosted_models_draft_together(
     models = [trained, boosted / "1", boosted / "2"]
     drafters = [ModelDrafter(each, shape=1) for each in models]
     alone = accepted(target, ModelDrafter(trained, shape=1), 0.0)
-    assert accepted(target, MergeDrafter(*drafters), 0.0) > 1.1 * alone  # type: ignore[arg-type]
+    assert accepted(target, MergeDrafter(*drafters), 0.0) > 1.1 * alone
 
 
 def test_a_damaged_boosted_model_is_tuned_again(
@@ -296,3 +279,4 @@ def test_the_commands(folder: Path, corpus: Path, tmp_path: Path) -> None:
         "train", "boost", *shared, "--model", str(tmp_path / "m"), "-o", str(tmp_path / "b")
     )
     assert made.status == 0 and "coverage" in made.out, made.err
+    assert "control" not in made.out  # which was not asked for

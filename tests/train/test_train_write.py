@@ -123,7 +123,7 @@ def test_invented_conversations(model: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_written(model: Path, prompts: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.jsonl.gz"
     refused: list[tuple[dict[str, Any], str]] = [
-        ({}, "there are no prompts; expected a file of them, or some to invent"),
+        ({}, "there are no prompts; expected a file of them .`prompts`., or some to"),
         ({"invented": -1}, "invented is -1; expected a whole number from 0 on"),
         ({"invented": 1, "temperatures": []}, r"temperatures are \[\]; expected numbers from 0"),
         ({"invented": 1, "temperatures": [-1.0]}, "expected numbers from 0 to 10"),

@@ -18,9 +18,10 @@ from foresay.cli.model import (
     load,
     require_engine,
 )
+from foresay.cli.options import naming_options
 from foresay.cli.root import AsJson, app
 from foresay.cli.show import print_table, tolerate_encoding
-from foresay.cli.waiting import waiting
+from foresay.cli.waiting import Waiting, waiting
 
 if TYPE_CHECKING:
     from foresay.bench.drafters import Round, Table
@@ -35,6 +36,7 @@ _DRAFTERS = "none,suffix,ngram,sam,recycle,suffix+recycle"
 
 
 @bench_app.command("drafters")
+@naming_options({"the nodes of a draft": "--nodes", "the questions per category": "--per-category"})
 def bench_drafters(
     drafters: Annotated[
         str, typer.Option(help="Names with commas between, as for --drafter of `generate`.")
@@ -98,6 +100,7 @@ def bench_drafters(
     interrupted = False
     try:
         with waiting(as_json) as wait, Interrupts() as interrupts:
+            _find_drafters(ways, wait)
             options: dict[str, Any] = {"drafter": None, "policy": "none", "quantize": quantize}
             llm = load(model, dtype, wait, memory=memory_mb << 20, **options)
             for one in answer_all(llm, ways, questions, nodes, wait):
@@ -116,6 +119,22 @@ def bench_drafters(
         raise typer.Exit(130)
     if table.differences or table.failures:
         raise typer.Exit(1)
+
+
+def _find_drafters(ways: list[str], wait: Waiting) -> None:
+    """Refuse a drafter whose files are not there, before torch is imported and a model loaded."""
+    from foresay.arrays import user_path
+    from foresay.drafters.lineup import parts_of
+    from foresay.models.load import find_model
+    from foresay.models.weights.folder import check
+
+    for part in [part for way in ways for part in parts_of(way)]:
+        kind, _, name = part.removeprefix("worker:").partition(":")
+        if kind == "eagle":
+            check(user_path(name, "the drafter's folder"))
+        elif kind == "model":
+            wait("find", 0, None)
+            find_model(name, progress=wait)
 
 
 def _questions(

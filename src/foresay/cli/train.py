@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import typer
 
 from foresay.cli.model import DEFAULT_MODEL, require_engine
+from foresay.cli.options import naming_options
 from foresay.cli.root import AsJson, app
 from foresay.cli.show import print_fields
 from foresay.cli.waiting import waiting
+from foresay.models.progress import Progress
 
 train_app = typer.Typer(
     help="Train what drafts for a model, on its own answers.", no_args_is_help=True
@@ -35,7 +38,12 @@ Longest = Annotated[int, typer.Option(help="Longer texts are left out.")]
 Seed = Annotated[int, typer.Option(help="Of the first weights and the order.")]
 
 
+class _Result(Protocol):
+    def as_dict(self) -> dict[str, Any]: ...
+
+
 @train_app.command("write")
+@naming_options({"temperatures": "--temperature"})
 def train_write(
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write, .jsonl.gz.")],
     target: Target = DEFAULT_MODEL,
@@ -71,29 +79,24 @@ def train_write(
       foresay train write -o answers.jsonl.gz --invented 4500 --batch 3072 --device cuda
       foresay train write -o answers.jsonl.gz --prompts questions.jsonl --temperature 0
     """
-    require_engine("train")
-    with waiting(as_json) as wait:
-        wait("import", 0, None)
+    from foresay.train.settings import check_settings, check_writing
+
+    sizes = {"turns": turns, "most": most, "longest": longest, "batch": batch, "seed": seed}
+    settings = check_settings(sizes)
+    settings |= {"invented": invented, "prompts": prompts or ()}
+    settings["temperatures"] = temperature or (0.0, 0.8)
+    check_writing(out, invented, settings["prompts"], settings["temperatures"])
+
+    def work(progress: Progress) -> _Result:
         from foresay.train.write import write
 
-        written = write(
-            target,
-            out,
-            invented=invented,
-            prompts=prompts or (),
-            turns=turns,
-            temperatures=temperature or (0.0, 0.8),
-            most=most,
-            longest=longest,
-            batch=batch,
-            device=device,
-            seed=seed,
-            progress=wait,
-        )
-    _show(written.as_dict(), as_json)
+        return write(target, out, device=device, **settings, progress=progress)
+
+    _run(work, target, device, as_json)
 
 
 @train_app.command("model")
+@naming_options()
 def train_model(
     corpus: Files,
     out: Folder,
@@ -120,32 +123,36 @@ def train_model(
       foresay train model --corpus answers.jsonl.gz --out small --device cuda
       foresay generate "Why is the sky blue?" --drafter suffix+model:small
     """
-    require_engine("train")
-    with waiting(as_json) as wait:
-        wait("import", 0, None)
+    from foresay.train.settings import check_corpus, check_settings, check_sizes, out_folder
+
+    settings = check_settings(
+        {
+            "epochs": epochs,
+            "tokens": tokens,
+            "learning_rate": learning_rate,
+            "hidden": hidden,
+            "layers": layers,
+            "heads": heads,
+            "intermediate": intermediate,
+            "held_out": held_out,
+            "longest": longest,
+            "seed": seed,
+        }
+    )
+    check_sizes(hidden, heads)
+    out_folder(out, "LlamaForCausalLM")
+    check_corpus(corpus)
+
+    def work(progress: Progress) -> _Result:
         from foresay.train.model import train
 
-        trained = train(
-            target,
-            corpus,
-            out,
-            device=device,
-            epochs=epochs,
-            tokens=tokens,
-            learning_rate=learning_rate,
-            hidden=hidden,
-            layers=layers,
-            heads=heads,
-            intermediate=intermediate,
-            held_out=held_out,
-            longest=longest,
-            seed=seed,
-            progress=wait,
-        )
-    _show(trained.as_dict(), as_json)
+        return train(target, corpus, out, device=device, **settings, progress=progress)
+
+    _run(work, target, device, as_json)
 
 
 @train_app.command("boost")
+@naming_options()
 def train_boost(
     model: Annotated[Path, typer.Option(help="Folder of the small model that is copied.")],
     corpus: Files,
@@ -177,32 +184,35 @@ def train_boost(
       foresay train boost --model small --corpus answers.jsonl.gz --out boosted --device cuda
       foresay generate "Hello" --drafter worker:model:small+worker:model:boosted/1
     """
-    require_engine("train")
-    with waiting(as_json) as wait:
-        wait("import", 0, None)
+    from foresay.models.weights.folder import check
+    from foresay.train.settings import check_corpus, check_settings
+
+    settings = check_settings(
+        {
+            "count": count,
+            "epochs": epochs,
+            "tokens": tokens,
+            "learning_rate": learning_rate,
+            "covered": covered,
+            "held_out": held_out,
+            "longest": longest,
+            "seed": seed,
+        }
+    )
+    check(model.expanduser())
+    check_corpus(corpus)
+
+    def work(progress: Progress) -> _Result:
         from foresay.train.boost import boost
 
-        boosted = boost(
-            model,
-            target,
-            corpus,
-            out,
-            count=count,
-            device=device,
-            epochs=epochs,
-            tokens=tokens,
-            learning_rate=learning_rate,
-            covered=covered,
-            control=control,
-            held_out=held_out,
-            longest=longest,
-            seed=seed,
-            progress=wait,
-        )
-    _show(boosted.as_dict(), as_json)
+        given = {"device": device, "control": control, **settings}
+        return boost(model, target, corpus, out, **given, progress=progress)
+
+    _run(work, target, device, as_json)
 
 
 @train_app.command("eagle")
+@naming_options({"layers": "--layer"})
 def train_eagle(
     corpus: Files,
     out: Folder,
@@ -242,37 +252,55 @@ def train_eagle(
       foresay train eagle --target ./model --corpus a.jsonl --corpus b.jsonl -o head --epochs 5
       foresay generate "Why is the sky blue?" --drafter eagle:head
     """
-    require_engine("train")
-    with waiting(as_json) as wait:
-        wait("import", 0, None)
+    from foresay.train.settings import check_corpus, check_settings, out_folder
+
+    settings = {
+        "epochs": epochs,
+        "tokens": tokens,
+        "learning_rate": learning_rate,
+        "steps": steps,
+        "drafted": drafted,
+        "held_out": held_out,
+        "longest": longest,
+        "seed": seed,
+    }
+    if intermediate is not None:
+        settings["intermediate"] = intermediate
+    check_settings(settings)
+    out_folder(out, "LlamaForCausalLMEagle3")
+    check_corpus(corpus)
+
+    def work(progress: Progress) -> _Result:
         from foresay.train.eagle import train
 
-        trained = train(
-            target,
-            corpus,
-            out,
-            device=device,
-            epochs=epochs,
-            tokens=tokens,
-            learning_rate=learning_rate,
-            steps=steps,
-            drafted=drafted,
-            intermediate=intermediate,
-            layers=tuple(layer or ()),
-            held_out=held_out,
-            longest=longest,
-            seed=seed,
-            progress=wait,
-        )
-    _show(trained.as_dict(), as_json)
+        given: dict[str, Any] = {"device": device, "layers": tuple(layer or ()), **settings}
+        return train(target, corpus, out, **given, progress=progress)
+
+    _run(work, target, device, as_json)
+
+
+def _run(work: Callable[[Progress], _Result], target: str, device: str, as_json: bool) -> None:
+    """Find the target, then do the work, which imports torch, with progress on stderr; print what
+    came of it."""
+    from foresay.models import weights
+    from foresay.train.settings import check_device_name
+
+    check_device_name(device)
+    require_engine("train")
+    with waiting(as_json) as wait:
+        wait("find", 0, None)
+        weights.find(target, progress=wait)
+        wait("import", 0, None)
+        done = work(wait)
+    _show(done.as_dict(), as_json)
 
 
 def _show(fields: dict[str, Any], as_json: bool) -> None:
-    """As JSON, or one line for each field; shares in a list side by side."""
+    """As JSON, or one line for each field that has a value; shares in a list side by side."""
     if as_json:
         print(json.dumps(fields))
         return
-    print_fields({name: _text(value) for name, value in fields.items()})
+    print_fields({name: _text(value) for name, value in fields.items() if value != []})
 
 
 def _text(value: Any) -> Any:

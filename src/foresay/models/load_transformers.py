@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -161,12 +162,26 @@ def read_model(folder: str | os.PathLike[str], dtype: torch.dtype) -> PreTrained
                 trust_remote_code=False,
                 use_safetensors=True,
             )
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+    except StrictDataclassError as error:  # a value of config.json that transformers refuses
+        raise ModelError(
+            f"'{Path(folder) / 'config.json'}' cannot be used: {_reason(error)}"
+        ) from error
+    except (
+        *(OSError, ValueError, KeyError, RuntimeError, ImportError),
+        *(TypeError, AttributeError, ArithmeticError),  # of values that transformers does not check
+    ) as error:
         said = str(error).strip().splitlines()
         raise ModelError(
             f"the model in '{folder}' cannot be loaded: {said[0] if said else error!r}"
         ) from error
     return model
+
+
+def _reason(error: StrictDataclassError) -> str:
+    """What is wrong with a config, in one line: which value, and what was expected."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = lines[-1].partition("Error: ")[2] or lines[-1] if lines else repr(error)
+    return said.partition(" Errors: ")[0].rstrip(".")
 
 
 def _torch_multiplies_bfloat16() -> bool:

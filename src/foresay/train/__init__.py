@@ -7,6 +7,7 @@ model       a small model for ModelDrafter
 distil      how it learns the target's distribution
 boost       copies of it that learn what the ones before them miss
 lesson      a target and its answers
+settings    what is asked for, checked without torch
 texts       answers in batches
 loop        updates of weights
 checkpoint  what a training that was ended goes on from

@@ -26,8 +26,9 @@ from foresay.models.weights.folder import check
 from foresay.models.weights.hashes import sha256_of
 from foresay.traces import Trace
 from foresay.train.distil import loss_of, measure, save_model
-from foresay.train.lesson import CorpusFiles, Lesson, open_lesson
-from foresay.train.loop import check_seed, check_settings, update_all
+from foresay.train.lesson import Lesson, open_lesson
+from foresay.train.loop import update_all
+from foresay.train.settings import CorpusFiles, check_settings
 from foresay.train.texts import batches_of, mark_of, padded
 
 __all__ = ["Boosted", "boost"]
@@ -91,24 +92,23 @@ def boost(
     """
     began = perf_counter()
     settings = check_settings(
-        {"count": count, "epochs": epochs, "tokens": tokens, "longest": longest},
-        {"learning_rate": learning_rate, "covered": covered, "held_out": held_out},
+        {
+            "count": count,
+            "epochs": epochs,
+            "tokens": tokens,
+            "longest": longest,
+            "learning_rate": learning_rate,
+            "covered": covered,
+            "held_out": held_out,
+            "seed": seed,
+        }
     )
-    check_seed(seed)
-    settings |= {"seed": seed, "target": str(target), "model": str(model)}
+    settings |= {"target": str(target), "model": str(model)}
     first, folder = user_path(model, "model"), user_path(out, "out")
     check(first)
     # Another model in the same folder is another training.
     settings["first"] = [sha256_of(file) for file in sorted(first.glob("*.safetensors"))]
-    lesson = open_lesson(
-        target,
-        corpus,
-        device=device,
-        held_out=held_out,
-        longest=longest,
-        seed=seed,
-        progress=progress,
-    )
+    lesson = open_lesson(target, corpus, settings, device=device, progress=progress)
     measured = [
         padded(batch, device)
         for batch in batches_of(lesson.measured, tokens, np.random.default_rng(0))

@@ -17,13 +17,13 @@ from foresay.errors import InputError, ModelError
 from foresay.files import whole_file
 from foresay.models.weights.safetensors import read_tensors
 
-__all__ = ["Progress", "load_checkpoint", "save_checkpoint"]
+__all__ = ["Done", "load_checkpoint", "save_checkpoint"]
 
 _SUMS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(slots=True)
-class Progress:
+class Done:
     """How far a training is: updates done, and the loss of each."""
 
     updates: int
@@ -31,13 +31,13 @@ class Progress:
 
 
 def save_checkpoint(
-    path: Path, model: nn.Module, optimiser: AdamW, settings: dict[str, Any], done: Progress
+    path: Path, model: nn.Module, optimiser: AdamW, settings: dict[str, Any], done: Done
 ) -> None:
     """Write the file; it appears under its name only when it is complete.
 
     Raises: OSError.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     tensors = {}
     for name, weight in model.named_parameters():
@@ -47,16 +47,18 @@ def save_checkpoint(
                 tensors[f"{kind}.{name}"] = optimiser.state[weight][kind]
     noted = {"settings": json.dumps(settings), "updates": str(done.updates)}
     with whole_file(path) as part:
-        save_file(
-            {name: tensor.contiguous().cpu() for name, tensor in tensors.items()},
-            part,
-            metadata={**noted, "losses": json.dumps(done.losses)},
+        # Not save_file, whose file only its owner can read.
+        part.write_bytes(
+            save(
+                {name: tensor.contiguous().cpu() for name, tensor in tensors.items()},
+                metadata={**noted, "losses": json.dumps(done.losses)},
+            )
         )
 
 
 def load_checkpoint(
     path: Path, model: nn.Module, optimiser: AdamW, settings: dict[str, Any]
-) -> Progress | None:
+) -> Done | None:
     """Go on from a file, if there is one: how far it was.
 
     Raises: InputError for one that was begun with other settings, ModelError for a damaged one.
@@ -82,11 +84,11 @@ def load_checkpoint(
     if before != settings:
         differ = sorted(key for key in {*before, *settings} if before.get(key) != settings.get(key))
         raise InputError(
-            f"'{path}' was begun with another {', '.join(differ)}; expected the same settings, to "
-            "go on with it, or another folder"
+            f"'{path}' was begun with another `{'`, `'.join(differ)}`; expected the same "
+            "settings, to go on with it, or another folder"
         )
     _restore(path, model, optimiser, found, updates)
-    return Progress(updates, losses)
+    return Done(updates, losses)
 
 
 def _restore(

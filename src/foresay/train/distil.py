@@ -40,13 +40,23 @@ class _Rows:
     in_answer: Tensor
 
 
-def _rows(models: Sequence[SmallModel], teacher: Teacher, batch: Padded) -> Iterator[_Rows]:
-    """What target and models say after each token of the texts, some rows at a time."""
+def _rows(
+    models: Sequence[SmallModel],
+    teacher: Teacher,
+    batch: Padded,
+    earlier: Sequence[SmallModel] = (),
+) -> Iterator[_Rows]:
+    """What target and models say after each token of the texts, some rows at a time; the logits of
+    the `earlier` ones come last, and have no gradients."""
     last = teacher.states(batch.tokens, batch.is_text)[1]
     texts = {"input_ids": batch.tokens, "attention_mask": batch.is_text, "use_cache": False}
     wide = batch.tokens.device.type == "cuda"
     with torch.autocast("cuda", torch.bfloat16, enabled=wide):
         states = [model.model(**texts).last_hidden_state for model in models]
+        with torch.no_grad():
+            states += [model.model(**texts).last_hidden_state for model in earlier]
+    outputs = [model.lm_head.weight for model in models]
+    outputs += [model.lm_head.weight.detach() for model in earlier]
     text = batch.is_text.bool()
     answer = torch.zeros_like(text)
     answer.scatter_(1, batch.before, batch.valid)
@@ -55,9 +65,7 @@ def _rows(models: Sequence[SmallModel], teacher: Teacher, batch: Padded) -> Iter
         with torch.no_grad():
             law = (target @ teacher.output.T).float().softmax(-1)
         with torch.autocast("cuda", torch.bfloat16, enabled=wide):
-            logits = [
-                part @ model.lm_head.weight.T for part, model in zip(own, models, strict=True)
-            ]
+            logits = [part @ output.T for part, output in zip(own, outputs, strict=True)]
         yield _Rows(law, logits, in_answer)
 
 
@@ -71,7 +79,7 @@ def loss_of(
     """The cross entropy to the target, the mean over all tokens. Where one of the `earlier` models
     already has the target's likeliest token, a token counts `covered` times."""
     total, weight = torch.zeros(2, device=batch.tokens.device)
-    for row in _with_earlier(model, teacher, batch, earlier):
+    for row in _rows([model], teacher, batch, earlier):
         own = row.logits[0].float().log_softmax(-1)
         losses = -(row.law * own).sum(-1)
         weights = torch.ones_like(losses)
@@ -126,22 +134,6 @@ def measure(
         (together / rows).tolist(),
         float(overlap / rows),
     )
-
-
-def _with_earlier(
-    model: SmallModel,
-    teacher: Teacher,
-    batch: Padded,
-    earlier: Sequence[SmallModel],
-) -> Iterator[_Rows]:
-    """The rows of one model with gradients, and of the others without."""
-    if not earlier:
-        yield from _rows([model], teacher, batch)
-        return
-    with torch.no_grad():
-        others = [row.logits for row in _rows(earlier, teacher, batch)]
-    for row, logits in zip(_rows([model], teacher, batch), others, strict=True):
-        yield _Rows(row.law, [*row.logits, *logits], row.in_answer)
 
 
 def _hits(law: Tensor, logits: Sequence[Tensor]) -> Tensor:

@@ -24,12 +24,12 @@ from foresay.arrays import check_positive
 from foresay.drafters.eagle.files import TargetName, save_head
 from foresay.drafters.eagle.head import EagleHead, HeadShape
 from foresay.errors import InputError
-from foresay.models.progress import Progress as Report
-from foresay.models.progress import silent
+from foresay.models.progress import Progress, silent
 from foresay.models.teacher import Teacher
 from foresay.traces import Trace
-from foresay.train.lesson import CorpusFiles, open_lesson, out_folder
-from foresay.train.loop import check_seed, check_settings, last_loss, update_all
+from foresay.train.lesson import open_lesson
+from foresay.train.loop import last_loss, update_all
+from foresay.train.settings import CorpusFiles, check_settings, out_folder
 from foresay.train.texts import Padded, batches_of, frequent, padded
 from foresay.train.unroll import unrolled
 
@@ -84,7 +84,7 @@ def train(
     held_out: float = 0.05,
     longest: int = 1024,
     seed: int = 0,
-    progress: Report = silent,
+    progress: Progress = silent,
 ) -> Trained:
     """Train a head and write it to a folder.
 
@@ -115,24 +115,17 @@ def train(
             "steps": steps,
             "drafted": drafted,
             "longest": longest,
-        },
-        {"learning_rate": learning_rate, "decay": decay, "held_out": held_out},
+            "learning_rate": learning_rate,
+            "decay": decay,
+            "held_out": held_out,
+            "seed": seed,
+        }
     )
-    check_seed(seed)
     if intermediate is not None:
         check_positive(intermediate, "intermediate")
-    settings |= {"intermediate": intermediate, "layers": [*layers], "seed": seed}
-    settings["target"] = str(target)
+    settings |= {"intermediate": intermediate, "layers": [*layers], "target": str(target)}
     folder = out_folder(out, "LlamaForCausalLMEagle3")
-    lesson = open_lesson(
-        target,
-        corpus,
-        device=device,
-        held_out=held_out,
-        longest=longest,
-        seed=seed,
-        progress=progress,
-    )
+    lesson = open_lesson(target, corpus, settings, device=device, progress=progress)
     teacher, facts = lesson.teacher, lesson.facts
     ids, coverage = frequent(lesson.traces, facts.vocabulary, min(drafted, facts.vocabulary))
     head = _new_head(teacher, ids, tuple(layers), intermediate, seed).to(device)

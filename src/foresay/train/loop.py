@@ -13,17 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from foresay.arrays import check_positive
-from foresay.errors import InputError, ModelError
-from foresay.models.progress import Progress as Report
+from foresay.errors import ModelError
+from foresay.models.progress import Progress
 from foresay.traces import Trace
-from foresay.train.checkpoint import Progress, load_checkpoint, save_checkpoint
+from foresay.train.checkpoint import Done, load_checkpoint, save_checkpoint
 from foresay.train.texts import batches_of, mark_of
 
-__all__ = ["check_seed", "check_settings", "last_loss", "update_all"]
+__all__ = ["last_loss", "update_all"]
 
 _SAVE_EVERY = 60.0  # seconds
-_MOST_EPOCHS = 10_000
 
 
 def update_all(
@@ -32,7 +30,7 @@ def update_all(
     loss_of: Callable[[Sequence[Trace]], Tensor],
     settings: dict[str, Any],
     checkpoint: Path,
-    progress: Report,
+    progress: Progress,
     *,
     prepare: Callable[[Sequence[Trace]], None] | None = None,
 ) -> list[float]:
@@ -60,7 +58,7 @@ def update_all(
     settings = settings | {"corpus": mark_of(traces)}
     done = load_checkpoint(checkpoint, module, optimiser, settings)
     if done is None:
-        done = Progress(0, [])
+        done = Done(0, [])
         if prepare is not None:
             prepare(batches[0])
     saved, whole, total = monotonic(), True, len(batches)
@@ -96,32 +94,6 @@ def update_all(
 def last_loss(losses: Sequence[float]) -> float:
     """The mean of the last tenth."""
     return float(np.mean(losses[-max(len(losses) // 10, 1) :]))
-
-
-def check_seed(seed: object) -> None:
-    """Refuse what is no seed.
-
-    Raises: InputError.
-    """
-    if type(seed) is not int or not 0 <= seed < 1 << 63:
-        raise InputError(f"seed is {seed!r}; expected a whole number from 0 on, below 2^63")
-
-
-def check_settings(whole: dict[str, int], real: dict[str, float]) -> dict[str, Any]:
-    """Both together, if they are numbers from 1 on, and shares above 0.
-
-    Raises: InputError.
-    """
-    for name, value in whole.items():
-        check_positive(value, name)
-    for name, number in real.items():
-        if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 < number <= 1:
-            raise InputError(f"{name} is {number!r}; expected a number above 0, at most 1")
-    if whole.get("epochs", 0) > _MOST_EPOCHS:
-        raise InputError(f"epochs is {whole['epochs']}; expected at most {_MOST_EPOCHS}")
-    if real.get("held_out", 0) > 0.5:
-        raise InputError(f"held_out is {real['held_out']}; expected at most 0.5")
-    return {**whole, **real}
 
 
 def _share(done: float) -> float:

@@ -15,8 +15,9 @@ from foresay.models.progress import Progress, silent
 from foresay.models.small import ModelShape, new_model
 from foresay.traces import Trace
 from foresay.train.distil import loss_of, measure, save_model
-from foresay.train.lesson import CorpusFiles, open_lesson, out_folder
-from foresay.train.loop import check_seed, check_settings, last_loss, update_all
+from foresay.train.lesson import open_lesson
+from foresay.train.loop import last_loss, update_all
+from foresay.train.settings import CorpusFiles, check_settings, check_sizes, out_folder
 from foresay.train.texts import batches_of, padded
 
 __all__ = ["TrainedModel", "train"]
@@ -90,21 +91,20 @@ def train(
     began = perf_counter()
     sizes = {"hidden": hidden, "layers": layers, "heads": heads, "intermediate": intermediate}
     settings = check_settings(
-        {"epochs": epochs, "tokens": tokens, "longest": longest, **sizes},
-        {"learning_rate": learning_rate, "held_out": held_out},
+        {
+            "epochs": epochs,
+            "tokens": tokens,
+            "longest": longest,
+            **sizes,
+            "learning_rate": learning_rate,
+            "held_out": held_out,
+            "seed": seed,
+        }
     )
-    check_seed(seed)
-    settings |= {"seed": seed, "target": str(target)}
+    settings["target"] = str(target)
+    check_sizes(hidden, heads)
     folder = out_folder(out, "LlamaForCausalLM")
-    lesson = open_lesson(
-        target,
-        corpus,
-        device=device,
-        held_out=held_out,
-        longest=longest,
-        seed=seed,
-        progress=progress,
-    )
+    lesson = open_lesson(target, corpus, settings, device=device, progress=progress)
     teacher = lesson.teacher
     model = new_model(teacher.embedding, teacher.context, ModelShape(**sizes), seed)
 

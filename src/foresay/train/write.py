@@ -13,27 +13,24 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
 
-from foresay.arrays import Int32s, check_positive, user_path
-from foresay.errors import InputError, TraceError
+from foresay.arrays import Int32s
+from foresay.errors import InputError
 from foresay.files import whole_file
 from foresay.models import weights
 from foresay.models.progress import Progress, silent
 from foresay.models.teacher import Teacher, check_device
 from foresay.models.tokenizer import ChatMessage, Tokenizer
-from foresay.traces import read_records
-from foresay.train.loop import check_seed
+from foresay.train.settings import check_settings, check_writing
 
 __all__ = ["Corpus", "write"]
 
 _MARK = "\x02here\x03"  # stands for what the user says, to find where that begins
 _MOST_SAID = 256  # tokens of what a user says
-_FIELDS = ("prompt", "question", "turns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,24 +86,9 @@ def write(
     Raises: InputError, ModelError, TraceError, OSError.
     """
     began = perf_counter()
-    sizes = {"turns": turns, "most": most, "longest": longest, "batch": batch}
-    for name, value in sizes.items():
-        check_positive(value, name)
-    check_seed(seed)
+    check_settings({"turns": turns, "most": most, "longest": longest, "batch": batch, "seed": seed})
     check_device(device)
-    if type(invented) is not int or invented < 0:
-        raise InputError(f"invented is {invented!r}; expected a whole number from 0 on")
-    if not temperatures or any(not 0 <= value <= 10 for value in temperatures):
-        raise InputError(f"temperatures are {[*temperatures]}; expected numbers from 0 to 10")
-    path = user_path(out, "out")
-    if not path.name.endswith(".jsonl.gz"):
-        raise InputError(f"out is '{path}'; expected a file name that ends with .jsonl.gz")
-    if path.is_dir() or (path.parent.exists() and not path.parent.is_dir()):
-        raise InputError(f"out is '{path}', which cannot be a file; expected one in a folder")
-    given = [said for file in prompts for said in _first_turns(user_path(file, "prompts"))]
-    if invented + len(given) < 1:
-        raise InputError("there are no prompts; expected a file of them, or some to invent")
-    progress("find", 0, None)
+    path, given = check_writing(out, invented, prompts, temperatures)
     folder = weights.find(target, progress=progress)
     progress("read", 0, None)
     tokenizer = Tokenizer(folder)
@@ -221,18 +203,3 @@ class _Writer:
         """Texts of about one length together."""
         order = sorted(which, key=lambda at: (len(texts[at]), at))
         return [order[at : at + self.batch] for at in range(0, len(order), self.batch)]
-
-
-def _first_turns(file: Path) -> list[str]:
-    """What the user says first, line by line.
-
-    Raises: TraceError naming the file and the line.
-    """
-    found = []
-    for where, record in read_records(file):
-        value = next((record[field] for field in _FIELDS if field in record), None)
-        said = value[0] if isinstance(value, list) and value else value
-        if not isinstance(said, str) or not said.strip():
-            raise TraceError(f"{where} has no prompt; expected one of {', '.join(_FIELDS)}")
-        found.append(said)
-    return found

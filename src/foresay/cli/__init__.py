@@ -5,6 +5,7 @@ show        progress, fields, tables
 waiting     progress of long work, on stderr
 interrupts  Ctrl-C while results are printed
 model       options of commands that run a model, and loading it
+options     errors that name options
 sources     where tokens were drafted from, in colours or brackets
 demo        foresay demo
 generate    foresay generate
@@ -14,7 +15,7 @@ simulate    foresay simulate
 tail        foresay tail
 corpus      foresay corpus build, inspect, verify
 lossless    foresay lossless
-train       foresay train eagle
+train       foresay train write, model, boost, eagle
 bench       foresay bench drafters
 doctor      foresay doctor
 """

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from foresay.corpus import tokenizer_hash_of
-from foresay.drafters._decoding import MEMORY, Choice, DecodingDrafter
-from foresay.drafters._shapes import Dynamic, ShapeLike
+from foresay.drafters.decoding.drafter import MEMORY, Choice, DecodingDrafter
+from foresay.drafters.decoding.shapes import Dynamic, ShapeLike
 from foresay.errors import UnsupportedModel
 from foresay.models.weights.folder import config_of
 
@@ -38,10 +38,10 @@ class ModelDrafter(DecodingDrafter):
     For requests under rule rejection tokens are sampled from the model's processed distribution,
     without replacement, and drafts have `probs`; a tree by confidence is a chain for them.
 
-    A score is the product of the chances on the path: see `_law`. Each request has keys and values
-    of the draft model from its first draft until `finish`, unless they are forgotten. A text that
-    is longer than the model's context, or has a token that it does not know, gets no drafts. One
-    thread at a time may use it.
+    A score is the product of the chances on the path: see `decoding.law`. Each request has keys and
+    values of the draft model from its first draft until `finish`, unless they are forgotten. A text
+    that is longer than the model's context, or has a token that it does not know, gets no drafts.
+    One thread at a time may use it.
 
     Raises: InputError when constructed; for a name also as `models.load.load`.
     """

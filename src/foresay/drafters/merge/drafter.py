@@ -41,8 +41,8 @@ from foresay.drafter import (
     check_drafter,
     check_lengths,
 )
-from foresay.drafters._members import Members, Tree
-from foresay.drafters._merged import MergeState, Union, check_fits, own_verdicts
+from foresay.drafters.merge.members import Members, Tree
+from foresay.drafters.merge.merged import MergeState, Union, check_fits, own_verdicts
 from foresay.errors import InputError, StateError, UnknownGroup
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
@@ -64,7 +64,7 @@ class MergeDrafter:
     clock  the seconds by which drafters are timed
 
     Where the engine says what time is worth (`price`), a drafter that takes long is asked only
-    where that is expected to pay: `_paying` has the rule. Otherwise all are always asked.
+    where that is expected to pay: `merge.paying` has the rule. Otherwise all are always asked.
 
     Raises: InputError for no drafter, a prior outside 0 … 1, another rule, or drafters that want
     hidden states of different layers.

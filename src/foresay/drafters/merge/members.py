@@ -33,7 +33,9 @@ from foresay.verdict import VerdictBatch
 __all__ = ["Members", "Notes", "Tree"]
 
 _QUICK = 0.02  # of a step: what is faster is always asked, since texts can begin to be copied
-_SHARE = 0.004  # of the time, which trials of all drafters together may lose
+_SHARE = 0.004
+"""Of what committed tokens are worth, for the trials of all drafters together. In simulations they
+lose 0.4 to 0.7 % of the time."""
 
 
 Notes: TypeAlias = list[tuple[int, int, int]]

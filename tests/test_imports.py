@@ -36,13 +36,16 @@ FORBIDDEN = {
     "sampling": {"models"},
 }
 MODEL_DRAFTERS = {
-    *("recycle", "model", "eagle", "mtp", "self_draft"),
-    *("_decoding", "_growth", "_law", "_written"),
-    *("_head_drafter", "_head_requests"),
-    "_worker_main",  # which makes the parameters of a request anew
+    *("model", "self_draft", "mtp"),
+    *(f"eagle/{name}" for name in ("drafter", "files", "head")),
+    *(f"decoding/{name}" for name in ("drafter", "growth", "law", "written")),
+    *(f"head/{name}" for name in ("drafter", "requests")),
+    "worker/main",  # which makes the parameters of a request anew
 }
 """Drafters that run a model, and what they are made of; they may also sample, with a request's
 noise and processors."""
+SHARED = {"decoding", "head", "text"}
+"""No drafters: what two of them are made of."""
 SAMPLING = {
     *(f"foresay.sampling.{name}" for name in ("ask", "noise", "params", "processors")),
     *(f"foresay.sampling.acceptance.{name}" for name in ("processors", "rows")),
@@ -64,9 +67,13 @@ TORCH_FREE = {
     *(
         f"drafters/{name}"
         for name in (
-            *("__init__", "suffix", "corpus", "ngram", "merge", "model", "self_draft"),
-            *("_members", "_merged", "_paying"),
-            *("worker", "_frames", "_worker_life", "_worker_main", "_worker_values"),
+            *("__init__", "text", "suffix", "corpus", "ngram", "model", "self_draft"),
+            *("decoding/__init__", "decoding/drafter", "decoding/shapes", "decoding/written"),
+            "decoding/noise_weight",
+            *("recycle/__init__", "recycle/drafter", "recycle/laws_file"),
+            *("merge/__init__", "merge/drafter", "merge/members", "merge/merged", "merge/paying"),
+            *("worker/__init__", "worker/drafter", "worker/frames", "worker/life"),
+            *("worker/main", "worker/values"),
         )
     ),
     *("engine/proposal", "engine/text"),
@@ -118,7 +125,7 @@ def test_floors(path: Path) -> None:
         assert FLOOR[used_room] < FLOOR[own], f"{own} must not import {module}"
         assert used_room not in FORBIDDEN.get(own, set()), f"{own} must not import {module}"
         if used_room in ("models", "sampling") and own == "drafters":
-            drafter = name_of(path).split("/")[1]
+            drafter = name_of(path).removeprefix("drafters/")
             assert drafter in MODEL_DRAFTERS, f"{drafter} runs no model"
             assert used_room == "models" or module in SAMPLING, f"{drafter} verifies nothing"
 
@@ -136,12 +143,10 @@ def test_no_two_files_import_each_other() -> None:
 
 @pytest.mark.parametrize("path", sorted((SRC / "drafters").rglob("*.py")), ids=name_of)
 def test_a_drafter_never_imports_another(path: Path) -> None:
-    own = name_of(path).split("/")[1]
-    if own not in ("__init__", "lineup", "_worker_main"):  # which name them all
+    name = name_of(path).removeprefix("drafters/")
+    if name not in ("__init__", "lineup", "worker/main"):  # which name them all
         used = {m for m in imports(path) if m.startswith("foresay.drafters")}
-        used = {m for m in used if not m.startswith(f"foresay.drafters.{own}.")}
-        # No drafter: what two of them are made of.
-        assert all(module.split(".")[2].startswith("_") for module in used)
+        assert {m.split(".")[2] for m in used} <= {name.split("/")[0], *SHARED}
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)

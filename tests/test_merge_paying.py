@@ -12,8 +12,8 @@ from foresay import Draft, DraftBatch, Verdict
 from foresay.budget.asking import Asking
 from foresay.budget.policy import Fixed
 from foresay.drafters import MergeDrafter
-from foresay.drafters import _paying as paying
-from foresay.drafters._paying import Paying, Price
+from foresay.drafters.merge import paying
+from foresay.drafters.merge.paying import Paying, Price
 from foresay.errors import InputError
 from slow_drafters import (
     SLOW,
@@ -86,7 +86,7 @@ def test_a_drafter_that_becomes_useful_is_found_again(
     assert share() > 0.6
     if batch > 1:  # requests that are ahead know more at once
         return
-    monkeypatch.setattr("foresay.drafters._members._SHARE", 0.0)  # the wrong variant: no trials
+    monkeypatch.setattr("foresay.drafters.merge.members._SHARE", 0.0)  # wrong: no trials
     assert share() == 0.0
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from foresay.drafters import NgramDrafter, WorkerDrafter
-from foresay.drafters._frames import packed
+from foresay.drafters.worker.frames import packed
 from foresay.errors import InputError
 
 NONSENSE: dict[str, Callable[[bytes], bytes]] = {
@@ -93,7 +93,7 @@ def make(name: str, **settings: Any) -> Any:
 
 
 wrong: list[Any] = []
-real: Any = import_module("foresay.drafters._worker_main")
+real: Any = import_module("foresay.drafters.worker.main")
 send = real.send
 
 

@@ -15,7 +15,7 @@ from foresay.arrays import Int32s
 from foresay.budget.load import Load
 from foresay.budget.policy import Fixed
 from foresay.drafters import MergeDrafter, ModelDrafter, SuffixDrafter
-from foresay.drafters._written import Written
+from foresay.drafters.decoding.written import Written
 from foresay.drafters.model import Dynamic
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE

@@ -16,10 +16,10 @@ from drafters.small_models import Watched, draft_model
 from engine.asking import prompts
 from foresay import Draft, DraftBatch, SamplingParams, SeededParams, Verdict
 from foresay.drafters import ModelDrafter
-from foresay.drafters._law import Row, Way, next_tokens
-from foresay.drafters._noise_weight import WEIGHTS, NoiseWeight
-from foresay.drafters._shapes import as_shape
-from foresay.drafters._written import Written
+from foresay.drafters.decoding.law import Row, Way, next_tokens
+from foresay.drafters.decoding.noise_weight import WEIGHTS, NoiseWeight
+from foresay.drafters.decoding.shapes import as_shape
+from foresay.drafters.decoding.written import Written
 from foresay.drafters.model import Dynamic
 from foresay.engine.plain import logits_of
 from foresay.errors import InputError, TokenizerMismatch

@@ -12,7 +12,7 @@ from foresay.arrays import Int32s
 from foresay.budget.policy import Fixed
 from foresay.drafter import Source
 from foresay.drafters import ModelDrafter
-from foresay.drafters._written import Written
+from foresay.drafters.decoding.written import Written
 from foresay.engine.engine import Engine
 from foresay.models.target import Target
 

@@ -17,10 +17,10 @@ from doubles import tokens
 from drafters.odd_worker import NONSENSE, OddWorker
 from foresay import Draft, Verdict
 from foresay.drafters import ModelDrafter, WorkerDrafter
-from foresay.drafters._frames import packed, receive
-from foresay.drafters._worker_life import Life
-from foresay.drafters._worker_values import drafts_of
 from foresay.drafters.model import Dynamic
+from foresay.drafters.worker.frames import packed, receive
+from foresay.drafters.worker.life import Life
+from foresay.drafters.worker.values import drafts_of
 from foresay.errors import InputError, WorkerError
 from tiny import save_model
 
@@ -69,7 +69,7 @@ def test_the_worker_checks_its_messages() -> None:
         ("sing", {}, "a message is of the kind 'sing'; expected one of"),
     ]
     for kind, values, sentence in wrong:
-        life = Life("foresay.drafters._worker_main", packed("make", **make), {})
+        life = Life("foresay.drafters.worker.main", packed("make", **make), {})
         assert life.hears(20, 5, 20)
         life.send(packed(kind, **values), 5)
         with pytest.raises(WorkerError, match=sentence):

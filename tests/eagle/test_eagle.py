@@ -13,10 +13,10 @@ from eagle.heads import alone, random_head, reference_tree
 from foresay import Draft, DraftBatch, SamplingParams, SeededParams, Verdict, VerdictBatch
 from foresay.arrays import Floats
 from foresay.drafter import Source
-from foresay.drafters import _head_drafter as module
-from foresay.drafters._head_drafter import HeadState
 from foresay.drafters.eagle import EagleDrafter
 from foresay.drafters.eagle.head import EagleHead
+from foresay.drafters.head import drafter as module
+from foresay.drafters.head.drafter import HeadState
 from foresay.errors import InputError, StateError
 from foresay.sampling.ask import Ask
 from foresay.sampling.noise import gumbel

@@ -15,8 +15,8 @@ from engine.asking import ASKED, GREEDY, STOPS, answers, prompts, wanted
 from foresay import SamplingParams, Verdict, Wants
 from foresay.drafter import Source
 from foresay.drafters import MergeDrafter, ModelDrafter, NgramDrafter, RecycleDrafter
-from foresay.drafters._head_drafter import HeadState
 from foresay.drafters.eagle import EagleDrafter
+from foresay.drafters.head.drafter import HeadState
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
 from foresay.engine.plain import logits_of, plain

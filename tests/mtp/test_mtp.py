@@ -18,7 +18,8 @@ from transformers.modeling_layers import MtpModel
 from eagle.heads import reference_tree
 from foresay import SamplingParams, SeededParams, Verdict, VerdictBatch
 from foresay.arrays import Floats
-from foresay.drafters import MtpDrafter, _head_drafter
+from foresay.drafters import MtpDrafter
+from foresay.drafters.head import drafter as head_drafter
 from foresay.sampling.noise import gumbel
 from models import zoo
 from mtp import modules
@@ -157,7 +158,7 @@ def test_the_logits_are_those_of_transformers(
     pair: Pair, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beyond the window, read in pieces, and beside others; theirs have positions in the text."""
-    monkeypatch.setattr(_head_drafter, "_PIECE", piece)
+    monkeypatch.setattr(head_drafter, "_PIECE", piece)
     asked = [Asked(pair, seed) for seed in range(3)]
     states = [one.state for one in asked]
     commit(asked, 1, 9, 30)

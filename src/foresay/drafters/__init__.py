@@ -1,4 +1,4 @@
-"""The drafters, one file each; none imports another, and importing this package imports none.
+"""The drafters, a file or folder each; none imports another. Importing this package imports none.
 
 SuffixDrafter   the text so far, its group, the history of finished requests, a corpus
 CorpusDrafter   a frozen corpus alone

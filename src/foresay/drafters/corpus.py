@@ -9,7 +9,7 @@ from foresay import _core
 from foresay.arrays import IntsLike, check_flag
 from foresay.corpus import open_corpus
 from foresay.drafter import SeededParams
-from foresay.drafters._text import TextDrafter, default_threads
+from foresay.drafters.text import TextDrafter, default_threads
 from foresay.errors import InputError
 
 if TYPE_CHECKING:

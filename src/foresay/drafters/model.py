@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from foresay.corpus import tokenizer_hash_of
-from foresay.drafters._decoding import MEMORY, Choice, DecodingDrafter
-from foresay.drafters._shapes import Dynamic, ShapeLike
+from foresay.drafters.decoding.drafter import MEMORY, Choice, DecodingDrafter
+from foresay.drafters.decoding.shapes import Dynamic, ShapeLike
 from foresay.errors import UnsupportedModel
 from foresay.models.weights.folder import config_of
 
@@ -27,7 +27,7 @@ class ModelDrafter(DecodingDrafter):
                     its likeliest nodes, or of sampled tokens to its first
     choice          for requests that are sampled: "coupled", tokens are ranked with the noise that
                     the target will sample with, so that a good model drafts what the target will
-                    sample; how much of it is best for this model is learned (`_noise_weight`).
+                    sample; how much of it is best for this model is learned (`noise_weight`).
                     "likeliest": without it. Greedy requests get the likeliest in both cases
     memory          bytes of keys and values, at most, 1 GiB by default. Those of the request that
                     was asked least recently are forgotten, and computed again when it is asked; of
@@ -39,10 +39,10 @@ class ModelDrafter(DecodingDrafter):
     For requests under rule rejection tokens are sampled from the model's processed distribution,
     without replacement, and drafts have `probs`; a tree by confidence is a chain for them.
 
-    A score is the product of the chances on the path: see `_law`. Each request has keys and values
-    of the draft model from its first draft until `finish`, unless they are forgotten. A text that
-    is longer than the model's context, or has a token that it does not know, gets no drafts. One
-    thread at a time may use it.
+    A score is the product of the chances on the path: see `decoding.law`. Each request has keys and
+    values of the draft model from its first draft until `finish`, unless they are forgotten. A text
+    that is longer than the model's context, or has a token that it does not know, gets no drafts.
+    One thread at a time may use it.
 
     Raises: InputError when constructed; for a name also as `models.load.load`.
     """

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, linear
 
-from foresay.drafters._head import Kept
-from foresay.drafters._head_drafter import HeadDrafter, check_settings
+from foresay.drafters.head.drafter import HeadDrafter, check_settings
+from foresay.drafters.head.head import Kept
 from foresay.errors import ModelError
 from foresay.models.load import find_model
 from foresay.models.mtp import MtpModule, read_mtp

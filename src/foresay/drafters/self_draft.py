@@ -11,9 +11,9 @@ import numpy as np
 from foresay.arrays import Int32s, IntsLike, as_items, as_tokens, check_positive
 from foresay.draft import Draft
 from foresay.drafter import as_budgets, as_states, check_lengths
-from foresay.drafters._decoding import MEMORY, Choice, DecodingDrafter
-from foresay.drafters._shapes import ShapeLike
-from foresay.drafters._written import Written
+from foresay.drafters.decoding.drafter import MEMORY, Choice, DecodingDrafter
+from foresay.drafters.decoding.shapes import ShapeLike
+from foresay.drafters.decoding.written import Written
 from foresay.errors import InputError
 
 if TYPE_CHECKING:

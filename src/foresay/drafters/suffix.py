@@ -15,7 +15,7 @@ from typing import Literal
 from foresay import _core
 from foresay.arrays import as_items, check_flag, check_hash
 from foresay.corpus import open_corpus
-from foresay.drafters._text import TextDrafter, default_threads
+from foresay.drafters.text import TextDrafter, default_threads
 from foresay.errors import InputError
 
 __all__ = ["SamRule", "SuffixDrafter"]

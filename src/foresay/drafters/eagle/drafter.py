@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from foresay.arrays import user_path
-from foresay.drafters._head_drafter import HeadDrafter, check_settings
 from foresay.drafters.eagle.files import load_head, target_name
 from foresay.drafters.eagle.head import EagleHead
+from foresay.drafters.head.drafter import HeadDrafter, check_settings
 from foresay.errors import InputError
 from foresay.models.load import find_model
 from foresay.models.weights import StoredModel

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, scaled_dot_product_attention, silu
 
-from foresay.drafters._head import Kept
+from foresay.drafters.head.head import Kept
 from foresay.models.cpu.rope import frequencies
 
 __all__ = ["EagleHead", "HeadShape", "weights_of"]

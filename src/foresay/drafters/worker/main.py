@@ -17,9 +17,9 @@ from typing import Any
 
 from foresay.draft import Draft
 from foresay.drafter import Drafter, SeededParams
-from foresay.drafters._frames import MAX_DATA, Frame, packed, receive, send
-from foresay.drafters._worker_values import MODEL_SETTINGS
 from foresay.drafters.lineup import Room, check_name, make_drafter, parts_of
+from foresay.drafters.worker.frames import MAX_DATA, Frame, packed, receive, send
+from foresay.drafters.worker.values import MODEL_SETTINGS
 from foresay.errors import ForesayError, InputError, WorkerError
 from foresay.sampling.params import SamplingParams
 from foresay.verdict import Verdict, Wants

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 from foresay.arrays import Int32s, IntsLike, check_hash, check_positive
 from foresay.draft import Draft
 from foresay.drafter import SeededParams, Source, as_budgets, as_prompt, as_states, check_lengths
-from foresay.drafters._noise_weight import NoiseWeight
-from foresay.drafters._shapes import ShapeLike, as_shape
-from foresay.drafters._written import Written
+from foresay.drafters.decoding.noise_weight import NoiseWeight
+from foresay.drafters.decoding.shapes import ShapeLike, as_shape
+from foresay.drafters.decoding.written import Written
 from foresay.errors import InputError, TokenizerMismatch
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
@@ -131,7 +131,7 @@ class DecodingDrafter:
         Raises: StateError, InputError for a budget outside 0 … 4096, a state that is there twice
         or lengths that differ; what the model raises.
         """
-        from foresay.drafters._growth import Growth, grow  # torch, which takes seconds
+        from foresay.drafters.decoding.growth import Growth, grow  # torch, which takes seconds
 
         alive = as_states(states, Written, self)
         checked = as_budgets(budgets, len(alive))

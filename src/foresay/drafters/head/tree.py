@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from foresay.draft import Draft
-from foresay.drafters._head import Head, Kept
+from foresay.drafters.head.head import Head, Kept
 
 __all__ = ["Context", "Noise", "Process", "grow"]
 

@@ -16,8 +16,8 @@ from foresay import _core
 from foresay.arrays import Int32s
 from foresay.draft import DraftBatch
 from foresay.drafter import SeededParams, known_noise
-from foresay.drafters._head import Head
-from foresay.drafters._head_tree import Noise, Process
+from foresay.drafters.head.head import Head
+from foresay.drafters.head.tree import Noise, Process
 from foresay.sampling.acceptance.processors import scores
 from foresay.sampling.acceptance.rows import Rows
 from foresay.sampling.ask import Ask, AskBatch

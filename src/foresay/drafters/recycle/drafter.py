@@ -21,7 +21,7 @@ from foresay._core import RecycleRequest
 from foresay.arrays import Int32s, IntsLike, as_items, check_flag, check_hash
 from foresay.draft import DraftBatch
 from foresay.drafter import SeededParams, Source, as_budgets, as_prompt, check_lengths, known_noise
-from foresay.drafters._laws_file import Laws, Tokens, read_laws, write_laws
+from foresay.drafters.recycle.laws_file import Laws, Tokens, read_laws, write_laws
 from foresay.errors import InputError, StateError, TokenizerMismatch
 from foresay.verdict import Verdict, VerdictBatch, Wants
 

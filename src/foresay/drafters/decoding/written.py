@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -84,12 +85,8 @@ class Written:
         return self.sampling.params.max_tokens - (self._length - self._prompt)
 
     def asked(self, answer: Int32s, path: Int32s) -> Ask:
-        """The request after a drafted path. Sampled tokens get noise that is new with each
-        commit."""
-        ask = self._ask.along(np.concatenate([answer, path]))
-        if self._noise is not None:
-            object.__setattr__(ask, "seed", seed_of_sample(self._noise, self._length))
-        return ask
+        """The request after a drafted path, once the draft is prepared."""
+        return self._ask.along(np.concatenate([answer, path]))
 
     def kv_of(self, target: Target) -> TextKv:
         """The keys and values, opened if there are none."""
@@ -103,8 +100,11 @@ class Written:
         self._kv, self._version, self._ahead = kv, version, []
 
     def prepare(self, target: Target) -> None:
-        """Forget what was drafted before, and what was computed with other weights. The text's last
-        token is not stored then."""
+        """Before a draft: forget what was drafted before, and what was computed with other weights.
+        The text's last token is not stored then. Sampled tokens get noise that is new with each
+        commit."""
+        if self._noise is not None:
+            self._ask = replace(self._ask, seed=seed_of_sample(self._noise, self._length))
         if self._kv is not None and self._version != target.version:
             self.forget()
         self._cut(self._length - 1)

@@ -107,7 +107,7 @@ class _Gain:
 class Paying:
     """What one drafter takes and gains. Seconds are of any unit, such as steps without drafts.
 
-    share  of the time, which trials may lose
+    share  of what committed tokens are worth, which trials may lose
     """
 
     def __init__(self, share: float = 0.004) -> None:

@@ -25,7 +25,7 @@ from torch import Tensor
 from foresay import _core
 from foresay.arrays import Floats, Int32s
 from foresay.draft import DraftBatch
-from foresay.drafters._noise_weight import WEIGHTS
+from foresay.drafters.decoding.noise_weight import WEIGHTS
 from foresay.sampling.acceptance.processors import Scores, scores
 from foresay.sampling.acceptance.rows import Rows
 from foresay.sampling.ask import Ask, AskBatch

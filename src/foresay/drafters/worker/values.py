@@ -13,8 +13,8 @@ import numpy as np
 from foresay.arrays import Int32s
 from foresay.draft import Draft
 from foresay.drafter import SeededParams, check_lengths
-from foresay.drafters._frames import Frame
-from foresay.drafters._shapes import as_shape
+from foresay.drafters.decoding.shapes import as_shape
+from foresay.drafters.worker.frames import Frame
 from foresay.errors import InputError, WorkerError
 
 __all__ = [

@@ -22,9 +22,9 @@ import numpy as np
 from foresay.arrays import Int32s, IntsLike, as_tokens, check_hash
 from foresay.draft import Draft
 from foresay.drafter import SeededParams, as_budgets, as_prompt, as_states, check_lengths
-from foresay.drafters._frames import packed
-from foresay.drafters._worker_life import Life
-from foresay.drafters._worker_values import (
+from foresay.drafters.worker.frames import packed
+from foresay.drafters.worker.life import Life
+from foresay.drafters.worker.values import (
     as_environ,
     as_name,
     as_seconds,
@@ -98,7 +98,7 @@ class WorkerDrafter:
     """
 
     wants = Wants()
-    _main = "foresay.drafters._worker_main"
+    _main = "foresay.drafters.worker.main"
 
     def __init__(
         self,

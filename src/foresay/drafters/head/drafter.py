@@ -19,9 +19,9 @@ from torch import Tensor
 from foresay.arrays import Floats, Int32s, IntsLike, check_positive, joined
 from foresay.draft import Draft, DraftBatch
 from foresay.drafter import SeededParams, Source, as_budgets, as_prompt, as_states, check_lengths
-from foresay.drafters._head import Head, Kept
-from foresay.drafters._head_requests import ask_of, noise_of, process_of
-from foresay.drafters._head_tree import Context, grow
+from foresay.drafters.head.head import Head, Kept
+from foresay.drafters.head.requests import ask_of, noise_of, process_of
+from foresay.drafters.head.tree import Context, grow
 from foresay.errors import InputError
 from foresay.models.target import Target
 from foresay.sampling.ask import Ask

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from foresay import errors
-from foresay.drafters._frames import Frame, receive, send
+from foresay.drafters.worker.frames import Frame, receive, send
 from foresay.errors import ForesayError, WorkerError
 
 __all__ = ["Life"]

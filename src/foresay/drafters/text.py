@@ -16,6 +16,8 @@ from foresay.verdict import Verdict, VerdictBatch, Wants
 if TYPE_CHECKING:
     from foresay._core import TextDrafter as Core
 
+__all__ = ["TextDrafter", "default_threads"]
+
 _BITS = (Source.OWN, Source.GROUP, Source.HISTORY, Source.CORPUS)
 """What the bits of the core's `kinds` mean."""
 

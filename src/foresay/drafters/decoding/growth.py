@@ -15,9 +15,9 @@ from torch import Tensor
 
 from foresay.arrays import Floats, Int32s
 from foresay.draft import Draft
-from foresay.drafters._law import Found, Row, Way, next_tokens
-from foresay.drafters._shapes import Shape
-from foresay.drafters._written import Written
+from foresay.drafters.decoding.law import Found, Row, Way, next_tokens
+from foresay.drafters.decoding.shapes import Shape
+from foresay.drafters.decoding.written import Written
 from foresay.models.target import Part, Target
 
 __all__ = ["Growth", "grow"]

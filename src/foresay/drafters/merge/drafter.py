@@ -9,11 +9,15 @@ The rule for scores. A node's chance, given that its parent is committed, starts
     1 - (1 - a)(1 - b)…
 
 of the chances that its drafters give it, as if they were wrong independently; a drafter without
-scores counts as `prior`. How far that is wrong is learned from every verdict (`csrc/merge/`): by
-which drafters have the node, how sure they are, how sure others are of its siblings, and the noise
-of its token. So nodes of all drafters compete by what they are worth. A node's score is the product
-along its path. If there are more nodes than the budget, those with the largest scores stay (a node
-never without its parent); ties go to the shallower node, then to the smaller tokens.
+scores counts as `prior`. How far that is wrong is learned from the verdicts of unions
+(`csrc/merge/`): by which drafters have the node, how sure they are, how sure others are of its
+siblings, and the noise of its token. So nodes of all drafters compete by what they are worth. A
+node's score is the product along its path. If there are more nodes than the budget, those with the
+largest scores stay (a node never without its parent); ties go to the shallower node, then to the
+smaller tokens.
+
+Where time has a price and only one drafter has drafts, they are proposed as they are, with its own
+scores, unless they need to be cut. Nothing is learned from their verdicts.
 
 A merged draft is always *chosen*: the union cannot keep the probs that tokens were sampled from
 (the same token from two drafters would have to be there twice), so `probs` is dropped.
@@ -41,8 +45,8 @@ from foresay.drafter import (
     check_drafter,
     check_lengths,
 )
-from foresay.drafters._members import Members, Tree
-from foresay.drafters._merged import MergeState, Union, check_fits, own_verdicts
+from foresay.drafters.merge.members import Members, Tree
+from foresay.drafters.merge.merged import MergeState, Union, check_fits, own_verdicts
 from foresay.errors import InputError, StateError, UnknownGroup
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
@@ -64,7 +68,7 @@ class MergeDrafter:
     clock  the seconds by which drafters are timed
 
     Where the engine says what time is worth (`price`), a drafter that takes long is asked only
-    where that is expected to pay: `_paying` has the rule. Otherwise all are always asked.
+    where that is expected to pay: `merge.paying` has the rule. Otherwise all are always asked.
 
     Raises: InputError for no drafter, a prior outside 0 … 1, another rule, or drafters that want
     hidden states of different layers.

@@ -335,3 +335,28 @@ def test_if_asked_for_levels_a_good_one_would_gain_less(monkeypatch: pytest.Monk
     levels = property(lambda self: False, lambda self, weighs: None)
     monkeypatch.setattr(Asking, "weighs", levels, raising=False)
     assert faster() < 0.95 * whole
+
+
+def test_what_a_drafter_has_not_read_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens of a text since the drafter was last asked for it: it has to read them first."""
+    seen: list[tuple[int, list[int]]] = []
+    plan = Paying.plan
+
+    def watched(self: Paying, groups: Any, unread: Any, price: Any) -> Any:
+        found = plan(self, groups, unread, price)
+        seen.append((bool(found.groups), list(unread)))
+        return found
+
+    monkeypatch.setattr(Paying, "plan", watched)
+    clock, _, _, both = pair(knows=always(0.3), per_pass=slowly(0.2))
+    speed(both, clock)
+    counts = [sum(unread) for _, unread in seen]
+    assert counts[0] > 0 and max(counts) > 20
+    asked = [at for at, (was, _) in enumerate(seen[:-1]) if was]
+    left = [at for at, (was, _) in enumerate(seen[:-1]) if not was]
+    assert len(asked) > 20 and len(left) > 20
+    # After a draft only what was committed with it is new; without one it grows.
+    fresh = [counts[at + 1] for at in asked]
+    assert sum(n < 40 for n in fresh) > 0.8 * len(fresh)
+    grows = [counts[at + 1] > counts[at] for at in left]
+    assert sum(grows) > 0.8 * len(grows)

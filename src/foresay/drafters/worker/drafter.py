@@ -279,11 +279,14 @@ class WorkerDrafter:
 
     def drop_group(self, group: str, tenant: str | None = None) -> None:
         """Forget a group, if the drafter keeps groups. Raises: InputError."""
-        about: dict[str, Any] = {
-            "group": as_name(group, "group"),
-            "tenant": as_name(tenant, "tenant"),
-        }
-        self._send(self._worker(), "drop_group", **about)
+        as_name(group, "group"), as_name(tenant, "tenant")
+        self._send(self._worker(), "drop_group", group=group, tenant=tenant)
+
+    def drop_tenant(self, tenant: str) -> None:
+        """Forget a tenant, if the drafter keeps anything of tenants. Raises: InputError."""
+        if tenant is None:
+            raise InputError("the tenant is None; expected a str")
+        self._send(self._worker(), "drop_tenant", tenant=as_name(tenant, "tenant"))
 
     def new_version(self, keep: int, *, tenant: str | None = None) -> None:
         """Tell a drafter with a history that its texts are of an old version now.

@@ -91,7 +91,7 @@ class _Worker:
             del self._states[number]
             if state is not None:
                 self._drafter.finish(state)
-        elif frame.kind in ("add_to_group", "drop_group", "new_version"):
+        elif frame.kind in ("add_to_group", "drop_group", "drop_tenant", "new_version"):
             self._tell(frame)
         else:
             raise WorkerError(f"a message is of the kind {frame.kind!r}; expected one of propose …")
@@ -167,6 +167,8 @@ class _Worker:
                 call(values["group"], prompt, answer, tenant=values["tenant"])
             elif frame.kind == "drop_group":
                 call(values["group"], values["tenant"])
+            elif frame.kind == "drop_tenant":
+                call(values["tenant"])
             else:
                 call(frame.whole("keep"), tenant=values["tenant"])
         except InputError:

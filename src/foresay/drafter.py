@@ -5,10 +5,10 @@ A request's life, from the drafter's side:
     begin (propose* observe)* finish
 
 The *request* owns its state; the *drafter* owns what requests share (groups, history, corpora,
-weights); the *engine* owns randomness, logits processing, stopping, budgets and KV. A drafter never
-sees a logits processor, an EOS id, an attention mask or a position. It is told the request's
-sampling parameters and seed, which most drafters ignore. A request that sits out a step or is
-preempted causes no call and loses nothing.
+weights); the *engine* owns randomness, logits processing, stopping, budgets and KV, which it may
+lend. A drafter never sees a logits processor, an EOS id, an attention mask or a position. It is
+told the request's sampling parameters and seed, which most drafters ignore. A request that sits out
+a step or is preempted causes no call and loses nothing.
 """
 
 from __future__ import annotations
@@ -124,10 +124,10 @@ class Drafter(Protocol[State]):
     `price(token, node, step)` says before `propose` how many seconds a committed token is worth
     now, verifying a node takes, and the step would take without drafts, so that a drafter can leave
     out work that does not pay; `weighed_seconds()` says after it how long the work took that was
-    weighed so, and that the caller need not weigh again; `lend(target, states, kvs)` gives it for
-    the next `propose` what the target has stored of each text: it may store drafted tokens behind
-    that, which the caller cuts; and `text(state)` returns prompt + observed tokens, for tests and
-    debugging.
+    weighed so, and that the caller need not weigh again; `lend(target, states, kvs)` gives it
+    before `propose` what the target has stored of each text: it may store drafted tokens behind
+    that, which the caller cuts, and a call with nothing ends the loan; and `text(state)` returns
+    prompt + observed tokens, for tests and debugging.
     """
 
     wants: Wants

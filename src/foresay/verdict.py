@@ -82,6 +82,13 @@ class TopK:
         self.tokens = tokens
         self.logprobs = logprobs
 
+    @classmethod
+    def _trusted(cls, tokens: Int32s, logprobs: Floats) -> TopK:
+        self = object.__new__(cls)
+        self.tokens = tokens
+        self.logprobs = logprobs
+        return self
+
     @property
     def k(self) -> int:
         return int(self.tokens.shape[1])
@@ -90,14 +97,16 @@ class TopK:
         """These rows, in this order; -1 is a row that was not verified."""
         tokens, logprobs = self.tokens[rows], self.logprobs[rows]
         tokens[rows < 0], logprobs[rows < 0] = -1, -np.inf
-        return TopK(tokens, logprobs)
+        return TopK._trusted(tokens, logprobs)
 
     def first(self, k: int) -> TopK:
         """The first k of each row."""
-        return TopK(self.tokens[:, :k], self.logprobs[:, :k])
+        if k >= self.k:
+            return self
+        return TopK._trusted(self.tokens[:, :k], self.logprobs[:, :k])
 
     def __getitem__(self, rows: slice) -> TopK:
-        return TopK(self.tokens[rows], self.logprobs[rows])
+        return TopK._trusted(self.tokens[rows], self.logprobs[rows])
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.asking import ASKED, answers, prompts, wanted
+from engine.asking import ASKED, STOPS, answers, prompts, wanted
 from foresay import LLM, SamplingParams, Verdict
 from foresay.arrays import Int32s
 from foresay.budget.policy import Fixed
@@ -346,3 +346,69 @@ def test_a_merge_lends(targets: dict[str, Target]) -> None:
     requests = answers(engine, MANY)
     assert [r.token_ids for r in requests] == wanted(targets["bfloat16"], MANY)
     assert drafter.drafters[1].bytes_used() == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_the_loan_ends(targets: dict[str, Target], merged: bool) -> None:
+    """Also where a member of a merge was not asked: nothing keeps the memory of a request."""
+    target = targets["float32"]
+    own = SelfDrafter(layers=[0, 2])
+    drafter: Any = MergeDrafter(NgramDrafter(), own) if merged else own
+    engine = Engine(target, drafter, policy="fixed")
+    answers(engine, MANY)
+    assert own._lent is None
+    assert not hasattr(MergeDrafter(NgramDrafter()), "lend")
+    request = engine.add(MANY[0][0], SAMPLED, seed=0)
+    engine.step()
+    assert request.kv is not None
+    engine.run()
+    assert own._lent is None and own.bytes_used() == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interrupted_loan(targets: dict[str, Target], kind: str) -> None:
+    """Drafted tokens that nobody could cut: the requests go on, and their texts are the same."""
+    target = targets[kind]
+    few = without_others(target, [0, 2])
+    engine = Engine(target, SelfDrafter(layers=[0, 2], shape=4), policy=Fixed(k=4), max_running=3)
+    requests = [
+        engine.add(prompt, params, seed=seed, stops=STOPS)
+        for seed, (prompt, params) in enumerate(MANY)
+    ]
+    left = 0
+    while engine.busy:
+        engine.step()
+        for request in engine.scheduler.running:
+            if request.kv is not None and len(request.pending) == 1:
+                part = Part.of(few, request.kv, np.array([7, 9], np.int32))
+                few.forward([part])
+                part.keep()
+                left += 1
+    assert left > 20
+    assert [request.token_ids for request in requests] == wanted(target, MANY)
+
+
+def test_an_interrupt_while_it_drafts(targets: dict[str, Target]) -> None:
+    target = targets["float32"]
+
+    class Interrupted(SelfDrafter):
+        calls = 0
+
+        def propose(self, states: Any, budgets: Any, /) -> Any:
+            found = super().propose(states, budgets)
+            self.calls += 1
+            if self.calls % 3 == 0:
+                raise KeyboardInterrupt
+            return found
+
+    drafter = Interrupted(layers=[0, 2], shape=4)
+    engine = Engine(target, drafter, policy=Fixed(k=4), max_running=3)
+    requests = [
+        engine.add(prompt, params, seed=seed, stops=STOPS)
+        for seed, (prompt, params) in enumerate(MANY)
+    ]
+    while engine.busy:
+        with suppress(KeyboardInterrupt):
+            engine.step()
+        assert drafter._lent is None
+    assert [request.token_ids for request in requests] == wanted(target, MANY)

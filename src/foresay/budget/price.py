@@ -1,7 +1,7 @@
 """What time is worth: the seconds of a committed token and of one more verified node.
 
-Where a step of a text's requests makes t tokens in s seconds, a second more is worth spending if it
-makes t / s tokens more. The mean of the last steps counts, relative to steps without drafts: so the
+Where steps make t tokens in s seconds, a second more is worth spending if it makes t / s tokens
+more. The mean of the last steps counts, relative to steps without drafts: so the
 price follows the load at once.
 """
 

@@ -1,4 +1,5 @@
-"""The drafters, a file or folder each; none imports another. Importing this package imports none.
+"""The drafters, a file or folder each; none imports another, but for lineup
+and the worker process, which make them by name. Importing this package imports none.
 
 SuffixDrafter   the text so far, its group, the history of finished requests, a corpus
 CorpusDrafter   a frozen corpus alone

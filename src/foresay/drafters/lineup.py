@@ -24,7 +24,7 @@ NAMES = {
     "corpus": "a frozen corpus alone",
     "merge": "suffix and ngram in one tree",
     "recycle": "Token Recycling: what the target found likely before; nothing in a replay",
-    "recycle:FILE": "the same, beginning with what RecycleDrafter.save wrote to a file",
+    "recycle:FILE": "the same, beginning with a file of RecycleDrafter.save (for no tenant)",
     "model:NAME": "a smaller model of the same tokenizer, named as for --model",
     "self": "some of the target's own layers",
     "eagle:FOLDER": "a head over the model's features, as `foresay train eagle` writes it",

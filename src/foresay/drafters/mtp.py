@@ -8,7 +8,7 @@ target's own, so it is applied again, to its own output, for the tokens after th
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,9 +22,6 @@ from foresay.models.mtp import MtpModule, read_mtp
 from foresay.models.tables import Tables, tables_of
 from foresay.models.weights import StoredModel
 from foresay.verdict import Wants
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["MtpDrafter", "MtpHead"]
 

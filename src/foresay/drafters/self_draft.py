@@ -58,7 +58,7 @@ class SelfDrafter(DecodingDrafter):
     ) -> None:
         super().__init__(None, shape=shape, choice=choice, memory=memory)
         self._layers = layers
-        self._lent: dict[int, TextKv] | None = None  # by state, until the next proposal
+        self._lent: dict[int, TextKv] | None = None  # by state, while a loan lasts
         if target is not None:
             self._skip(target)
 
@@ -82,16 +82,17 @@ class SelfDrafter(DecodingDrafter):
         super().fit(target, tokenizer_hash)
 
     def lend(self, target: Target, states: Sequence[Written], kvs: Sequence[TextKv], /) -> None:
-        """For the next `propose`: what `target` has stored of each state's text. Tokens that are
-        drafted are stored behind it, which the lender has to cut.
+        """What `target` has stored of each state's text, for the proposals that follow, until it is
+        called again: with nothing to end the loan. Tokens that are drafted are stored behind the
+        text, which the lender has to cut.
 
         Raises: StateError, InputError for lengths that differ.
         """
         alive = as_states(states, Written, self)
         check_lengths(len(alive), len(kvs), "kvs")
         model: Any = self.model
-        own = model.target is target
-        self._lent = {id(state): kv for state, kv in zip(alive, kvs, strict=True)} if own else None
+        lent = {id(state): kv for state, kv in zip(alive, kvs, strict=True)}
+        self._lent = lent if lent and model.target is target else None
 
     def propose(self, states: Sequence[Written], budgets: Sequence[int], /) -> list[Draft]:
         """A draft for each state, behind what was lent of it, if anything was.
@@ -112,7 +113,6 @@ class SelfDrafter(DecodingDrafter):
                     checked[at] = 0
             return super().propose(alive, checked)
         finally:
-            self._lent = None
             for state in alive:
                 state.forget()
 

@@ -160,7 +160,9 @@ class CheckedDrafter:
             yield
         finally:
             for kv, length in zip(kvs, lengths, strict=True):
-                kv.cut(length)
+                if kv.length > length:
+                    kv.cut(length)
+            lend(self._target, [], [])  # the end of the loan
 
     def _probs(self, requests: Sequence[Request], given: Sequence[Draft]) -> dict[int, Floats]:
         """The distributions that drafted tokens were sampled from, for requests under rule
@@ -178,20 +180,21 @@ class CheckedDrafter:
         told = chosen.original_paths(verdicts)
         return told if self._known is None else self._known.original_paths(told)
 
-    def sources(self, request: Request, verdict: Verdict) -> list[Source]:
-        """Where each committed token was drafted from: the best of its sources; empty without
-        `with_sources`. To be called before `observe`.
+    def note_sources(self, requests: Sequence[Request], verdicts: VerdictBatch) -> None:
+        """Note where each committed token was drafted from: the best of its sources; nothing
+        without `with_sources`. To be called before `observe`.
         """
-        if not self._with_sources or self._drafter is None:
-            return []
-        sources = self._drafter.sources  # type: ignore[attr-defined]
+        if not self._with_sources:
+            return
+        sources = getattr(self._drafter, "sources", None)
 
-        def best() -> list[Source]:
-            said = sources(request.state)
+        def best(request: Request, verdict: Verdict) -> list[Source]:
+            said = sources(request.state) if sources is not None else ()
             return [Source(said[node][0]) for node in verdict.path.tolist()]
 
-        found = self._tell(best) or []
-        return found + [Source.MODEL] * (len(verdict.tokens) - len(found))
+        for request, verdict in zip(requests, verdicts, strict=True):
+            found = [] if self._drafter is None else self._tell(best, request, verdict) or []
+            request.sources += found + [Source.MODEL] * (len(verdict.tokens) - len(found))
 
     def observe(self, requests: Sequence[Request], verdicts: VerdictBatch) -> None:
         """Tell the drafter what was committed; a request without new tokens is left out."""

@@ -353,13 +353,12 @@ class Engine:
         verified = cut(verified, sizes)
         verdicts = verified.verdicts
         told = self.drafter.original_paths(step.chosen, seen_by_drafter(step, verified))
-        sources = [self.drafter.sources(*of) for of in zip(step.decoding, told, strict=True)]
         each = iter(verdicts)
         for turn, part in zip(step.turns, step.parts, strict=True):
             part.keep(next(each).path if turn.whole else ())
-        for request, verdict, names in zip(step.decoding, verdicts, sources, strict=True):
+        self.drafter.note_sources(step.decoding, told)
+        for request, verdict in zip(step.decoding, verdicts, strict=True):
             request.append(verdict.tokens)
-            request.sources += names
         self.drafter.observe(step.decoding, told)
         for at, request in enumerate(step.decoding):
             reason = "error" if at in failures else request.ending

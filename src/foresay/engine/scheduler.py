@@ -74,6 +74,8 @@ class Scheduler:
         for request in list(self.running):
             # Requests preempted for another are not running any more.
             if request in self.running:
+                if request.kv is not None and request.stored >= len(request):
+                    request.kv.cut(len(request) - 1)  # drafted tokens of an interrupted loan
                 self._hold(request, len(request) + 1)
         turns = [Turn(r, 1, True) for r in self.running if len(r.pending) == 1]
         rows = self.max_rows - len(turns)

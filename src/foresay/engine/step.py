@@ -89,9 +89,12 @@ def seen_by_drafter(step: Step, verified: Verified) -> VerdictBatch:
     if step.topk is not None:  # each draft has one row more than it has nodes
         rows = step.chosen.drafts.offsets + np.arange(len(found) + 1).astype(np.int32)
     if step.hidden is not None:
-        at = torch.as_tensor(verified.rows, device=step.hidden.device)
-        # Wider than bfloat16, which numpy has not, and the same numbers.
-        hidden = step.hidden[at].float().cpu().numpy()
+        if step.hidden.dtype == torch.float32 and step.hidden.device.type == "cpu":
+            hidden = step.hidden.numpy()[verified.rows]  # a copy, sooner than torch makes one
+        else:
+            at = torch.as_tensor(verified.rows, device=step.hidden.device)
+            # Wider than bfloat16, which numpy has not, and the same numbers.
+            hidden = step.hidden[at].float().cpu().numpy()
     return VerdictBatch._trusted(
         found.tokens, found.offsets, found.path, found.path_offsets, step.topk, rows, hidden
     )

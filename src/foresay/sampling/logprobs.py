@@ -143,7 +143,7 @@ def topk_of(logits: Tensor, k: int, *, kernel: Kernel | None = None) -> TopK | N
         raise InputError(f"k is {k}; expected 0 to the vocabulary's {logits.shape[1]}")
     logits = logits.detach()
     if _by(kernel, logits) == "core":
-        return TopK(*_core.topk(readable(logits.contiguous()), k, threads=threads_of(0)))
+        return TopK._trusted(*_core.topk(readable(logits.contiguous()), k, threads=threads_of(0)))
     logits = logits.float()
     whole = logits.logsumexp(dim=-1)
     bad = ~whole.isfinite()  # NaN, +inf, or nothing but -inf

@@ -174,15 +174,16 @@ class HeadDrafter:
                 "head's vocabulary"
             )
         for state, verdict in zip(alive, batch, strict=True):
-            state.texts.append(verdict.tokens)
-            state.length += len(verdict.tokens)
+            tokens = verdict.tokens.copy()  # else a view of the whole step; so of the features
+            state.texts.append(tokens)
+            state.length += len(tokens)
             state.drafted = 0
             if verdict.hidden is None:
                 state.restart()
-            elif len(verdict.tokens):
-                state.features.append(verdict.hidden.copy())  # else a view of the whole step
-                state.tokens.append(verdict.tokens)
-                state.unread += len(verdict.tokens)
+            elif len(tokens):
+                state.features.append(verdict.hidden.copy())
+                state.tokens.append(tokens)
+                state.unread += len(tokens)
                 if state.unread > _UNREAD:
                     state.begin_again(_LATEST)
 

@@ -151,16 +151,22 @@ class MergeDrafter:
                 tell(token, node, step)
         self._members.price(token, node, step)
 
-    def lend(self, target: Any, states: Sequence[MergeState], kvs: Sequence[Any], /) -> None:
+    @property
+    def lend(self) -> Callable[[Any, Sequence[MergeState], Sequence[Any]], None]:
         """Lend to every drafter that borrows; see SelfDrafter.
 
-        Raises: StateError, InputError.
+        Raises: AttributeError if none does; the call: StateError, InputError.
         """
-        states = as_states(states, MergeState, self)
-        for k, drafter in enumerate(self.drafters):
-            lend = getattr(drafter, "lend", None)
-            if lend is not None:
-                lend(target, [state.states[k] for state in states], kvs)
+        every = [(k, d.lend) for k, d in enumerate(self.drafters) if hasattr(d, "lend")]
+        if not every:
+            raise AttributeError("none of the drafters has lend()")
+
+        def lend(target: Any, states: Sequence[MergeState], kvs: Sequence[Any], /) -> None:
+            states = as_states(states, MergeState, self)
+            for k, borrow in every:
+                borrow(target, [state.states[k] for state in states], kvs)
+
+        return lend
 
     def weighed_seconds(self) -> float:
         """Seconds of the last proposal that drafters took because they seemed to pay."""

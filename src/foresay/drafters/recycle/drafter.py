@@ -39,8 +39,9 @@ class RecycleDrafter:
                  share nothing
     tree         "grown": by chance, best first; "static": one shape, by rank alone, the paper's way
     chain        draft without branches: from the text on the best candidate, and so on
-    warm         a file of `save`: begin with what an earlier run knew. It names the vocabulary and
-                 tokenizer of the target that taught it, and `fit` refuses another
+    warm         a file of `save`: requests without a tenant begin with what an earlier run knew. It
+                 names the vocabulary and tokenizer of the target that taught it, and `fit` refuses
+                 another
 
     Raises: InputError when constructed.
     """

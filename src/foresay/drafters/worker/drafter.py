@@ -211,6 +211,7 @@ class WorkerDrafter:
         """
         alive = as_states(states, WorkerState, self)
         checked = as_budgets(budgets, len(alive))
+        self._collected()  # of an earlier question: nobody wants it any more
         life = self._worker() if any(checked) else None
         self._steps += 1
         since, numbers = time.monotonic(), [state.number for state in alive]

@@ -96,7 +96,7 @@ def new_model(form: Form, seed: int) -> LlamaForCausalLM:
         eos_token_id=EOS,
         initializer_range=0.08,  # 1 / sqrt(128): a small model learns faster so
     )
-    return LlamaForCausalLM(shape)  # type: ignore[no-untyped-call]
+    return LlamaForCausalLM(shape)
 
 
 def warmed(form: Form, seed: int, device: str, file: Path | None) -> LlamaForCausalLM:

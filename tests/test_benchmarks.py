@@ -80,9 +80,7 @@ def tiny_model(tmp_path: Path) -> Path:
     words = {"<end>": 0} | {f"w{i}": i for i in range(1, 50)}
     inner = Tokenizer(WordLevel(words, unk_token="w1"))
     inner.pre_tokenizer = Whitespace()
-    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=inner, eos_token="<end>"
-    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<end>")
     tokenizer.chat_template = "{% for m in messages %}w2 {{ m.content }} w3{% endfor %}"
     tokenizer.save_pretrained(folder)
     sizes: dict[str, int] = {
@@ -95,7 +93,7 @@ def tiny_model(tmp_path: Path) -> Path:
         "eos_token_id": 0,
     }
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**sizes))  # type: ignore[arg-type, no-untyped-call]
+    model = LlamaForCausalLM(LlamaConfig(**sizes))  # type: ignore[arg-type]
     model.save_pretrained(folder)
     return folder
 

@@ -35,7 +35,7 @@ def save_model(folder: Path, *, chats: bool = True) -> Path:
     inner = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token=_END)  # type: ignore[no-untyped-call]
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token=_END)
     if chats:
         tokenizer.chat_template = _TEMPLATE
     tokenizer.save_pretrained(folder)
@@ -58,7 +58,7 @@ def llama(vocabulary: int, end: int, intermediate: int, context: int) -> LlamaFo
         eos_token_id=end,
         bos_token_id=None,
     )
-    return LlamaForCausalLM(shape)  # type: ignore[no-untyped-call]
+    return LlamaForCausalLM(shape)
 
 
 def randomise(model: nn.Module, *, seed: int, size: float) -> None:

@@ -42,7 +42,7 @@ class Two(nn.Module):
         super().__init__()
         torch.manual_seed(5)
         self.up = nn.Linear(24, 40, bias=bias)
-        down = Conv1D(24, 40)  # type: ignore[no-untyped-call]
+        down = Conv1D(24, 40)
         nn.init.normal_(down.weight)
         self.inner = nn.Sequential(nn.SiLU(), down)
         self.norm = nn.LayerNorm(24)

@@ -69,7 +69,7 @@ def test_weights_cannot_be_replaced(both: tuple[CpuTarget, Any]) -> None:
 @pytest.mark.parametrize("kind", [nn.Linear, Conv1D])
 def test_a_layer(kind: type, format: Quantise) -> None:
     torch.manual_seed(0)
-    layer: Any = nn.Linear(64, 40) if kind is nn.Linear else Conv1D(40, 64)  # type: ignore[no-untyped-call]
+    layer: Any = nn.Linear(64, 40) if kind is nn.Linear else Conv1D(40, 64)
     x = torch.randn(2, 3, 64)
     with torch.inference_mode():
         given, expected = QuantisedLinear(layer, format)(x), layer(x)

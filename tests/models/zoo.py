@@ -99,7 +99,7 @@ def make(
     name: str, *, dtype: torch.dtype = torch.float32, seed: int = 0, **changes: Any
 ) -> PreTrainedModel:
     """A model of the type `name`, the same in every call."""
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()
     shape = {**_COMMON, **SUPPORTED.get(name, {}), **changes}
     return from_config(AutoConfig.for_model(name, **shape), dtype=dtype, seed=seed)
 
@@ -108,10 +108,10 @@ def from_config(
     config: Any, *, dtype: torch.dtype = torch.float32, seed: int = 0
 ) -> PreTrainedModel:
     """A model with wide random weights, rounded to `dtype`."""
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+        model = AutoModelForCausalLM.from_config(config)
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for key, weight in sorted(model.named_parameters()):

@@ -150,7 +150,7 @@ def test_a_reward_that_raises_leaves_the_step_before(start: LlamaForCausalLM) ->
 def test_the_policy_learns_what_is_rewarded(start: LlamaForCausalLM) -> None:
     """Towards the reward, not away from it."""
     torch.manual_seed(2)
-    fresh = LlamaForCausalLM(start.config)  # type: ignore[no-untyped-call]
+    fresh = LlamaForCausalLM(start.config)
     settings = RlSettings(
         prompts=2, samples=16, groups=2, rounds=1, cap=1, buffer=0, updates=1, learning_rate=5e-2
     )

@@ -56,7 +56,7 @@ def save_pieces(folder: Path, decoder: str) -> Path:
         single=f"{BEGIN} $A", special_tokens=[(BEGIN, 0)]
     )
     named = {"bos_token": BEGIN, "eos_token": END, "unk_token": "<unk>"}
-    PreTrainedTokenizerFast(tokenizer_object=inner, **named).save_pretrained(folder)  # type: ignore[no-untyped-call]
+    PreTrainedTokenizerFast(tokenizer_object=inner, **named).save_pretrained(folder)
     return folder
 
 

@@ -151,8 +151,9 @@ def best_layers(
     skipping does not pay.
 
     length    the longest draft that is thought of
-    tries     layers that are tried in each round, those that cost least in the round before; the
-              first round tries all
+    tries     layers that are tried in a round: of those of the round before the ones that cost
+              least, and with each round one less; the first round tries all, and so does the one
+              after the last of these
     patience  rounds without a faster set, after which the search ends
     tokens    of the texts, from their beginnings, that are looked at
     seconds   of a pass without its layers, and of one layer; None: measured

@@ -151,8 +151,8 @@ def read_model(folder: str | os.PathLike[str], dtype: torch.dtype) -> PreTrained
 
     Raises: ModelError.
     """
-    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
     try:
         with LOADING:
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(

@@ -143,7 +143,7 @@ def _skeleton(folder: Path, family: str) -> tuple[Any, nn.Module]:
                 "(num_nextn_predict_layers); expected 1"
             )
         with LOADING, torch.device("meta"):
-            whole = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+            whole = AutoModelForCausalLM.from_config(config)
             made: Any = MtpModel(whole, count)
         # The layers have this very config. Padded batches of trees need a mask of our own, which
         # sdpa takes as it is.

@@ -62,7 +62,7 @@ class _HeadInput:
     """While the body runs, what this thread gives to the model's output embedding is in `rows`."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self._head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        self._head = model.get_output_embeddings()
         if self._head is None:
             raise UnsupportedModel(
                 f"{model.config.model_type} does not name its output embedding, so its last hidden "
@@ -84,14 +84,14 @@ class _HeadInput:
 
 def named_layers(model: PreTrainedModel) -> int:
     """How many decoder layers the model names, whose inputs can be reported; 0: it names none."""
-    return len(getattr(model.get_decoder(), "layers", ()))  # type: ignore[no-untyped-call]
+    return len(getattr(model.get_decoder(), "layers", ()))
 
 
 class _LayerInputs:
     """While the body runs, what this thread gives to some decoder layers is kept."""
 
     def __init__(self, model: PreTrainedModel, numbers: tuple[int, ...]) -> None:
-        layers = getattr(model.get_decoder(), "layers", None)  # type: ignore[no-untyped-call]
+        layers = getattr(model.get_decoder(), "layers", None)
         if layers is None:
             raise UnsupportedModel(
                 f"{model.config.model_type} does not name its decoder layers, so what goes into "

@@ -66,7 +66,7 @@ def new_model(embedding: Tensor, context: int, shape: ModelShape, seed: int) -> 
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: SmallModel = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+        model: SmallModel = LlamaForCausalLM(config)
     directions = torch.linalg.eigh(table.T @ table)[1][:, -shape.hidden :]
     components = table @ directions
     scale = 0.02 / components.square().mean().sqrt()

@@ -309,7 +309,7 @@ def _update(
             bounds = {"low": settings.clip_low, "high": settings.clip_high}
             terms = dapo.policy_terms(new, old, gain, **bounds)
             mean = dapo.token_mean(terms.losses, table.mask, tokens=count)
-            mean.backward()  # type: ignore[no-untyped-call]
+            mean.backward()
             loss += float(mean.detach())
             for side, flags in enumerate((terms.clipped_low, terms.clipped_high)):
                 clipped[side] += int((flags & table.mask).sum())

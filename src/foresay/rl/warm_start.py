@@ -117,7 +117,7 @@ def warm_start(
         logits = model(input_ids=batch.inputs, attention_mask=batch.attention).logits
         loss = cross_entropy(logits[batch.mask].float(), batch.answers[batch.mask])
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         losses.append(float(loss.detach()))

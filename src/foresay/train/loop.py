@@ -73,7 +73,7 @@ def update_all(
                 group["lr"] = settings["learning_rate"] * _share(done.updates / total)
             loss = loss_of(batch)
             optimiser.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             nn.utils.clip_grad_norm_(module.parameters(), 1.0)
             whole = False
             optimiser.step()

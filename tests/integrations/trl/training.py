@@ -27,7 +27,7 @@ TEMPLATE = "{% for m in messages %}w0 {{ m['content'] }} {% endfor %}"
 def tokenizer() -> Any:
     inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, "<unk>"))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    made: Any = PreTrainedTokenizerFast(
         tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
     )
     made.chat_template = TEMPLATE
@@ -50,7 +50,7 @@ def model(dtype: torch.dtype = torch.float32) -> Any:
         bos_token_id=None,
         tie_word_embeddings=True,
     )
-    made: Any = Qwen3ForCausalLM(shape)  # type: ignore[no-untyped-call]
+    made: Any = Qwen3ForCausalLM(shape)
     randomise(made, seed=3, size=0.2)
     return made.to(dtype)
 

@@ -185,7 +185,7 @@ def warn_if_slow(model: nn.Module) -> None:
     if torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return
     if any(weight.dtype == torch.bfloat16 for weight in model.parameters()):
-        torch.backends.mkldnn.set_flags(_enabled=False)  # type: ignore[no-untyped-call]
+        torch.backends.mkldnn.set_flags(_enabled=False)
     if multiplied_by_torch(model, packed=True) and not _SAID:
         _SAID.append(True)
         _log.warning(

@@ -1,0 +1,163 @@
+"""SelfDrafter and the keys and values that it borrows: they are the target's own afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+from drafters.self_targets import KINDS, LAYERS, MANY, SAMPLED, made
+from engine.asking import STOPS, answers, wanted
+from foresay.budget.policy import Fixed
+from foresay.drafters import MergeDrafter, NgramDrafter, SelfDrafter
+from foresay.engine.drafting import CheckedDrafter
+from foresay.engine.engine import Engine
+from foresay.errors import InputError
+from foresay.models.load_transformers import target_of
+from foresay.models.skipping import without_others
+from foresay.models.target import Part, Target
+
+
+def texts_of(kv: Any) -> list[Any]:
+    """The keys and values of each layer."""
+    return [part(layer) for layer in range(LAYERS) for part in (kv.keys, kv.values)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_borrowed_keys_and_values_are_as_before(targets: dict[str, Target], kind: str) -> None:
+    """The drafter stores drafted tokens behind the target's own, and nothing of its own."""
+    target = targets[kind]
+    seen = []
+
+    class Watched(SelfDrafter):
+        def propose(self, states: Any, budgets: Any, /) -> Any:
+            kvs = list((self._lent or {}).values())
+            before = [(kv.length, texts_of(kv)) for kv in kvs]
+            found = super().propose(states, budgets)
+            for kv, (length, layers) in zip(kvs, before, strict=True):
+                seen.append(kv.length - length)
+                kv.cut(length)
+                same = zip(layers, texts_of(kv), strict=True)
+                assert all(np.array_equal(old, new) for old, new in same)
+            assert self.bytes_used() == 4 * self.tokens_held()
+            return found
+
+    drafter = Watched(layers=[0, 2], shape=4)
+    engine = Engine(target, drafter, policy=Fixed(k=4), max_running=3)
+    assert [r.token_ids for r in answers(engine, MANY)] == wanted(target, MANY)
+    assert max(seen) >= 3
+
+
+def test_tokens_that_a_drafter_leaves_behind_are_cut(
+    targets: dict[str, Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without that the step would be refused: never a text that skipped layers have written."""
+    target = targets["float32"]
+
+    def texts() -> list[list[int]]:
+        drafter = SelfDrafter(layers=[0, 2], shape=4)
+        engine = Engine(target, drafter, policy=Fixed(k=4), max_running=3)
+        return [request.token_ids for request in answers(engine, MANY)]
+
+    assert texts() == wanted(target, MANY)
+
+    @contextmanager
+    def careless(self: CheckedDrafter, requests: Any) -> Iterator[None]:
+        drafter: Any = self._drafter
+        drafter.lend(target, [r.state for r in requests], [r.kv for r in requests])
+        yield
+
+    monkeypatch.setattr(CheckedDrafter, "_lent", careless)
+    with pytest.raises(InputError, match="a part of a step has no tokens"):
+        texts()
+
+
+def test_another_target_is_not_borrowed_from() -> None:
+    """A drafter of one model for a target of the same shape: it has keys and values of its own."""
+    target, other = target_of(made(seed=1)), target_of(made(seed=2))
+    drafter = SelfDrafter(other, layers=range(LAYERS))
+    engine = Engine(target, drafter, policy=Fixed(k=4))
+    for prompt, _ in MANY[:3]:
+        engine.add(prompt, SAMPLED, seed=0)
+    engine.step()
+    engine.step()
+    assert drafter.bytes_used() > 4 * drafter.tokens_held()
+    engine.run()
+    assert [r.token_ids for r in answers(engine, MANY)] == wanted(target, MANY)
+
+
+def test_a_merge_lends(targets: dict[str, Target]) -> None:
+    drafter = MergeDrafter(NgramDrafter(), SelfDrafter(layers=range(LAYERS)))
+    engine = Engine(targets["bfloat16"], drafter, policy=Fixed(k=4))
+    requests = answers(engine, MANY)
+    assert [r.token_ids for r in requests] == wanted(targets["bfloat16"], MANY)
+    assert drafter.drafters[1].bytes_used() == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_the_loan_ends(targets: dict[str, Target], merged: bool) -> None:
+    """Also where a member of a merge was not asked: nothing keeps the memory of a request."""
+    target = targets["float32"]
+    own = SelfDrafter(layers=[0, 2])
+    drafter: Any = MergeDrafter(NgramDrafter(), own) if merged else own
+    engine = Engine(target, drafter, policy="fixed")
+    answers(engine, MANY)
+    assert own._lent is None
+    assert not hasattr(MergeDrafter(NgramDrafter()), "lend")
+    request = engine.add(MANY[0][0], SAMPLED, seed=0)
+    engine.step()
+    assert request.kv is not None
+    engine.run()
+    assert own._lent is None and own.bytes_used() == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interrupted_loan(targets: dict[str, Target], kind: str) -> None:
+    """Drafted tokens that nobody could cut: the requests go on, and their texts are the same."""
+    target = targets[kind]
+    few = without_others(target, [0, 2])
+    engine = Engine(target, SelfDrafter(layers=[0, 2], shape=4), policy=Fixed(k=4), max_running=3)
+    requests = [
+        engine.add(prompt, params, seed=seed, stops=STOPS)
+        for seed, (prompt, params) in enumerate(MANY)
+    ]
+    left = 0
+    while engine.busy:
+        engine.step()
+        for request in engine.scheduler.running:
+            if request.kv is not None and len(request.pending) == 1:
+                part = Part.of(few, request.kv, np.array([7, 9], np.int32))
+                few.forward([part])
+                part.keep()
+                left += 1
+    assert left > 20
+    assert [request.token_ids for request in requests] == wanted(target, MANY)
+
+
+def test_an_interrupt_while_it_drafts(targets: dict[str, Target]) -> None:
+    target = targets["float32"]
+
+    class Interrupted(SelfDrafter):
+        calls = 0
+
+        def propose(self, states: Any, budgets: Any, /) -> Any:
+            found = super().propose(states, budgets)
+            self.calls += 1
+            if self.calls % 3 == 0:
+                raise KeyboardInterrupt
+            return found
+
+    drafter = Interrupted(layers=[0, 2], shape=4)
+    engine = Engine(target, drafter, policy=Fixed(k=4), max_running=3)
+    requests = [
+        engine.add(prompt, params, seed=seed, stops=STOPS)
+        for seed, (prompt, params) in enumerate(MANY)
+    ]
+    while engine.busy:
+        with suppress(KeyboardInterrupt):
+            engine.step()
+        assert drafter._lent is None
+    assert [request.token_ids for request in requests] == wanted(target, MANY)

@@ -54,8 +54,8 @@ def test_a_tree_has_the_logits_of_its_paths(name: str) -> None:
 class Altered:
     """A step that is wrong in one way."""
 
-    def __init__(self, kvs: list[Kv], offsets: Int32s, parents: Int32s) -> None:
-        self.step = AttentionStep(kvs, offsets, self.parents(offsets, parents))
+    def __init__(self, kvs: list[Kv], offsets: Int32s, parents: Int32s, kept: Any = ()) -> None:
+        self.step = AttentionStep(kvs, offsets, self.parents(offsets, parents), kept=kept)
         lengths = np.repeat([kv.length for kv in kvs], np.diff(offsets))
         self.positions = self.places(offsets, lengths)
 
@@ -87,9 +87,9 @@ class Chains(Altered):
     def places(self, offsets: Int32s, lengths: Any) -> Any:
         return lengths + depths_of(self.given, offsets)
 
-    def __init__(self, kvs: list[Kv], offsets: Int32s, parents: Int32s) -> None:
+    def __init__(self, kvs: list[Kv], offsets: Int32s, parents: Int32s, kept: Any = ()) -> None:
         self.given = parents
-        super().__init__(kvs, offsets, parents)
+        super().__init__(kvs, offsets, parents, kept)
 
 
 def depths_of(parents: Int32s, offsets: Int32s) -> Any:

@@ -123,7 +123,8 @@ def train_model(
       foresay train model --corpus answers.jsonl.gz --out small --device cuda
       foresay generate "Why is the sky blue?" --drafter suffix+model:small
     """
-    from foresay.train.settings import check_corpus, check_settings, check_sizes, out_folder
+    from foresay.models.options import check_sizes
+    from foresay.train.settings import check_corpus, check_settings, out_folder
 
     settings = check_settings(
         {
@@ -283,7 +284,7 @@ def _run(work: Callable[[Progress], _Result], target: str, device: str, as_json:
     """Find the target, then do the work, which imports torch, with progress on stderr; print what
     came of it."""
     from foresay.models import weights
-    from foresay.train.settings import check_device_name
+    from foresay.models.options import check_device_name
 
     check_device_name(device)
     require_engine("train")

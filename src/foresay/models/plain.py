@@ -33,6 +33,7 @@ class PlainKv:
         self.length = 0
         self.rows = 0  # of the last step, behind the stored tokens
         self.layers: list[tuple[Tensor, Tensor] | None] = [None] * layers
+        self.never: set[int] = set()  # layers that steps have skipped, and none has computed
 
     @property
     def capacity(self) -> int:
@@ -58,9 +59,9 @@ class PlainKv:
 
     def check_integrity(self) -> None:
         for at, stored in enumerate(self.layers):
-            if stored is None:  # no step had this layer
+            if stored is None and at in self.never:
                 continue
-            size = stored[0].shape[1]
+            size = 0 if stored is None else stored[0].shape[1]
             if size < self.length + self.rows:  # a step that failed may have left more
                 raise RuntimeError(f"layer {at} has {size} tokens, not {self.length + self.rows}")
 
@@ -77,7 +78,9 @@ class PlainKv:
     def skip(self, layer: int, rows: int) -> None:
         """Of a layer that the step skips, the rows are zeros."""
         stored = self.layers[layer]
-        if stored is not None:
+        if stored is None:
+            self.never.add(layer)
+        else:
             keys, values = (each.new_zeros(each.shape[0], rows, each.shape[2]) for each in stored)
             self.add(layer, keys, values)
 

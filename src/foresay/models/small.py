@@ -16,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from foresay.errors import InputError, ModelError, UnsupportedModel
 from foresay.models.load_transformers import read_model
+from foresay.models.options import check_sizes
 from foresay.models.weights.folder import tensors_of
 
 __all__ = ["ModelShape", "SmallModel", "new_model", "read_small"]
@@ -42,11 +43,7 @@ def new_model(embedding: Tensor, context: int, shape: ModelShape, seed: int) -> 
 
     Raises: InputError for sizes that do not fit each other.
     """
-    if shape.hidden % (32 * shape.heads):
-        raise InputError(
-            f"hidden is {shape.hidden} with {shape.heads} heads; expected a multiple of "
-            f"{32 * shape.heads}, 32 for each head"
-        )
+    check_sizes(shape.hidden, shape.heads)
     table = embedding.detach().float()
     if shape.hidden > table.shape[1]:
         raise InputError(

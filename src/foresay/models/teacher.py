@@ -14,6 +14,7 @@ from transformers import DynamicCache
 from foresay.arrays import Int32s
 from foresay.errors import InputError, UnsupportedModel
 from foresay.models.load_transformers import read_model
+from foresay.models.options import check_device_name
 
 __all__ = ["Teacher", "check_device"]
 
@@ -25,16 +26,14 @@ def check_device(device: object) -> None:
 
     Raises: InputError.
     """
-    known = isinstance(device, str) and device.split(":")[0] in ("cpu", "cuda")
+    check_device_name(device)
     try:
-        torch.empty(0, device=str(device)) if known else None
+        torch.empty(0, device=str(device))
     except (RuntimeError, AssertionError) as error:
         raise InputError(
             f"device is {device!r}, which torch cannot use here; expected cpu, or cuda on a "
             "machine with a GPU"
         ) from error
-    if not known:
-        raise InputError(f"device is {device!r}; expected cpu or cuda")
 
 
 class Teacher:

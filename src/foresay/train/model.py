@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from foresay.models.options import check_sizes
 from foresay.models.progress import Progress, silent
 from foresay.models.small import ModelShape, new_model
 from foresay.traces import Trace
 from foresay.train.distil import loss_of, measure, save_model
 from foresay.train.lesson import open_lesson
 from foresay.train.loop import last_loss, update_all
-from foresay.train.settings import CorpusFiles, check_settings, check_sizes, out_folder
+from foresay.train.settings import CorpusFiles, check_settings, out_folder
 from foresay.train.texts import batches_of, padded
 
 __all__ = ["TrainedModel", "train"]

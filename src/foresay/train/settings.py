@@ -15,9 +15,7 @@ from foresay.traces import read_records
 __all__ = [
     "CorpusFiles",
     "check_corpus",
-    "check_device_name",
     "check_settings",
-    "check_sizes",
     "check_writing",
     "out_folder",
 ]
@@ -58,27 +56,6 @@ def _check_share(name: str, value: object) -> None:
 def _check_seed(seed: object) -> None:
     if type(seed) is not int or not 0 <= seed < 1 << 63:
         raise InputError(f"seed is {seed!r}; expected a whole number from 0 on, below 2^63")
-
-
-def check_sizes(hidden: int, heads: int) -> None:
-    """Refuse a model that cannot be made; `foresay.models.small.new_model` says the same.
-
-    Raises: InputError.
-    """
-    if hidden % (32 * heads):
-        raise InputError(
-            f"hidden is {hidden} with {heads} heads; expected a multiple of {32 * heads}, 32 for "
-            "each head"
-        )
-
-
-def check_device_name(device: str) -> None:
-    """Refuse what is no device; `foresay.models.teacher.check_device` also asks torch for it.
-
-    Raises: InputError.
-    """
-    if device.split(":")[0] not in ("cpu", "cuda"):
-        raise InputError(f"device is {device!r}; expected cpu or cuda")
 
 
 def check_corpus(corpus: CorpusFiles) -> list[Path]:

@@ -186,11 +186,15 @@ def prompts_of(input_ids: Tensor, inputs: dict[str, Any]) -> list[np.ndarray[Any
 def check_processors(
     given: Sequence[processors.LogitsProcessor],
     config: GenerationConfig,
+    padding: Sequence[int],
     width: int,
     stops: tuple[int, ...],
 ) -> None:
     """Refuse processors that do not come from the config: they may look at more than one text or
     keep state.
+
+    padding  tokens before each text, which count for no penalty; transformers from 5.23 on says so
+             to its own
 
     Raises: InputError.
     """
@@ -215,7 +219,11 @@ def check_processors(
             made.append(processors.MinPLogitsWarper(config.min_p))
     known = [(type(one), _plain_vars(one)) for one in made]
     for one in given:
-        if (type(one), _plain_vars(one)) not in known:
+        found = _plain_vars(one)
+        penalty = type(one) is processors.RepetitionPenaltyLogitsProcessor
+        if penalty and found.get("prompt_ignore_length") == list(padding):
+            found["prompt_ignore_length"] = None
+        if (type(one), found) not in known:
             raise InputError(
                 f"{type(one).__name__} is among the logits processors and does not come from the "
                 "GenerationConfig; expected its own fields"

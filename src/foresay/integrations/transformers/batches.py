@@ -70,7 +70,9 @@ def generate(
     check_config(generation_config)
     prompts = prompts_of(input_ids, model_kwargs)
     stops = end_ids(generation_config)
-    check_processors(logits_processor, generation_config, input_ids.shape[1], stops)
+    width = input_ids.shape[1]
+    padding = [width - len(prompt) for prompt in prompts]
+    check_processors(logits_processor, generation_config, padding, width, stops)
     texts = stop_strings_of(stopping_criteria, generation_config, stops)
     if texts and not stops and len(prompts) > 1:
         raise InputError("eos_token_id is None; expected one for stop_strings with several texts")

@@ -126,8 +126,11 @@ def speed(
     after: int = 0,
     batch: int = 1,
     policy: Any = None,
+    showing: float = 0.0,
 ) -> float:
     """Tokens per second, over those without drafts, until texts are so long, from `after` on.
+
+    showing  seconds of finding what the drafter wants to see, where it wants anything
 
     Every text comes out as it is: what was drafted wrong is never accepted.
     """
@@ -153,6 +156,9 @@ def speed(
         drafting = clock.now - began
         seconds = step_seconds(batch + len(chosen.drafts.tokens))
         clock.now += seconds
+        if showing and drafter.wants_now() != Wants():
+            clock.now += showing
+            drafter.shown(showing)
         verdicts = VerdictBatch.of(
             [verdict(chosen.drafts[at], at, places[at]) for at in range(batch)]
         )

@@ -72,6 +72,7 @@ TORCH_FREE = {
             "decoding/noise_weight",
             *("recycle/__init__", "recycle/drafter", "recycle/laws_file"),
             *("merge/__init__", "merge/drafter", "merge/members", "merge/merged", "merge/paying"),
+            *("merge/gains", "merge/seeing"),
             *("worker/__init__", "worker/drafter", "worker/frames", "worker/life"),
             *("worker/main", "worker/values"),
         )

@@ -126,7 +126,9 @@ class Drafter(Protocol[State]):
     out work that does not pay; `weighed_seconds()` says after it how long the work took that was
     weighed so, and that the caller need not weigh again; `lend(target, states, kvs)` gives it
     before `propose` what the target has stored of each text: it may store drafted tokens behind
-    that, which the caller cuts, and a call with nothing ends the loan; and `text(state)` returns
+    that, which the caller cuts, and a call with nothing ends the loan; `wants_now()` says after
+    `propose` which part of `wants` is worth its time in this step: the verdicts may lack the rest,
+    and `shown(seconds)` says before `observe` how long finding it took; and `text(state)` returns
     prompt + observed tokens, for tests and debugging.
     """
 

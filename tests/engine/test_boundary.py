@@ -22,7 +22,14 @@ from foresay.budget.load import (
 )
 from foresay.budget.policy import Fixed, Policy
 from foresay.drafter import SeededParams
-from foresay.drafters import CorpusDrafter, MergeDrafter, NgramDrafter, SuffixDrafter
+from foresay.drafters import (
+    CorpusDrafter,
+    MergeDrafter,
+    NgramDrafter,
+    RecycleDrafter,
+    SuffixDrafter,
+)
+from foresay.drafters.merge.seeing import Seeing
 from foresay.engine import compute
 from foresay.engine.engine import Engine
 from foresay.engine.plain import logits_of, plain
@@ -30,6 +37,7 @@ from foresay.engine.request import Request
 from foresay.errors import InputError
 from foresay.models.target import Target
 from foresay.sampling.reference import path_to
+from foresay.verdict import Wants
 from models import zoo
 
 ASKED = [
@@ -258,3 +266,37 @@ def test_a_drafter_cannot_write_to_the_parameters(target: Target) -> None:
     expected = answered(target, None, [params] * 4)
     found = answered(target, Biased(), [params] * 4)
     assert [r.token_ids for r in found] == [r.token_ids for r in expected]
+
+
+@pytest.mark.parametrize("now", [Wants(topk=3), Wants(hidden=True), "everything", None])
+def test_a_drafter_that_wants_more_than_it_said_is_given_up(
+    target: Target, texts: list[list[int]], now: Any
+) -> None:
+    class Odd(SuffixDrafter):
+        def wants_now(self) -> Any:
+            return now
+
+    with pytest.warns(UserWarning, match=r"wants_now\(\) is"):
+        found = answered(target, Odd())
+    assert [request.token_ids for request in found] == texts
+
+
+@pytest.mark.parametrize("policy", ["fixed", "adaptive"])
+def test_drafters_that_rest_now_and_then_change_no_text(
+    target: Target, texts: list[list[int]], policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: set[bool] = set()
+
+    def by_turns(self: Seeing, net: float) -> None:
+        self.awake = not self.awake
+
+    class Looking(RecycleDrafter):
+        def observe(self, states: Any, verdicts: Any, /) -> None:
+            seen.add(verdicts.topk is not None)
+            super().observe(states, verdicts)
+
+    monkeypatch.setattr(Seeing, "observe", by_turns)
+    drafter = MergeDrafter(SuffixDrafter(), Looking(k=2), Looking(k=2))
+    found = answered(target, drafter, policy=policy)
+    assert [request.token_ids for request in found] == texts
+    assert seen == ({True} if policy == "fixed" else {True, False})

@@ -33,12 +33,14 @@ class Outcome:
     logprobs  of the verdicts' tokens, if one of the requests wants them
     topk      the likeliest tokens after each row of `decoding`, if the drafter wants them
     hidden    the last hidden states of all rows, if the drafter wants them
+    showing   seconds that finding `topk` took
     """
 
     verified: Verified
     logprobs: Logprobs | None = None
     topk: TopK | None = None
     hidden: Tensor | None = None
+    showing: float = 0.0
 
 
 Compute: TypeAlias = Callable[[Step, Wants, Laps], Outcome]
@@ -55,7 +57,9 @@ def forward_and_verify(target: Target) -> Compute:
         own = len(outputs.logits) - sum(part.prefill_logits for part in step.parts)
         logits = outputs.logits[:own]
         verified, logprobs = _verify(step, logits)
+        began = laps.clock()
         topk = topk_of(logits, wants.topk)
+        showing = laps.clock() - began
         note_prompt_logprobs(
             [
                 (turn.request, part.prefill_logits)
@@ -63,7 +67,7 @@ def forward_and_verify(target: Target) -> Compute:
             ],
             outputs.logits[own:],
         )
-        return Outcome(verified, logprobs, topk, outputs.hidden)
+        return Outcome(verified, logprobs, topk, outputs.hidden, showing)
 
     return compute
 

@@ -65,8 +65,22 @@ class CheckedDrafter:
 
     @property
     def wants(self) -> Wants:
-        """What the drafter wants to see of each step; nothing without a drafter."""
-        return Wants() if self._drafter is None else self._wants
+        """What the drafter wants to see of the next step; nothing without a drafter."""
+        now = getattr(self._drafter, "wants_now", None)
+        wants = self._wants if now is None else self._tell(now)
+        if self._drafter is None:
+            return Wants()
+        if wants is not self._wants and not _is_part(wants, self._wants):
+            self._give_up(InputError(f"wants_now() is {wants!r}; expected a part of {self._wants}"))
+            return Wants()
+        assert wants is not None
+        return wants
+
+    def shown(self, seconds: float) -> None:
+        """Tell a drafter that wants to know how long finding what it wants to see took."""
+        tell = getattr(self._drafter, "shown", None)
+        if tell is not None:
+            self._tell(tell, seconds)
 
     def begin(self, request: Request) -> ForesayError | None:
         """Begin a request, if it has not begun; returns the error if the drafter refuses it.
@@ -275,6 +289,13 @@ def check_layers(wants: Wants, depth: int) -> None:
             f"the drafter wants hidden states of the layers {list(wants.hidden_layers)}; expected "
             f"0 to {depth - 1}, the target's"
         )
+
+
+def _is_part(wants: object, whole: Wants) -> bool:
+    """Whether `wants` is no more than the whole."""
+    if not isinstance(wants, Wants) or wants.topk > whole.topk or wants.hidden > whole.hidden:
+        return False
+    return wants.hidden_layers == (whole.hidden_layers if wants.hidden else ())
 
 
 def _copied(params: SamplingParams) -> SamplingParams:

@@ -247,7 +247,7 @@ class Engine:
         laps.end("draft")
         step.parts = self._parts(step)
         outcome = self._compute(step, self.drafter.wants, laps)
-        step.topk, step.hidden = outcome.topk, outcome.hidden
+        step.topk, step.hidden, step.showing = outcome.topk, outcome.hidden, outcome.showing
         laps.end("verify")
         verdicts = self._commit(step, outcome.verified, outcome.logprobs)
         laps.end("commit")
@@ -352,7 +352,9 @@ class Engine:
         note_logprobs(step.decoding, verified, logprobs, sizes)
         verified = cut(verified, sizes)
         verdicts = verified.verdicts
+        began = self._clock()
         told = self.drafter.original_paths(step.chosen, seen_by_drafter(step, verified))
+        self.drafter.shown(step.showing + self._clock() - began)
         each = iter(verdicts)
         for turn, part in zip(step.turns, step.parts, strict=True):
             part.keep(next(each).path if turn.whole else ())
@@ -370,8 +372,8 @@ class Engine:
         """Add the step to the requests' statistics, and let the policy learn from it."""
         seconds = laps.seconds["forward"] + laps.seconds["verify"]
         facts = StepFacts.of(step.load, step.chosen, verdicts, seconds, laps.seconds["draft"])
-        self.policy.observe(facts)
         self.last_step = facts
+        self.policy.observe(facts)
         for turn in step.turns:
             spent = turn.request.stats.seconds
             for phase, lap in laps.seconds.items():
@@ -390,7 +392,7 @@ class Engine:
                 request.answer.finish()
             if request.answer.stopped is not None and reason == "length":
                 reason = "stop"
-        # The finish reason is set last: after an interrupt before that, this can be repeated.
+        # The finish reason comes last: after an interrupt before it, this can be repeated.
         self.scheduler.release(request, cache=reason in ("stop", "length"))
         self.drafter.finish(request)
         if request.group is not None and self.groups.leave(request):

@@ -42,6 +42,8 @@ class Step:
     """The likeliest tokens after each row of `decoding`, if the drafter wants them."""
     hidden: Tensor | None = None
     """The last hidden states of all rows, if the drafter wants them."""
+    showing: float = 0.0
+    """Seconds that finding what the drafter wants to see took so far."""
 
 
 class Laps:
@@ -49,11 +51,11 @@ class Laps:
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self.seconds: dict[str, float] = {}
-        self._clock = clock
+        self.clock = clock
         self._begin = clock()
 
     def end(self, phase: str) -> None:
-        now = self._clock()
+        now = self.clock()
         self.seconds[phase] = now - self._begin
         self._begin = now
 

@@ -46,7 +46,7 @@ from foresay.drafter import (
     check_lengths,
 )
 from foresay.drafters.merge.members import Members, Tree
-from foresay.drafters.merge.merged import MergeState, Union, check_fits, own_verdicts
+from foresay.drafters.merge.merged import MergeState, Union, all_wants, check_fits, own_verdicts
 from foresay.errors import InputError, StateError, UnknownGroup
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
@@ -91,18 +91,10 @@ class MergeDrafter:
             raise InputError(f"rule is {rule!r}; expected 'union' or 'first'")
         self.drafters = drafters
         self._members = Members(drafters, rule, clock)
-        layers = {d.wants.hidden_layers for d in drafters if d.wants.hidden}
-        if len(layers) > 1:
-            raise InputError(
-                f"the drafters want hidden states of different layers: {sorted(layers)}; expected "
-                "the same for all, () being the last"
-            )
-        self.wants = Wants(
-            topk=max(d.wants.topk for d in drafters),
-            hidden=any(d.wants.hidden for d in drafters),
-            hidden_layers=next(iter(layers), ()),
-        )
+        self.wants = all_wants([drafter.wants for drafter in drafters])
         self._merge = _core.TreeMerge(len(drafters), prior)
+        self._clock = clock
+        self._showing = 0.0  # seconds that finding what they want to see took in this step
         # Some learn from every verified node, not from their own alone: they get the merged drafts.
         self._adopting = [hasattr(drafter, "adopt") for drafter in drafters]
 
@@ -150,6 +142,18 @@ class MergeDrafter:
             if tell is not None:
                 tell(token, node, step)
         self._members.price(token, node, step)
+
+    def wants_now(self) -> Wants:
+        """The part of `wants` that is worth its time in the next step; see `merge.seeing`.
+
+        Valid until: `observe`.
+        """
+        awake = [d.wants for k, d in enumerate(self.drafters) if self._members.awake(k)]
+        return self.wants if len(awake) == len(self.drafters) else all_wants(awake)
+
+    def shown(self, seconds: float) -> None:
+        """Finding what it wants to see took so long in this step."""
+        self._showing = seconds
 
     @property
     def lend(self) -> Callable[[Any, Sequence[MergeState], Sequence[Any]], None]:
@@ -207,33 +211,38 @@ class MergeDrafter:
             ]
             state.last = Union(scores[offsets[at] : offsets[at + 1]], theirs, notes[at], is_union)
         for k, drafter in enumerate(self.drafters):
-            if self._adopting[k]:
+            if self._adopting[k] and self._members.awake(k):
                 drafter.adopt(own[k], merged)  # type: ignore[attr-defined]
         return merged
 
     def observe(self, states: Sequence[MergeState], verdicts: Sequence[Verdict], /) -> None:
         """Tell every drafter what was committed, in the indices of its own last proposal.
 
-        Mutates: the states and what the drafters' `observe` mutates. Valid until: `finish`.
-
-        Raises: StateError, InputError for lengths that differ, a state that is there twice, or a
-        path or top-k that does not fit the last proposal; nothing has changed then. If one drafter
-        alone refuses (a request that is too long for it), the drafters before it have observed the
-        commit already: `text` then says that they differ, and the request can only be finished.
+        Mutates: the states and what the drafters' `observe` mutates. Valid until: `finish`. Raises:
+        StateError, InputError for lengths that differ, a state that is there twice, or a path or
+        top-k that does not fit the last proposal; nothing has changed then. If one drafter alone
+        refuses (a request that is too long for it), the drafters before it have observed the commit
+        already: `text` then says that they differ, and the request can only be finished.
         """
         states = as_states(states, MergeState, self)
         batch = VerdictBatch.of(verdicts)
         check_lengths(len(states), len(batch), "verdicts")
         unions = [state.last for state in states]
         check_fits(batch, unions)
-        told = [
-            own_verdicts(batch, unions, k, drafter.wants, adopting=self._adopting[k])
-            for k, drafter in enumerate(self.drafters)
-        ]
+        told = []
         for k, drafter in enumerate(self.drafters):
+            wants, adopting = drafter.wants, self._adopting[k]
+            if not self._members.awake(k):
+                wants, adopting = Wants(), False
+            told.append(own_verdicts(batch, unions, k, wants, adopting=adopting))
+        observing = []
+        for k, drafter in enumerate(self.drafters):
+            began = self._clock()
             drafter.observe([state.states[k] for state in states], told[k])
+            observing.append(self._clock() - began)
         self._learn(states, batch)
-        self._members.observe(unions, batch)
+        self._members.observe(unions, batch, observing, self._showing)
+        self._showing = 0.0
         for state, union, count in zip(states, unions, sizes_of(batch.offsets), strict=True):
             for asked, _, _ in () if union is None else union.notes:
                 state.read[asked] = state.length

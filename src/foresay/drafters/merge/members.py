@@ -16,6 +16,7 @@ import numpy as np
 from foresay.arrays import Floats, Int32s, sizes_of
 from foresay.draft import DraftBatch
 from foresay.drafter import MAX_BUDGET, Drafter, check_lengths
+from foresay.drafters.merge.gains import alone, by_part, deepest, expected, gains
 from foresay.drafters.merge.merged import Union, chosen
 from foresay.drafters.merge.paying import (
     ALL,
@@ -25,8 +26,8 @@ from foresay.drafters.merge.paying import (
     Price,
     group_of,
     nodes_of,
-    part_of,
 )
+from foresay.drafters.merge.seeing import Seeing
 from foresay.errors import InputError
 from foresay.verdict import VerdictBatch
 
@@ -87,8 +88,14 @@ class Members:
         share = _SHARE / max(1, len(drafters) - 1)
         self._paying = [Paying(share) for _ in drafters]
         self._workers = [hasattr(drafter, "ask") for drafter in drafters]
+        # Of those that want to see more than the committed tokens.
+        self._seeing = {
+            k: Seeing() for k, each in enumerate(drafters) if each.wants.topk or each.wants.hidden
+        }
+        self._uniting = 0.0  # seconds of the last proposal
         self._seconds = 1.0  # of a step without drafts
         self._price: Price | None = None  # until the next verdicts
+        self._priced = False  # whether there ever was one
         self._step: list[_Asked] = []  # of the last proposal, in the order of asking
         self.weighed = 0.0
         """Seconds of the last proposal that slow drafters took."""
@@ -99,8 +106,15 @@ class Members:
         What is remembered is relative to a step without drafts: machines have slow phases, in
         which all takes longer.
         """
-        self._seconds, self._step = max(step, 1e-9), []
+        self._seconds, self._step, self._priced = max(step, 1e-9), [], True
         self._price = Price(token / self._seconds, node / self._seconds)
+
+    def awake(self, k: int) -> bool:
+        """Whether a drafter takes part in the next step; see `seeing`.
+
+        Valid until: `observe`.
+        """
+        return k not in self._seeing or self._seeing[k].awake
 
     def proposed(
         self,
@@ -124,13 +138,15 @@ class Members:
         """
         # More than the budget: what one drafter finds unlikely may be good where another agrees.
         asked = [min(2 * n + 4, MAX_BUDGET) if n else 0 for n in budgets]
-        self.weighed = 0.0
+        self.weighed = self._uniting = 0.0
         if self._price is None:
             everything = self._everyone(own, asked)
             return everything, united(everything), [[]] * len(asked)
         step: list[_Asked] = []
-        order = self._order(sum(n > 0 for n in asked))
         batches = [_no_drafts(len(asked))] * len(own)
+        for k in () if fresh else [k for k in self._seeing if not self.awake(k)]:
+            self._drafts(_Asked(k, NOTHING, [], budgets=[0] * len(asked)), own[k])
+        order = [one for one in self._order(sum(n > 0 for n in asked)) if self.awake(one[0])]
         tree: Tree | None = None  # of the drafts so far
         for k, quick in order:
             one = _Asked(k, None, [0 if n else -1 for n in asked], budgets=asked)
@@ -139,7 +155,7 @@ class Members:
                 one.budgets = [min(each) for each in zip(asked, budgets, strict=True)]
             if not quick:
                 tree = self._tree(batches, budgets, united) if tree is None else tree
-                sure = _expected(tree.drafts, self._price.least_chance)
+                sure = expected(tree.drafts, self._price.least_chance)
                 self._plan(one, sure, [counts[k] for counts in unread])
             step.append(one)
             if fresh and not any(one.budgets):
@@ -169,8 +185,8 @@ class Members:
         ]
         return batches, self._tree(batches, budgets, united) if tree is None else tree, notes
 
-    @staticmethod
     def _tree(
+        self,
         batches: Sequence[DraftBatch],
         budgets: Sequence[int],
         united: Callable[[Sequence[DraftBatch]], Tree],
@@ -178,11 +194,12 @@ class Members:
         """The best of all. Of one drafter alone it is its own draft, as it is: that takes less time
         than a small gain is worth."""
         having = [k for k, batch in enumerate(batches) if len(batch.tokens)]
-        if len(having) > 1:
-            return united(batches)
         only = batches[having[0]] if having else batches[0]
-        if only.scores is None or (sizes_of(only.offsets) > budgets).any():
-            return united(batches)
+        if len(having) > 1 or only.scores is None or (sizes_of(only.offsets) > budgets).any():
+            began = self._clock()
+            tree = united(batches)
+            self._uniting += self._clock() - began
+            return tree
         none: Int32s = np.empty(0, np.int32)
         homes = [none] * len(batches)
         if having:
@@ -259,14 +276,26 @@ class Members:
                 f"drafter {one.drafter} has a draft of {sizes.max()} nodes; "
                 f"expected at most {max(one.budgets)}"
             )
-        one.depth = _deepest(batch) if one.plan is not None else 0
+        one.depth = deepest(batch) if one.plan is not None else 0
         return batch
 
-    def observe(self, unions: Sequence[Union | None], verdicts: VerdictBatch) -> None:
-        """Learn what the drafters of the last proposal took and gained. The price is spent."""
+    def observe(
+        self,
+        unions: Sequence[Union | None],
+        verdicts: VerdictBatch,
+        observing: Sequence[float],
+        showing: float,
+    ) -> None:
+        """Learn what the drafters of the last proposal took and gained. The price is spent.
+
+        observing  seconds that each drafter took to observe these verdicts
+        showing    seconds that finding what they want to see took
+        """
         price, step = self._price, self._step
         self._price, self._step = None, []
         if price is None:
+            if self._priced:  # in this step nobody was asked
+                self._judge(unions, verdicts, observing, showing, Price(0.0, 0.0))
             return
         committed = len(verdicts.tokens)
         wins = [0.0] * len(self._drafters)
@@ -275,8 +304,8 @@ class Members:
             if union is None or all(level < 0 for _, _, level in union.notes):
                 continue
             path = verdicts.path[bounds[at] : bounds[at + 1]]
-            for k, group, level, own in _gains(union, path, price.least_chance):
-                won, nodes = _by_part(own[0]), _by_part(own[1])
+            for k, group, level, own in gains(union, path, price.least_chance):
+                won, nodes = by_part(own[0]), by_part(own[1])
                 self._paying[k].observe(group, level, won, nodes)
                 wins[k] += sum(won) * price.token - sum(nodes) * price.node
         for one in step:
@@ -286,57 +315,31 @@ class Members:
                 paying.took(level, one.requests, took, one.depth, one.unread)
             if one.plan is not None:
                 paying.settle(one.plan, len(unions), committed, wins[one.drafter] - took, price)
+        spent = list(observing)
+        for one in step:
+            spent[one.drafter] += one.seconds
+        self._judge(unions, verdicts, spent, showing + self._uniting, price)
 
-
-def _expected(drafts: DraftBatch, least: float) -> list[float]:
-    """The tokens that nodes worth verifying are expected to make for each request."""
-    if drafts.scores is None:
-        return [0.0] * len(drafts)
-    if len(drafts) == 1:
-        return [float(drafts.scores[drafts.scores >= least].sum())]
-    worth = np.where(drafts.scores >= least, drafts.scores, 0.0)
-    sums = np.append(0.0, worth.cumsum())
-    found: list[float] = (sums[drafts.offsets[1:]] - sums[drafts.offsets[:-1]]).tolist()
-    return found
-
-
-def _gains(
-    union: Union, path: Int32s, least: float
-) -> list[tuple[int, int, int, tuple[list[int], list[int]]]]:
-    """For each slow drafter: itself, its group and level, and the places in its own draft of nodes
-    that nobody who was asked before has: those on the path, and those that are worth verifying.
-    """
-    found = []
-    had = np.zeros(union.size, bool)
-    for k, group, level in union.notes:
-        home = union.homes[k]
-        kept = home >= 0
-        if level >= 0:
-            alone = kept.copy()
-            alone[kept] = ~had[home[kept]]
-            places = np.flatnonzero(alone)
-            nodes = home[places]
-            on_path = places[np.isin(nodes, path)].tolist()
-            verified = places[union.scores[nodes] >= least].tolist()
-            found.append((k, group, level, (on_path, verified)))
-        had[home[kept]] = True
-    return found
-
-
-def _by_part(places: Sequence[int]) -> list[int]:
-    counts = [0] * (ALL + 1)
-    for place in places:
-        counts[part_of(place)] += 1
-    return counts
-
-
-def _deepest(batch: DraftBatch) -> int:
-    """The levels of the deepest draft."""
-    depths: list[int] = []
-    starts = np.repeat(batch.offsets[:-1], sizes_of(batch.offsets)).tolist()
-    for parent, start in zip(batch.parents.tolist(), starts, strict=True):
-        depths.append(1 + (depths[start + parent] if parent >= 0 else 0))
-    return max(depths, default=0)
+    def _judge(
+        self,
+        unions: Sequence[Union | None],
+        verdicts: VerdictBatch,
+        took: Sequence[float],
+        shared: float,
+        price: Price,
+    ) -> None:
+        """Let the drafters that want to see more be awake or rest, by what each of them took and
+        by its share of the seconds that are spent for all of them."""
+        awake = sum(seeing.awake for seeing in self._seeing.values())
+        bounds = verdicts.path_offsets.tolist()
+        for k, seeing in self._seeing.items():
+            won = 0.0
+            for at, union in enumerate(unions) if seeing.awake else ():
+                if union is not None and len(union.homes[k]):
+                    path = verdicts.path[bounds[at] : bounds[at + 1]]
+                    tokens, nodes = alone(union, k, path, price.least_chance)
+                    won += tokens * price.token - nodes * price.node
+            seeing.observe(won - (took[k] + shared / max(awake, 1)) / self._seconds)
 
 
 def _no_drafts(requests: int) -> DraftBatch:

@@ -15,7 +15,7 @@ from foresay.drafter import SeededParams, known_noise
 from foresay.errors import InputError
 from foresay.verdict import TopK, VerdictBatch, Wants
 
-__all__ = ["MergeState", "Union", "check_fits", "chosen", "own_verdicts"]
+__all__ = ["MergeState", "Union", "all_wants", "check_fits", "chosen", "own_verdicts"]
 
 
 class Union:
@@ -66,6 +66,24 @@ class MergeState:
         self.memory = _core.MergeMemory()
         self.last: Union | None = None
         self.finished = False
+
+
+def all_wants(wants: Sequence[Wants]) -> Wants:
+    """What all of them want.
+
+    Raises: InputError if they want hidden states of different layers.
+    """
+    layers = {each.hidden_layers for each in wants if each.hidden}
+    if len(layers) > 1:
+        raise InputError(
+            f"the drafters want hidden states of different layers: {sorted(layers)}; expected "
+            "the same for all, () being the last"
+        )
+    return Wants(
+        topk=max((each.topk for each in wants), default=0),
+        hidden=bool(layers),
+        hidden_layers=next(iter(layers), ()),
+    )
 
 
 def chosen(drafts: Sequence[Draft]) -> DraftBatch:

@@ -1,1 +1,1 @@
-"""Edge streams: an edge client drafts, the cloud verifies and alone commits; ids travel, no text."""
+"""Edge streams: an edge client drafts, the cloud verifies and alone commits; only ids travel."""

@@ -122,7 +122,7 @@ class Open(msgspec.Struct, array_like=True, tag=1, frozen=True, forbid_unknown_f
     vocabulary  token ids are below it
     prompt      packed ids
     sampling    the sampling parameters
-    seed        of the noise; None: the cloud draws one
+    seed        of the noise; none: the cloud draws one
     max_tokens  the answer ends after this many
     policy      how long the cloud waits for drafts; empty: the cloud chooses
     pad         0, or every later message of both sides is padded to a multiple of so many bytes
@@ -241,7 +241,7 @@ class Commit(msgspec.Struct, array_like=True, tag=4, frozen=True, forbid_unknown
     seq        the latest draft that has arrived; 0: none
     accepted   so many tokens of that draft are committed so far
     server_us  microseconds from the arrival of that draft until this commit
-    credit     drafted tokens that may be in flight from now on; None: as before
+    credit     drafted tokens that may be in flight from now on; none: as before
     finish     0, or at the end of the answer 1 stop, 2 length, 3 cancelled, 4 error
     padding    zero bytes that fill the frame
     """

@@ -94,7 +94,10 @@ _DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
     "cloud": msgspec.msgpack.Decoder(Open | DraftMessage | Resume | Close),
     "edge": msgspec.msgpack.Decoder(Opened | Commit | Close | Error),
 }
-_READ = {"cloud": (Open, DraftMessage, Resume, Close), "edge": (Opened, Commit, Close, Error)}
+_READ: dict[str, tuple[type[msgspec.Struct], ...]] = {
+    "cloud": (Open, DraftMessage, Resume, Close),
+    "edge": (Opened, Commit, Close, Error),
+}
 _ENCODER = msgspec.msgpack.Encoder()
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?:key` in `)?\$(?P<path>.*?)`)?$", re.DOTALL)
 _NAMED = 1 << 16

@@ -29,7 +29,7 @@ def plain(kind: Any) -> str:
         return " or ".join(plain(arg) if isinstance(arg, type) else f'`"{arg}"`' for arg in args)
     if kind in NAMES or kind is Sampling:
         return "array"
-    return {type(None): "nil"}.get(kind, kind.__name__)
+    return "nil" if kind is type(None) else str(kind.__name__)
 
 
 def rows_of_the_code(kind: type[msgspec.Struct]) -> list[tuple[str, str, str]]:

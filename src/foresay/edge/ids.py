@@ -25,10 +25,10 @@ def bits_of(vocabulary: int) -> int:
     return max(8, (vocabulary - 1).bit_length())
 
 
-def pack(tokens: IntsLike, vocabulary: int) -> bytes:
+def pack(tokens: IntsLike, vocabulary: int, name: str = "tokens") -> bytes:
     """The ids as bytes. Raises: InputError for an id outside the vocabulary, TokenTypeError."""
-    bits, ids = bits_of(vocabulary), as_tokens(tokens)
-    _check_ids(ids, vocabulary)
+    bits, ids = bits_of(vocabulary), as_tokens(tokens, name)
+    _check_ids(ids, vocabulary, name)
     rows = np.unpackbits(ids.astype("<i4", copy=False).view(np.uint8), bitorder="little")
     return np.packbits(rows.reshape(-1, 32)[:, :bits], bitorder="little").tobytes()
 
@@ -68,9 +68,9 @@ def unpack(packed: bytes, vocabulary: int) -> Int32s:
     return ids
 
 
-def _check_ids(ids: Int32s, vocabulary: int) -> None:
+def _check_ids(ids: Int32s, vocabulary: int, name: str = "tokens") -> None:
     if len(ids) and int(ids.max()) >= vocabulary:
         at = int(np.argmax(ids >= vocabulary))
         raise InputError(
-            f"tokens[{at}] is {ids[at]}; expected a token id below {vocabulary}, the vocabulary"
+            f"{name}[{at}] is {ids[at]}; expected a token id below {vocabulary}, the vocabulary"
         )

@@ -126,7 +126,7 @@ def _take_seed_names(given: dict[str, Any], kind: type[msgspec.Struct], stream: 
         for name in _IGNORED:
             given.pop(name, None)
         tokens = given.get("draft_tokens")
-        name, expected = "k", len(tokens) if isinstance(tokens, list) else None
+        name, expected = "k", len(tokens) if isinstance(tokens, list) else given.get("k")
     else:
         tokens = given.get("tokens")
         name, expected = "correction", tokens[-1] if isinstance(tokens, list) and tokens else None
@@ -182,9 +182,11 @@ def _readable(name: str, value: Any, vocabulary: int | None) -> Any:
 def _wired(kind: type[msgspec.Struct], name: str, value: Any, vocabulary: int | None) -> Any:
     """The opposite of `_readable`; a value of a wrong type is left to `decode`."""
     shown = _json_name(kind, name)
-    if name in ("tokens", "prompt") and isinstance(value, list):
-        return pack(value, _known(vocabulary))
-    if name == "parents" and isinstance(value, list):
+    if name in ("tokens", "prompt", "parents") and not isinstance(value, list):
+        raise InputError(f"{shown} is {clipped(value)}; expected a list")
+    if name in ("tokens", "prompt"):
+        return pack(value, _known(vocabulary), shown)
+    if name == "parents":
         if any(type(parent) is not int or not 0 <= parent <= MAX_NODES for parent in value):
             raise InputError(f"parents is {clipped(value)}; expected numbers from 0 to {MAX_NODES}")
         return bytes(value)

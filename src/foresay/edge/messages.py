@@ -57,7 +57,8 @@ _Id: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_VOCABULARY - 1)]
 _Ids: TypeAlias = Annotated[tuple[_Id, ...], Meta(max_length=1024)]
 _Name: TypeAlias = Annotated[str, Meta(max_length=256)]
 _Text: TypeAlias = Annotated[str, Meta(max_length=1024)]
-_Number: TypeAlias = Annotated[float, Meta(ge=-1e6, le=1e6)]
+_Share: TypeAlias = Annotated[float, Meta(ge=0.0, le=1.0)]
+_Penalty: TypeAlias = Annotated[float, Meta(ge=-1e6, le=1e6)]
 _Vocabulary: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_VOCABULARY)]
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _Padding: TypeAlias = Annotated[bytes, Meta(max_length=65535)]
@@ -80,13 +81,13 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fiel
     min_tokens          so many tokens come before EOS, stop tokens or stop strings count
     """
 
-    temperature: _Number = 1.0
-    top_p: _Number = 1.0
+    temperature: Annotated[float, Meta(ge=0.0, le=1e6)] = 1.0
+    top_p: _Share = 1.0
     top_k: _Count = 0
-    min_p: _Number = 0.0
-    repetition_penalty: _Number = 1.0
-    presence_penalty: _Number = 0.0
-    frequency_penalty: _Number = 0.0
+    min_p: _Share = 0.0
+    repetition_penalty: Annotated[float, Meta(ge=1e-6, le=1e6)] = 1.0
+    presence_penalty: _Penalty = 0.0
+    frequency_penalty: _Penalty = 0.0
     logit_bias: Annotated[dict[_Id, float], Meta(max_length=1024)] = {}
     stop: Annotated[tuple[_Name, ...], Meta(max_length=64)] = ()
     stop_ids: _Ids = ()

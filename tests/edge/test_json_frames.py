@@ -113,6 +113,9 @@ def test_wrong_texts() -> None:
             decode_json(text, side="cloud", vocabulary=300)
     with pytest.raises(InputError, match=r"^there is no seq; expected it in draft$"):
         decode_json('{"type": "draft"}', side="cloud", vocabulary=300)
+    wrong = {"type": "resume", "ctx_id": STREAM.hex(), "key": "secret", "have": 1, "parent": 2}
+    with pytest.raises(InputError, match=r"^key is not valid; expected hex digits$"):
+        decode_json(json.dumps(wrong), side="cloud")
     with pytest.raises(InputError, match="expected at most 10"):
         decode_json(" " * 11, side="cloud", most=10)
     with pytest.raises(InputError, match=r"^vocabulary is None; expected the stream's"):

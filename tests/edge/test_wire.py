@@ -175,10 +175,22 @@ def test_a_wrong_value_is_named(
     assert len(str(caught.value)) < 300
 
 
+def test_a_wrong_value_in_a_long_frame() -> None:
+    """Such a frame is not read again to find the value."""
+    long = Open(1, "", b"", 49152, bytes(200_000), max_tokens=-1)
+    with pytest.raises(InputError, match=r"^max_tokens of a message open is not valid; .* >= 0"):
+        decode(with_field(long, "max_tokens", -1), side="cloud")
+
+
 def test_a_key_is_never_shown() -> None:
     wrong = with_field(EVERY[4][0], "key", b"secret, but too long")
-    with pytest.raises(InputError, match="key of a message resume is hidden") as caught:
+    with pytest.raises(
+        InputError, match="key of a message resume is not valid; expected"
+    ) as caught:
         decode(wrong, side="cloud")
+    assert "secret" not in str(caught.value)
+    with pytest.raises(InputError, match="expected msgpack") as caught:
+        decode(encode(Resume(STREAM, b"secret, 16 bytes", 1, 2))[:-1], side="cloud")
     assert "secret" not in str(caught.value)
     assert KEY.hex() not in repr(OPENED) and repr(KEY) not in repr(OPENED) + repr(EVERY[4][0])
 

@@ -204,7 +204,8 @@ def _wired(kind: type[msgspec.Struct], name: str, value: Any, vocabulary: int | 
         try:
             return bytes.fromhex(value)
         except ValueError:
-            raise InputError(f"{shown} is {clipped(value)}; expected hex digits") from None
+            said = "not valid" if name == "key" else clipped(value)
+            raise InputError(f"{shown} is {said}; expected hex digits") from None
     return value
 
 

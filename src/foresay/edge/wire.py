@@ -146,7 +146,7 @@ def decode(frame: bytes, *, side: Side, most: int = MAX_FRAME) -> Message:
         raise InputError(_said(error, frame, side)) from None
     except (ValueError, OverflowError, RecursionError) as error:
         raise InputError(
-            f"the frame is {clipped(bytes(frame[:40]))}; expected msgpack: {clipped(str(error))}"
+            f"the frame is {clipped(bytes(frame[:8]))}; expected msgpack: {clipped(str(error))}"
         ) from None
     if isinstance(message, Open):
         if message.version != VERSION:
@@ -171,10 +171,11 @@ def _said(error: msgspec.ValidationError, frame: bytes, side: Side) -> str:
     matched = _AT.match(str(error))
     what, path = (matched["what"], matched["path"]) if matched else (str(error), None)
     steps = [int(step) for step in re.findall(r"\[(\d+)\]", path or "")]
+    value, known = None, len(frame) <= _NAMED
     try:
-        value = msgspec.msgpack.decode(frame) if len(frame) <= _NAMED else None
-    except (ValueError, RecursionError, TypeError):
-        value = None
+        value = msgspec.msgpack.decode(frame) if known else [frame[1]]
+    except (ValueError, RecursionError, TypeError, IndexError):
+        known = False
     tag = value[0] if isinstance(value, list) and value else None
     kind = _BY_TAG.get(tag) if isinstance(tag, int) else None
     what = what[:1].lower() + what[1:]
@@ -189,7 +190,7 @@ def _said(error: msgspec.ValidationError, frame: bytes, side: Side) -> str:
         name = Sampling.__struct_fields__[steps[1]]
     for step in steps:
         value = value[step] if isinstance(value, list) and step < len(value) else None
-    shown = "hidden" if name == "key" else clipped(value)
+    shown = clipped(value) if known and name != "key" else "not valid"
     return f"{name} of a message {NAMES[kind]} is {shown}; {what}"
 
 

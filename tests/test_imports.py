@@ -23,7 +23,7 @@ FLOORS = [
     ["drafter"],
     ["budget", "drafters", "lossless"],
     ["engine"],
-    ["rl", "train"],
+    ["edge", "rl", "train"],
     ["serve", "bench"],
     ["doctor", "integrations"],
     ["cli"],
@@ -77,6 +77,7 @@ TORCH_FREE = {
             *("worker/main", "worker/values"),
         )
     ),
+    *(f"edge/{name}" for name in ("__init__", "ids", "json_frames", "messages", "prefix", "wire")),
     *("engine/proposal", "engine/text"),
     *(
         f"sampling/{name}"

@@ -1,0 +1,1 @@
+"""Edge streams: an edge client drafts, the cloud verifies and alone commits; only ids travel."""

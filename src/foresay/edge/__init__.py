@@ -1,0 +1,1 @@
+"""Edge and cloud: a device drafts, the cloud verifies and alone decides what is committed."""

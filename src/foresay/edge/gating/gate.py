@@ -32,6 +32,12 @@ __all__ = ["OFF", "Decision", "Gate", "Thresholds", "block_rule", "hard_ratio", 
 Bools: TypeAlias = NDArray[np.bool_]
 
 
+def _check(name: str, value: float | None, most: float) -> None:
+    if value is not None and not 0 <= value <= most:
+        what = "0 or more" if most == math.inf else f"0 to {most:g}"
+        raise InputError(f"{name} is {value!r}; expected None or a number, {what}")
+
+
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     """Beyond which value a token is hard; None: the signal is not used.
@@ -211,9 +217,3 @@ def _marks(hard: Sequence[bool] | Bools) -> Bools:
     if marks.ndim != 1 or (marks.size and marks.dtype != np.bool_):
         raise InputError(f"hard is {hard!r}; expected True or False per token")
     return marks.astype(np.bool_)
-
-
-def _check(name: str, value: float | None, most: float) -> None:
-    if value is not None and not 0 <= value <= most:
-        what = "0 or more" if most == math.inf else f"0 to {most:g}"
-        raise InputError(f"{name} is {value!r}; expected None or a number, {what}")

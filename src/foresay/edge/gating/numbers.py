@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 (full-width and typographic signs are meant)
 """Numbers, dates, amounts of money and percentages in English and Chinese text.
 
 Every function yields spans (start, end) of characters, in order; spans of one function do not

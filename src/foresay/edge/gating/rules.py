@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 (full-width and typographic signs are meant)
 """Hard tokens by rule: numbers, dates, money, percentages, names and rare words, in English and
 Chinese text.
 

@@ -30,7 +30,7 @@ _WORDS = (
 )
 _NUMBER = re.compile(
     r"(?P<digits>(?:(?<!\w)[-+−])?\d+(?:[.,:．：]\d+)*"  # \d has full-width digits too
-    rf"(?:[eE][-+]?\d+|(?:st|nd|rd|th){_RIGHT}|[百千万亿兆]+)?)"
+    rf"(?:[eE][-+]?\d+|(?:st|nd|rd|th){_RIGHT}| ?[百千万亿兆]+)?)"
     rf"|(?P<han>第?[{_HAN}]+(?:点[{_HAN}]+)?)"
     rf"|(?P<words>{_LEFT}(?i:{_WORDS}){_RIGHT}"
     rf"(?:[- ](?i:and )?(?i:{_WORDS}|one){_RIGHT})*)"

@@ -30,6 +30,7 @@ from foresay.budget.policy import DynamicK
 from foresay.errors import InputError
 
 __all__ = [
+    "START",
     "EdgeK",
     "Link",
     "LinkRule",
@@ -61,6 +62,10 @@ class Times:
     def __post_init__(self) -> None:
         for name in ("rtt", "draft", "verify"):
             _seconds(name, getattr(self, name))
+
+
+START = Times(rtt=0.05, draft=0.003, verify=0.015)
+"""What is assumed before anything was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +164,7 @@ class Link:
     def __init__(
         self,
         *,
-        start: Times = Times(rtt=0.05, draft=0.003, verify=0.015),  # noqa: B008
+        start: Times = START,
         acceptance: float = 0.7,
         longest: int = 64,
         memory: int = 100,
@@ -239,7 +244,7 @@ class Link:
         for at, (accepted, examined) in enumerate(pairs):
             before = (accepted + 4 * before) / (examined + 4)
             chances[at] = before
-        curve: Doubles = np.cumprod(chances)
+        curve: Doubles = np.cumprod(chances).astype(np.float64)
         return curve
 
     def best_k(self, *, least: int = 1, most: int = 64) -> int:

@@ -184,7 +184,7 @@ def test_input_that_is_not_valid() -> None:
     with pytest.raises(InputError, match="window is 0"):
         gate.decide([E], sent=0, k=1, window=0)
     with pytest.raises(InputError, match="expected True or False per token"):
-        gate.decide(np.array([1, 0]), sent=0, k=1, window=1)  # type: ignore[arg-type]
+        gate.decide(np.array([1, 0]), sent=0, k=1, window=1)
     with pytest.raises(InputError, match="neither signals nor a text"):
         gate.hard()
     with pytest.raises(InputError, match="without offsets"):

@@ -46,6 +46,13 @@ __all__ = [
 Doubles: TypeAlias = NDArray[np.float64]
 Curve: TypeAlias = Sequence[float] | NDArray[Any]
 
+_PRIOR = 16  # observations that the position before is worth
+
+
+def _seconds(name: str, value: float) -> None:
+    if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
+        raise InputError(f"{name} is {value!r}; expected seconds, 0 or more")
+
 
 @dataclass(frozen=True, slots=True)
 class Times:
@@ -167,7 +174,7 @@ class Link:
         start: Times = START,
         acceptance: float = 0.7,
         longest: int = 64,
-        memory: int = 100,
+        memory: int = 200,
         recent: int = 64,
     ) -> None:
         for name, value in (("longest", longest), ("memory", memory), ("recent", recent)):
@@ -186,7 +193,9 @@ class Link:
         """Learn from one round.
 
         A position counts as examined if all before it were accepted; those behind a rejection say
-        nothing. Mutates: the link. Raises: nothing.
+        nothing. What is known of positions beyond the draft fades, so that they are tried again.
+
+        Mutates: the link. Raises: nothing.
         """
         self._follow("rtt", done.rtt)
         self._follow("verify", done.verify)
@@ -200,6 +209,9 @@ class Link:
         self._examined[:examined] = self._examined[:examined] * self._keep + 1
         self._accepted[:examined] *= self._keep
         self._accepted[: min(done.accepted, examined)] += 1
+        if done.sent:
+            self._examined[done.sent :] *= self._keep
+            self._accepted[done.sent :] *= self._keep
 
     def _follow(self, name: str, value: float | None) -> None:
         if value is not None:
@@ -236,13 +248,13 @@ class Link:
     def survival(self) -> Doubles:
         """S_i for i = 1 to `longest`: the chance that position i and all before it are accepted.
 
-        A position begins with what the one before it has, as if observed 4 times, and position 1
+        A position begins with what the one before it has, as if observed 16 times, and position 1
         with `acceptance`. So positions that were never tried continue the curve.
         """
         chances, before = np.empty(self._examined.size), self._prior
         pairs = zip(self._accepted.tolist(), self._examined.tolist(), strict=True)
         for at, (accepted, examined) in enumerate(pairs):
-            before = (accepted + 4 * before) / (examined + 4)
+            before = (accepted + _PRIOR * before) / (examined + _PRIOR)
             chances[at] = before
         curve: Doubles = np.cumprod(chances).astype(np.float64)
         return curve
@@ -339,8 +351,3 @@ def _survival(survival: Curve) -> Doubles:
             "with those before it"
         )
     return curve
-
-
-def _seconds(name: str, value: float) -> None:
-    if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
-        raise InputError(f"{name} is {value!r}; expected seconds, 0 or more")

@@ -11,7 +11,7 @@ and all else has a bounded length. Mutates: nothing. Raises: nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 __all__ = ["dates", "money", "numbers", "percentages"]
@@ -87,9 +87,12 @@ _PERCENT_AFTER = re.compile(
 )
 
 
-def money(text: str) -> Iterator[Bounds]:
-    """A number with a currency before or after it: $5, ¥ 20, 3.5 million euros, 三百元."""
-    for start, end in numbers(text):
+def money(text: str, found: Iterable[Bounds]) -> Iterator[Bounds]:
+    """A number with a currency before or after it: $5, ¥ 20, 3.5 million euros, 三百元.
+
+    `found` are the `numbers` of the text.
+    """
+    for start, end in found:
         before = _CURRENCY_BEFORE.search(text[max(0, start - 5) : start])
         magnitude = _MAGNITUDE.match(text, end)
         whole = magnitude.end() if magnitude else end
@@ -98,9 +101,12 @@ def money(text: str) -> Iterator[Bounds]:
             yield start - len(before[0]) if before else start, after.end() if after else whole
 
 
-def percentages(text: str) -> Iterator[Bounds]:
-    """A number with a percent sign or word, 百分之 before it, or 成 (tenths) after it."""
-    for start, end in numbers(text):
+def percentages(text: str, found: Iterable[Bounds]) -> Iterator[Bounds]:
+    """A number with a percent sign or word, 百分之 before it, or 成 (tenths) after it.
+
+    `found` are the `numbers` of the text.
+    """
+    for start, end in found:
         after = _PERCENT_AFTER.match(text, end)
         before = text.endswith("百分之", max(0, start - 3), start)
         if before or after:

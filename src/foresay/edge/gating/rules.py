@@ -12,7 +12,7 @@ No model and no dependency: patterns and short lists. They take linear time.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from foresay.arrays import IntsLike, as_tokens, check_positive
 from foresay.edge.gating.names import names
-from foresay.edge.gating.numbers import Bounds, dates, money, numbers, percentages
+from foresay.edge.gating.numbers import dates, money, numbers, percentages
 from foresay.errors import InputError
 
 __all__ = [
@@ -43,13 +43,6 @@ Kind: TypeAlias = Literal["number", "date", "money", "percentage", "name"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """The rules that need no table. Rare words need one: `Rules.word_counts`."""
 
-_FINDERS: dict[Kind, Callable[[str], Iterator[Bounds]]] = {
-    "number": numbers,
-    "date": dates,
-    "money": money,
-    "percentage": percentages,
-    "name": names,
-}
 _WORD = re.compile(r"[\u4e00-\u9fff]+|[^\W\d_\u4e00-\u9fff]+(?:['’-][^\W\d_\u4e00-\u9fff]+)*")
 _LONGEST_HAN = 4  # characters of a Chinese word in a table
 
@@ -112,7 +105,15 @@ def hard_spans(text: str, kinds: Sequence[Kind] = KINDS) -> list[Span]:
     Raises: InputError for an unknown kind.
     """
     _check_kinds(kinds)
-    return sorted(Span(*found, kind) for kind in kinds for found in _FINDERS[kind](text))
+    found = list(numbers(text)) if {"number", "money", "percentage"} & set(kinds) else []
+    spans = {
+        "number": iter(found),
+        "date": dates(text),
+        "money": money(text, found),
+        "percentage": percentages(text, found),
+        "name": names(text),
+    }  # nothing is searched before it is asked for
+    return sorted(Span(*bounds, kind) for kind in kinds for bounds in spans[kind])
 
 
 def rare_words(text: str, counts: Mapping[str, int], least: int = 5) -> list[Span]:

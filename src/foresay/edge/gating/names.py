@@ -66,9 +66,9 @@ def _english(text: str) -> Iterator[Bounds]:
 
 
 def _begins_sentence(text: str, start: int, last: str, last_end: int) -> bool:
-    """Looks back no further than to the end of the last word, so all calls together are linear."""
+    """Looks back no further than to the word before, so all calls together are linear."""
     at, quoted = start, False
-    while at > last_end and text[at - 1] in _OPENING:
+    while at and text[at - 1] in _OPENING:
         quoted = quoted or not text[at - 1].isspace()
         at -= 1
     if at == 0 or text[at - 1] in _ENDS:

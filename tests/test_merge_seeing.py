@@ -89,20 +89,23 @@ def test_trials_double_the_rest_that_follows_them() -> None:
     assert max(rests) == seeing._LONGEST
 
 
+def awake(one: Seeing, net: float) -> bool:
+    """Whether it is awake after a step."""
+    one.observe(net)
+    return one.awake
+
+
 def test_a_trial_that_succeeds_ends_the_long_rests() -> None:
     one = Seeing()
     for _ in range(3000):
         one.observe(-0.1)
-    while not one.awake:
-        one.observe(0.0)
-    for _ in range(100):
-        one.observe(0.3)
-    assert one.awake
-    while one.awake:
-        one.observe(-0.1)
-    rest = 0
-    while not one.awake:
-        one.observe(0.0)
+    while not awake(one, 0.0):
+        pass
+    assert all(awake(one, 0.3) for _ in range(100))
+    while awake(one, -0.1):
+        pass
+    rest = 1
+    while not awake(one, 0.0):
         rest += 1
     assert rest == seeing._REST
 

@@ -192,15 +192,19 @@ class DynamicK(Fixed):
         np.maximum.at(drafted, owner, depths_of(drafts))
         accepted = np.bincount(owner[step.accepted], minlength=len(drafts))
         if ids is None:
-            self.k = self._next(self.k, int(accepted.sum()), int(drafted.sum()))
+            self.k = self.next_k(self.k, int(accepted.sum()), int(drafted.sum()))
             return
         for request, won, of in zip(ids.tolist(), accepted.tolist(), drafted.tolist(), strict=True):
             if of:
-                self._of[request] = self._next(self._of.pop(request, self.k), won, of)
+                self._of[request] = self.next_k(self._of.pop(request, self.k), won, of)
         while len(self._of) > self._remembered:
             del self._of[next(iter(self._of))]
 
-    def _next(self, k: int, accepted: int, drafted: int) -> int:
+    def next_k(self, k: int, accepted: int, drafted: int) -> int:
+        """The k after a draft of `drafted` tokens (1 or more), `accepted` of them, at this k.
+
+        Mutates: nothing. Raises: ZeroDivisionError without a draft.
+        """
         ratio = accepted / drafted
         if ratio >= self.up:
             return min(k + 1, self.most)

@@ -1,1 +1,1 @@
-"""Edge streams: an edge client drafts, the cloud verifies and alone commits; only ids travel."""
+"""Edge and cloud: a device drafts, the cloud verifies and alone decides what is committed."""

@@ -37,11 +37,11 @@ from foresay.engine.request import (
     fitted,
 )
 from foresay.engine.scheduler import Scheduler, Turn
-from foresay.engine.step import Laps, Step, load_of, seen_by_drafter, until_texts_end
+from foresay.engine.step import Laps, Step, load_of, parts_of, seen_by_drafter, until_texts_end
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.models.progress import Progress, silent
-from foresay.models.target import Part, Target, check_target
+from foresay.models.target import Target, check_target
 from foresay.sampling.acceptance.verdicts import Verified, cut
 from foresay.sampling.logprobs import Logprobs
 from foresay.sampling.noise import new_seed
@@ -245,7 +245,7 @@ class Engine:
         if self._recompute_if_replaced():  # by the drafter, or while it worked
             return failed
         laps.end("draft")
-        step.parts = self._parts(step)
+        step.parts = parts_of(step, self.target)
         outcome = self._compute(step, self.drafter.wants, laps)
         step.topk, step.hidden, step.showing = outcome.topk, outcome.hidden, outcome.showing
         laps.end("verify")
@@ -318,25 +318,6 @@ class Engine:
         chosen = self._that_fits(decoding, with_all_sampled(chosen, proposal, load))
         return Step(turns, decoding, load, chosen, proposal.probs_of(chosen))
 
-    def _parts(self, step: Step) -> list[Part]:
-        """Each request's part of the forward pass."""
-        drafts = iter(step.chosen.drafts)
-        return [
-            Part.of(
-                self.target,
-                r.kv,
-                r.pending[: turn.tokens],
-                next(drafts) if turn.whole else None,
-                needs_logits=turn.whole,
-                prefill=(prefill := min(turn.tokens, r.prefill_left)),
-                prefill_logits=min(
-                    prefill, max(r.stored + prefill + 1 - r.prompt_logprobs_done, 0)
-                ),
-            )
-            for turn in step.turns
-            if (r := turn.request).kv is not None
-        ]
-
     def _that_fits(self, decoding: list[Request], chosen: Chosen) -> Chosen:
         """The drafts for which there is memory."""
         sizes = sizes_of(chosen.drafts.offsets)
@@ -352,9 +333,9 @@ class Engine:
         note_logprobs(step.decoding, verified, logprobs, sizes)
         verified = cut(verified, sizes)
         verdicts = verified.verdicts
-        began = self._clock()
+        step.showing -= self._clock()
         told = self.drafter.original_paths(step.chosen, seen_by_drafter(step, verified))
-        self.drafter.shown(step.showing + self._clock() - began)
+        self.drafter.shown(step.showing + self._clock())
         each = iter(verdicts)
         for turn, part in zip(step.turns, step.parts, strict=True):
             part.keep(next(each).path if turn.whole else ())
@@ -371,9 +352,9 @@ class Engine:
     def _account(self, step: Step, verdicts: VerdictBatch, laps: Laps) -> None:
         """Add the step to the requests' statistics, and let the policy learn from it."""
         seconds = laps.seconds["forward"] + laps.seconds["verify"]
-        facts = StepFacts.of(step.load, step.chosen, verdicts, seconds, laps.seconds["draft"])
-        self.last_step = facts
-        self.policy.observe(facts)
+        lap = laps.seconds["draft"]
+        self.last_step = StepFacts.of(step.load, step.chosen, verdicts, seconds, lap)
+        self.policy.observe(self.last_step)
         for turn in step.turns:
             spent = turn.request.stats.seconds
             for phase, lap in laps.seconds.items():

@@ -17,11 +17,11 @@ from foresay.budget.urgency import urgency
 from foresay.engine.request import Request
 from foresay.engine.scheduler import Turn
 from foresay.errors import ForesayError, InputError
-from foresay.models.target import Part
+from foresay.models.target import Part, Target
 from foresay.sampling.acceptance.verdicts import Verified
 from foresay.verdict import TopK, VerdictBatch
 
-__all__ = ["Laps", "Step", "load_of", "seen_by_drafter", "until_texts_end"]
+__all__ = ["Laps", "Step", "load_of", "parts_of", "seen_by_drafter", "until_texts_end"]
 
 
 @dataclass(slots=True)
@@ -58,6 +58,24 @@ class Laps:
         now = self.clock()
         self.seconds[phase] = now - self._begin
         self._begin = now
+
+
+def parts_of(step: Step, target: Target) -> list[Part]:
+    """Each request's part of the forward pass."""
+    drafts = iter(step.chosen.drafts)
+    return [
+        Part.of(
+            target,
+            r.kv,
+            r.pending[: turn.tokens],
+            next(drafts) if turn.whole else None,
+            needs_logits=turn.whole,
+            prefill=(prefill := min(turn.tokens, r.prefill_left)),
+            prefill_logits=min(prefill, max(r.stored + prefill + 1 - r.prompt_logprobs_done, 0)),
+        )
+        for turn in step.turns
+        if (r := turn.request).kv is not None
+    ]
 
 
 def until_texts_end(

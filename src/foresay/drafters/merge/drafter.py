@@ -185,17 +185,16 @@ class MergeDrafter:
         states = as_states(states, MergeState, self)
         checked = as_budgets(budgets, len(states))
         own = [[state.states[k] for state in states] for k in range(len(self.drafters))]
-        given = (
-            np.array(checked, np.int32),
-            np.array([state.seed for state in states], np.uint64),
-            np.array([state.temperature for state in states], np.float32),
-            np.array([state.length for state in states], np.int64),
-            [state.memory for state in states],
-        )
 
         def united(batches: Sequence[DraftBatch]) -> Tree:
-            packed = [(each.tokens, each.parents, each.offsets, each.scores) for each in batches]
-            tokens, parents, offsets, scores, homes = self._merge.merge(packed, *given)
+            tokens, parents, offsets, scores, homes = self._merge.merge(
+                [(each.tokens, each.parents, each.offsets, each.scores) for each in batches],
+                np.array(checked, np.int32),
+                np.array([state.seed for state in states], np.uint64),
+                np.array([state.temperature for state in states], np.float32),
+                np.array([state.length for state in states], np.int64),
+                [state.memory for state in states],
+            )
             return Tree(DraftBatch._trusted(tokens, parents, offsets, scores), homes, True)
 
         unread = [[state.length - read for read in state.read] for state in states]

@@ -97,6 +97,21 @@ def test_a_merge_lends(targets: dict[str, Target]) -> None:
     assert drafter.drafters[1].bytes_used() == 0  # type: ignore[attr-defined]
 
 
+def test_a_text_that_is_not_stored_gets_no_draft(targets: dict[str, Target]) -> None:
+    """Nor are its tokens computed with the layers that are kept: that is the target's work."""
+    target, text = targets["float32"], np.arange(1, 9, dtype=np.int32)
+    drafter = SelfDrafter(target, layers=[0, 2], shape=4)
+    state, kv = drafter.begin(text), target.open()
+    for end, drafted in ((3, 0), (7, 4)):
+        part = Part.of(target, kv, text[kv.length : end])
+        target.forward([part])
+        part.keep()
+        drafter.lend(target, [state], [kv])
+        (draft,) = drafter.propose([state], [4])
+        assert len(draft) == drafted and (kv.length > end) == (drafted > 0)
+        kv.cut(end)
+
+
 def test_a_loan_for_several_proposals(targets: dict[str, Target]) -> None:
     """Two drafters of a merge borrow the same, and each is asked twice: all of them draft."""
     drafted: list[list[int]] = [[], []]

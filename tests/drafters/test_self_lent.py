@@ -123,7 +123,7 @@ def test_a_loan_for_several_proposals(targets: dict[str, Target]) -> None:
             drafted[self is drafters[1]] += [len(draft) for draft in found]
             return again
 
-    drafters = Asked(layers=[0, 2], shape=4), Asked(layers=[0, 1, 3], shape=4)
+    drafters = Asked(layers=[0, 2], shape=4), Asked(layers=[0, 1, 3], shape=4, memory=1)
     target = targets["float32"]
     engine = Engine(target, MergeDrafter(*drafters), policy=Fixed(k=4), max_running=3)
     assert [r.token_ids for r in answers(engine, MANY)] == wanted(target, MANY)

@@ -13,8 +13,9 @@ to question. Ways take turns, and who begins changes. The tokens of all ways are
 of no drafts, and one difference makes the script fail. It is `foresay bench drafters` with both
 policies and a record. The default drafters are named from the repository's root.
 
-The bars: several drafters in one tree against the best of them alone, in tokens per step with fixed
-nodes, and in speed where the policy is adaptive.
+The bars: several drafters against the best of them alone, in tokens per step with fixed nodes, and
+in speed where the policy is adaptive. With fixed nodes each drafter alone has to find something,
+and some pairs have to find more than either, which they do not if one is left out.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from foresay.models.weights import DEFAULT_MODEL
 
 PARTS = ("nodes", "adaptive")
 MODEL, HEAD = "model:weights/smollm2-135m-draft", "eagle:weights/smollm2-135m-eagle"
+GAINS = ("suffix+recycle", f"suffix+{MODEL}", f"suffix+{HEAD}", "first:sam+recycle")
 DRAFTERS = (
     f"none,suffix,ngram,sam,recycle,self,{MODEL},{HEAD},first:sam+recycle,suffix+recycle,"
     f"suffix+{MODEL},suffix+{HEAD},suffix+recycle+{HEAD}"
@@ -72,16 +74,21 @@ def with_questions(name: str, table: Table) -> dict[str, Any]:
 
 
 def bars(part: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each tree of several drafters by the best of them: what was measured, and what is asked."""
+    """Single drafters, and several by the best of them: what was measured, what is asked."""
     measure = "tokens_per_step" if part == "nodes" else "speedup_mean"
     value = {row["drafter"]: row[measure] for row in rows}
     found = []
     for name in value:
         members = parts_of(name)
-        if len(members) < 2 or name.startswith("first:") or not all(m in value for m in members):
+        if part == "nodes" and len(members) == 1 and name != "none":
+            found.append(bar(f"{name}, {measure}", value[name], 1.05))
+        gains = part == "nodes" and name in GAINS
+        if len(members) < 2 or not all(m in value for m in members):
+            continue
+        if name.startswith("first:") and not gains:
             continue
         best = max(members, key=lambda member: value[member])
-        asked = 1.07 if part == "nodes" and members == ["suffix", "recycle"] else 0.98
+        asked = 1.07 if gains else 0.98
         found.append(bar(f"{name} by {best}, {measure}", value[name] / value[best], asked))
         head = members[1]
         if part == "adaptive" and members[0] == "suffix" and head.startswith("eagle:"):

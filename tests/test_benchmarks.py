@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -142,7 +144,8 @@ def test_drafters(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPa
         assert [row["drafter"] for row in part["rows"]] == names
         measure = "tokens_per_step" if name == "nodes" else "speedup_mean"
         value = {row["drafter"]: row[measure] for row in part["rows"]}
-        [bar] = part["bars"]
+        *alone, bar = part["bars"]
+        assert len(alone) == (2 if name == "nodes" else 0)
         ratio = value["suffix+recycle"] / max(value["suffix"], value["recycle"])
         assert bar["measured"] == pytest.approx(ratio, abs=1e-4)
         assert bar["asked"] == (1.07 if name == "nodes" else 0.98)
@@ -152,6 +155,22 @@ def test_drafters(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPa
             "prompts.jsonl, line 3",
         ]
     assert "adaptive, 2 questions" in out
+
+
+def test_bars_of_drafters_notice_a_member_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    script: Any = SimpleNamespace(**runpy.run_path(str(BENCHMARKS / "drafters.py")))
+    alone = {"none": 1.0, "suffix": 1.74, "sam": 1.19, "recycle": 1.41, script.MODEL: 1.66}
+    for name in script.GAINS[:2] + script.GAINS[3:]:
+        members = script.parts_of(name)
+        for value, met in ((max(alone[m] for m in members), False), (2.2, True)):
+            table = {**alone, name: value}
+            rows = [{"drafter": way, "tokens_per_step": each} for way, each in table.items()]
+            *others, last = script.bars("nodes", rows)
+            assert last["bar"].startswith(f"{name} by ") and last["met"] is met
+            assert all(one["met"] for one in others)
+    silent = [{"drafter": way, "tokens_per_step": 1.0} for way in ("none", "self")]
+    assert [one["met"] for one in script.bars("nodes", silent)] == [False]
 
 
 @pytest.mark.slow

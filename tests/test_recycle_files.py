@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +37,10 @@ def test_damaged_and_foreign_files(tmp_path: Path) -> None:
         RecycleDrafter(k=4, warm=good)
     with pytest.raises(InputError, match=r"missing\.laws is no file of RecycleDrafter"):
         RecycleDrafter(warm=tmp_path / "missing.laws")
+    os.mkfifo(tmp_path / "pipe")
+    for endless in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(InputError, match="it is no plain file"):
+            RecycleDrafter(warm=endless)
     content = good.read_bytes()
     random = np.random.default_rng(0)
     bad = tmp_path / "bad.laws"

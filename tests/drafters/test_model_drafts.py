@@ -323,6 +323,11 @@ def test_the_weight_of_the_noise_is_learned() -> None:
     for _ in range(150):
         weight.learn([1, 2, 3, 3, 3], 3)
     assert weight.value == 0.7  # of equals the largest
+    for _ in range(20_000):
+        weight.learn([1, 2, 3, 4, 5], 3)
+    for _ in range(4096):  # what was long ago counts for little
+        weight.learn([1, 2, 3, 4, 5], 5)
+    assert weight.value == 0.4
 
 
 def test_each_weight_of_the_noise() -> None:

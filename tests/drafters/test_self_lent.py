@@ -97,6 +97,39 @@ def test_a_merge_lends(targets: dict[str, Target]) -> None:
     assert drafter.drafters[1].bytes_used() == 0  # type: ignore[attr-defined]
 
 
+def test_a_text_that_is_not_stored_gets_no_draft(targets: dict[str, Target]) -> None:
+    """Nor are its tokens computed with the layers that are kept: that is the target's work."""
+    target, text = targets["float32"], np.arange(1, 9, dtype=np.int32)
+    drafter = SelfDrafter(target, layers=[0, 2], shape=4)
+    state, kv = drafter.begin(text), target.open()
+    for end, drafted in ((3, 0), (7, 4)):
+        part = Part.of(target, kv, text[kv.length : end])
+        target.forward([part])
+        part.keep()
+        drafter.lend(target, [state], [kv])
+        (draft,) = drafter.propose([state], [4])
+        assert len(draft) == drafted and (kv.length > end) == (drafted > 0)
+        kv.cut(end)
+
+
+def test_a_loan_for_several_proposals(targets: dict[str, Target]) -> None:
+    """Two drafters of a merge borrow the same, and each is asked twice: all of them draft."""
+    drafted: list[list[int]] = [[], []]
+
+    class Asked(SelfDrafter):
+        def propose(self, states: Any, budgets: Any, /) -> Any:
+            found, again = (super(Asked, self).propose(states, budgets) for _ in range(2))
+            assert [d.tokens.tolist() for d in found] == [d.tokens.tolist() for d in again]
+            drafted[self is drafters[1]] += [len(draft) for draft in found]
+            return again
+
+    drafters = Asked(layers=[0, 2], shape=4), Asked(layers=[0, 1, 3], shape=4, memory=1)
+    target = targets["float32"]
+    engine = Engine(target, MergeDrafter(*drafters), policy=Fixed(k=4), max_running=3)
+    assert [r.token_ids for r in answers(engine, MANY)] == wanted(target, MANY)
+    assert drafted[0] == drafted[1] and sum(drafted[0]) > 100
+
+
 @pytest.mark.parametrize("merged", [False, True])
 def test_the_loan_ends(targets: dict[str, Target], merged: bool) -> None:
     """Also where a member of a merge was not asked: nothing keeps the memory of a request."""

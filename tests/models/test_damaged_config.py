@@ -38,12 +38,34 @@ def test_a_wrong_value_is_named_with_its_file(
 
 
 @pytest.mark.parametrize(
-    "damage", [{"num_attention_heads": 0}, {"layer_types": 3}, {"quantization_config": 5}]
+    "damage",
+    [
+        {"num_attention_heads": 0},
+        {"layer_types": 3},
+        {"quantization_config": 5},
+        {"pad_token_id": 10**9},
+    ],
 )
 def test_what_transformers_does_not_check(
     model: Path, tmp_path: Path, damage: dict[str, Any]
 ) -> None:
     with pytest.raises(ModelError, match=f"the model in '{tmp_path}' cannot be loaded: "):
+        read_model(_damaged(model, tmp_path, damage), torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("damage", "key"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
+        ({"model_type": "gpt2", "n_layer": 10**9}, "n_layer"),
+        ({"model_type": "mixtral", "num_local_experts": 10**9}, "num_local_experts"),
+        ({"model_type": "gemma3", "text_config": {"num_hidden_layers": 10**9}}, "num_hidden_l"),
+    ],
+)
+def test_what_would_be_built_without_end(
+    model: Path, tmp_path: Path, damage: dict[str, Any], key: str
+) -> None:
+    with pytest.raises(ModelError, match=f"'{key}.*' is 1000000000; expected at most 4096"):
         read_model(_damaged(model, tmp_path, damage), torch.float32)
 
 

@@ -175,6 +175,7 @@ DAMAGED: dict[str, tuple[dict[str, Any], str]] = {
     "other heads": ({"num_key_value_heads": 4}, r"k_proj.weight' is \[32, 64\]; expected \[64, 64"),
     "many layers": ({"num_hidden_layers": 3}, "lacks the tensor 'model.layers.2"),
     "too many layers": ({"num_hidden_layers": 10**8}, "100000000 layers; expected at most 4096"),
+    "wide heads": ({"head_dim": 10**9}, "heads 1000000000 wide; expected at most 4096"),
     "no factor": ({"rope_parameters": {"rope_type": "linear"}}, "factor of RoPE is None; expected"),
     "no object": ({"rope_scaling": 7}, "'rope_scaling' is 7; expected an object"),
     "base": ({"rope_parameters": {"rope_theta": 1}}, "expected a number above 1"),

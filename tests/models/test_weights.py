@@ -113,9 +113,10 @@ def test_folders_that_lack_something(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"has no weights"):
         weights.find(tmp_path)
     index_file = tmp_path / "model.safetensors.index.json"
-    index_file.write_text(json.dumps({"weight_map": {"a": "../b.safetensors"}}))
-    with pytest.raises(ModelError, match=r"not in its folder"):
-        weights.find(tmp_path)
+    for name in ("../b.safetensors", "/b.safetensors", "..", "", "b\0"):
+        index_file.write_text(json.dumps({"weight_map": {"a": name}}))
+        with pytest.raises(ModelError, match=r"not in its folder"):
+            weights.find(tmp_path)
     index_file.write_text(json.dumps({"weight_map": {"a": "b.safetensors"}}))
     with pytest.raises(ModelError, match=r"b.safetensors' cannot be read"):
         weights.find(tmp_path)

@@ -107,7 +107,8 @@ class SelfDrafter(DecodingDrafter):
         try:
             for at, state in enumerate(alive):
                 kv = lent.get(id(state))
-                if kv is not None and kv.length == len(state.text) - 1:
+                # More than that are drafted tokens of this loan, which are cut before the draft.
+                if kv is not None and kv.length >= len(state.text) - 1:
                     state.borrow(kv, self.model.version)
                 else:
                     checked[at] = 0

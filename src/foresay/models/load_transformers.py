@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,15 @@ from foresay.models.plain import PlainTarget
 from foresay.models.progress import Progress, silent
 from foresay.models.replacing import names_of
 from foresay.models.visibility import visible_by_layer
+from foresay.models.weights.folder import config_of
 
 __all__ = ["LOADING", "load_modules", "plain_target_of", "read_model", "target_of"]
 
 # from_pretrained replaces functions of torch and of its own for the whole process while it runs
 # (tie_weights, those that initialise, the default dtype), and two at once put back each other's.
 LOADING = threading.Lock()
+_COUNTS = ("layers", "n_layer", "experts", "blocks")  # how settings that count modules end
+_MOST = 4096
 _TRIALS = 5  # linear layers, visibility, logits, whole layers, batch invariance
 
 
@@ -153,6 +156,7 @@ def read_model(folder: str | os.PathLike[str], dtype: torch.dtype) -> PreTrained
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
+    _check_counts(Path(folder) / "config.json", config_of(Path(folder)))
     try:
         with LOADING:
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
@@ -168,13 +172,25 @@ def read_model(folder: str | os.PathLike[str], dtype: torch.dtype) -> PreTrained
         ) from error
     except (
         *(OSError, ValueError, KeyError, RuntimeError, ImportError),
-        *(TypeError, AttributeError, ArithmeticError),  # of values that transformers does not check
+        # Of values that transformers does not check:
+        *(TypeError, AttributeError, ArithmeticError, AssertionError),
     ) as error:
         said = str(error).strip().splitlines()
         raise ModelError(
             f"the model in '{folder}' cannot be loaded: {said[0] if said else error!r}"
         ) from error
     return model
+
+
+def _check_counts(file: Path, config: Mapping[str, Any]) -> None:
+    """Refuse what transformers would build without end, before it compares it with the weights.
+
+    Raises: ModelError.
+    """
+    for part in (config, *(each for each in config.values() if isinstance(each, dict))):
+        for key, value in part.items():
+            if key.endswith(_COUNTS) and type(value) is int and value > _MOST:
+                raise ModelError(f"'{file}': '{key:.60}' is {value}; expected at most {_MOST}")
 
 
 def _reason(error: StrictDataclassError) -> str:

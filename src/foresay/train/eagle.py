@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foresay.arrays import check_positive
 from foresay.drafters.eagle.files import TargetName, save_head
 from foresay.drafters.eagle.head import EagleHead, HeadShape
 from foresay.errors import InputError
@@ -122,7 +121,7 @@ def train(
         }
     )
     if intermediate is not None:
-        check_positive(intermediate, "intermediate")
+        check_settings({"intermediate": intermediate})
     settings |= {"intermediate": intermediate, "layers": [*layers], "target": str(target)}
     folder = out_folder(out, "LlamaForCausalLMEagle3")
     lesson = open_lesson(target, corpus, settings, device=device, progress=progress)

@@ -24,8 +24,13 @@ CorpusFiles: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str
 """One trace file of a target's answers, or several."""
 
 _SHARES = ("learning_rate", "decay", "held_out", "covered")  # the other numbers are whole
-_MOST_EPOCHS = 10_000
-_MOST_HELD_OUT = 0.5
+_MOST = {
+    "epochs": 10_000,
+    "held_out": 0.5,
+    "steps": 64,
+    "layers": 4096,  # as a KV cache may have
+    "intermediate": 1 << 20,
+}
 _FIELDS = ("prompt", "question", "turns")
 
 
@@ -41,10 +46,9 @@ def check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
             _check_share(name, value)
         else:
             check_positive(value, name)
-    if settings.get("epochs", 0) > _MOST_EPOCHS:
-        raise InputError(f"epochs is {settings['epochs']}; expected at most {_MOST_EPOCHS}")
-    if settings.get("held_out", 0) > _MOST_HELD_OUT:
-        raise InputError(f"held_out is {settings['held_out']}; expected at most {_MOST_HELD_OUT}")
+    for name, most in _MOST.items():
+        if settings.get(name, 0) > most:
+            raise InputError(f"{name} is {settings[name]}; expected at most {most}")
     return dict(settings)
 
 

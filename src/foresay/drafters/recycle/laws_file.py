@@ -74,6 +74,8 @@ def read_laws(path: Path, k: int) -> Laws:
     Raises: InputError that names the file.
     """
     try:
+        if path.exists() and not path.is_file():  # a pipe or a device may never end
+            raise ValueError("it is no plain file")
         whole = path.read_bytes()
         if whole.startswith(_OLD):
             raise ValueError("it is of version 1, which names no tokenizer; save it again")

@@ -16,7 +16,7 @@ from foresay.models.cpu.rope import frequencies, rope_type
 __all__ = ["ARCHITECTURES", "DecoderConfig", "Kind", "read_config"]
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
-_MOST_LAYERS = 4096  # as a KV cache may have
+_MOST_LAYERS = _MOST_WIDE = 4096  # layers, and numbers of a head, as a KV cache may have
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,8 @@ def read_config(config: Mapping[str, Any], where: str) -> DecoderConfig:
     if layers > _MOST_LAYERS:
         raise ModelError(f"{where} has {layers} layers; expected at most {_MOST_LAYERS}")
     head_dim = values.whole("head_dim", width // heads)
+    if head_dim > _MOST_WIDE:
+        raise ModelError(f"{where} has heads {head_dim} wide; expected at most {_MOST_WIDE}")
     bases, scale = _ropes(values, kind, name, head_dim)
     types = _layer_types(values, name, layers)
     window = values.whole("sliding_window", 4096) if _SLIDING in types else 0

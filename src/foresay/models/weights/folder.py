@@ -85,8 +85,8 @@ def _index(folder: Path) -> dict[str, str]:
         raise ModelError(f"'{index}' has no 'weight_map' of tensors and their files")
     for name in sorted(set(names.values())):
         path = folder / name
-        if path.parent != folder or path.name in ("", ".."):
-            raise ModelError(f"'{index}' names '{path}', which is not in its folder")
+        if path.parent != folder or path.name in ("", "..") or "\0" in name:
+            raise ModelError(f"'{index}' names {str(path)!r}, which is not in its folder")
     return names
 
 

@@ -36,8 +36,10 @@ COLUMNS: dict[str, tuple[str, str]] = {
 
 _STYLE = """
 body { font: 15px/1.5 sans-serif; color: #222; max-width: 76em; margin: 2em auto; padding: 0 1em }
-table { border-collapse: collapse; font-size: 13px; margin: 1em 0; display: block; overflow-x: auto }
-th, td { padding: .25em .6em; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap }
+table { border-collapse: collapse; font-size: 13px; margin: 1em 0 }
+table { display: block; overflow-x: auto }
+th, td { padding: .25em .6em; border-bottom: 1px solid #ddd }
+th, td { text-align: right; white-space: nowrap }
 th:first-child, td:first-child, th:nth-child(2), td:nth-child(2) { text-align: left }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(26em, 1fr)); gap: 1em }
 svg { width: 100%; height: auto; border: 1px solid #eee }

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 from urllib.parse import urlsplit, urlunsplit
 
 from websockets.asyncio.client import ClientConnection
@@ -32,12 +33,12 @@ _AGAIN = ("busy", "draining", "timeout")
 class Lost(Exception):
     """There is no connection, or none any more; it is worth to try again.
 
-    at_once: not before a first connection, where the address is more likely to be wrong.
+    at_first: also before the stream was opened; otherwise the address is more likely to be wrong.
     """
 
-    def __init__(self, sentence: str, *, at_once: bool = False) -> None:
+    def __init__(self, sentence: str, *, at_first: bool = False) -> None:
         super().__init__(sentence)
-        self.at_once = at_once
+        self.at_first = at_first
 
 
 class UnknownStream(Exception):
@@ -68,7 +69,7 @@ def edge_url(url: str) -> str:
 class Backoff:
     """Waits that double, with jitter, until `seconds` without progress have passed.
 
-    `wait` and `reset` mutate it. `clock` and `sleep` are those of asyncio unless a test has others.
+    `next_wait` and `reset` mutate it. No clock is read here.
     """
 
     seconds: float
@@ -90,7 +91,7 @@ class Backoff:
             return None
         full = min(self.longest, self.first * 2 ** min(self._tries, 16))
         self._tries += 1
-        return min(left, full * (0.5 + random.random() / 2))
+        return float(min(left, full * (0.5 + random.random() / 2)))
 
 
 class Connection:
@@ -109,6 +110,13 @@ class Connection:
         self.vocabulary: int | None = None
         self.stream = b""
         self.pad = 0
+        self.last_size = 0
+        """Bytes on the wire of the last message that came."""
+        self._again: Message | None = None
+
+    def put_back(self, message: Message) -> None:
+        """The next `receive` gives this message again."""
+        self._again = message
 
     async def send(self, message: Message) -> int:
         """Send a message; returns its bytes on the wire. Raises: also InputError."""
@@ -135,6 +143,9 @@ class Connection:
         """The next message; a frame that is none is a lost connection too. Raises: also Lost if
         nothing came for so many seconds, and what `raise_error` raises.
         """
+        if self._again is not None:
+            message, self._again = self._again, None
+            return message
         try:
             frame = await asyncio.wait_for(self._socket.recv(), seconds)
         except ConnectionClosed as closed:
@@ -144,7 +155,8 @@ class Connection:
         size = len(frame.encode()) if isinstance(frame, str) else len(frame)
         self._counted.messages_down += 1
         self._counted.bytes_down += size
-        self._counted.wire_down += size + _header(size)
+        self.last_size = size + _header(size)
+        self._counted.wire_down += self.last_size
         try:
             message = self._decoded(frame)
         except InputError as error:
@@ -165,20 +177,21 @@ class Connection:
         await self._socket.close()
 
 
-def raise_error(error: Error) -> None:
+def raise_error(error: Error) -> NoReturn:
     """The cloud's ERROR as what it means for the edge.
 
     Raises: `Lost` where it is worth to try again, `UnknownStream`, else StreamError.
     """
     if error.code in _AGAIN:
-        raise Lost(f"the cloud is not ready ({error.code}): {error.message}", at_once=True)
+        raise Lost(f"the cloud is not ready ({error.code}): {error.message}", at_first=True)
     if error.code == "unknown_stream":
         raise UnknownStream(error.message)
     hint = ""
     if error.code == "unauthorized":
         hint = "; expected a key with --api-key or FORESAY_API_KEY"
-    raise StreamError(f"the cloud refuses the stream ({error.code}): {error.message}{hint}",
-                      error.code)
+    raise StreamError(
+        f"the cloud refuses the stream ({error.code}): {error.message}{hint}", error.code
+    )
 
 
 async def connect(
@@ -209,7 +222,6 @@ async def connect(
         )
     except InvalidStatus as error:
         _refused(url, error.response.status_code)
-        raise  # unreachable
     except (asyncio.TimeoutError, TimeoutError):
         raise Lost(f"{url} did not answer within {seconds:g} s") from None
     except OSError as error:
@@ -220,7 +232,7 @@ async def connect(
     return Connection(socket, statistics, json=json)
 
 
-def _refused(url: str, status: int) -> None:
+def _refused(url: str, status: int) -> NoReturn:
     if status in (401, 403):
         raise StreamError(
             f"{url} refuses the key (status {status}); expected a valid one with --api-key or "
@@ -228,7 +240,7 @@ def _refused(url: str, status: int) -> None:
             "unauthorized",
         )
     if status == 429 or status >= 500:
-        raise Lost(f"{url} is not ready (status {status})", at_once=True)
+        raise Lost(f"{url} is not ready (status {status})", at_first=True)
     raise StreamError(
         f"{url} has no edge streams (status {status}); expected a server of `foresay serve`",
         "unreachable",

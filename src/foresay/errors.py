@@ -12,6 +12,7 @@
     ├── ModelError                       weights are missing or damaged
     │   └── UnsupportedModel             a model that cannot be run exactly, or not at all
     ├── ServerError                      another server did not answer as it should
+    │   └── StreamError                  an edge stream cannot go on
     ├── WorkerError                      a drafter's process did not start, or not answer
     └── Refused                          our server refuses a request
 
@@ -74,6 +75,15 @@ class UnsupportedModel(ModelError):
 
 class ServerError(ForesayError):
     """Another server did not answer, or not as its interface says."""
+
+
+class StreamError(ServerError):
+    """An edge stream cannot go on. `code` is the cloud's short word for it, or one of the edge's:
+    "unreachable", "contradiction", "gap", "bad_answer"; what was committed before stays true."""
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class WorkerError(ForesayError):

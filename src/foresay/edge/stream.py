@@ -1,0 +1,363 @@
+"""One stream, as the edge runs it: connect, open, draft, read commits, reconnect, end.
+
+Two tasks share an `EdgeText`. One reads what the cloud sends, and never waits for a drafter. The
+other drafts and sends, woken by each commit; a drafter that takes long works in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
+from foresay.arrays import Int32s
+from foresay.drafter import SeededParams, Source
+from foresay.edge.connection import Backoff, Connection, Lost, UnknownStream, connect
+from foresay.edge.drafting import EdgeDrafts, Part
+from foresay.edge.link import Round
+from foresay.edge.pace import Pace
+from foresay.edge.sending import Sending
+from foresay.edge.statistics import StreamStatistics
+from foresay.edge.supply import Supply
+from foresay.edge.text import EdgeText, Gap, Taken
+from foresay.edge.wire import (
+    VERSION,
+    Close,
+    Commit,
+    DraftMessage,
+    Message,
+    Open,
+    Opened,
+    Policy,
+    Resume,
+    Sampling,
+    pack,
+    unpack,
+)
+from foresay.errors import InputError, StreamError
+from foresay.sampling.noise import SPEC
+from foresay.sampling.params import SamplingParams
+
+__all__ = ["OnRound", "Piece", "Stream", "StreamSettings"]
+
+OnRound = Callable[[Round], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Committed tokens, in their order.
+
+    sources      where each was drafted from; `Source.MODEL`: the cloud's own
+    finish       in the last piece the finish reason: stop, length, cancelled or error
+    statistics   in the last piece
+    edge_only    these are the edge's own model's, not the target's
+    """
+
+    tokens: tuple[int, ...]
+    sources: tuple[Source, ...]
+    finish: str = ""
+    statistics: StreamStatistics | None = None
+    edge_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """What all streams of a client share; `EdgeClient` has what they mean."""
+
+    url: str
+    vocabulary: int
+    api_key: str | None = None
+    model: str = ""
+    tokenizer_hash: bytes = b""
+    policy: Policy = ""
+    pad: int = 0
+    json: bool = False
+    connect_seconds: float = 10.0
+    silent_seconds: float | None = 120.0
+    retry_seconds: float = 30.0
+    on_round: OnRound | None = None
+
+
+class Stream:
+    """Runs once; `pieces` gets what is committed, and None at the end.
+
+    drafts: makes the drafter's request, once the seed is known; None: nothing is drafted.
+    Raises, from `run`: StreamError when it cannot go on, InputError for parameters that an edge
+    stream does not have.
+    """
+
+    def __init__(
+        self,
+        settings: StreamSettings,
+        prompt: Int32s,
+        params: SamplingParams,
+        sending: Sending,
+        drafts: Callable[[SeededParams | None], EdgeDrafts] | None,
+        pace: Pace,
+    ) -> None:
+        self.settings = settings
+        self.params = params
+        self.text = EdgeText(prompt)
+        self.statistics = StreamStatistics(prompt_tokens=len(prompt))
+        self.pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
+        self.opened: Opened | None = None
+        """The answer to the last OPEN."""
+        self._asked = Sampling.of(params)
+        self._sending = sending
+        self._connection: Connection | None = None
+        self._backoff = Backoff(settings.retry_seconds)
+        self._sent_at: dict[int, tuple[float, int, float]] = {}  # seq: when, bytes, drafting took
+        self._began = perf_counter()
+        self._supply = None if drafts is None else Supply(drafts, self.text, sending, pace)
+        self._limit = self.text.start + params.max_tokens
+
+    async def run(self) -> None:
+        """Until the answer's end."""
+        drafting = asyncio.create_task(self._draft())
+        try:
+            finish = await self._converse()
+            self.pieces.put_nowait(Piece((), (), finish, self.totals()))
+        finally:
+            drafting.cancel()
+            await asyncio.gather(drafting, return_exceptions=True)
+            if self._supply is not None:
+                self._supply.finish()
+            self.pieces.put_nowait(None)
+
+    def totals(self) -> StreamStatistics:
+        """The statistics so far; the same object at each call."""
+        found, counts = self.statistics, self.text.counts
+        found.tokens = len(self.text.tokens) + found.edge_only
+        for name in ("rounds", "drafts", "sent", "accepted", "rolled_back", "lost", "stale"):
+            setattr(found, name, getattr(counts, name))
+        found.wasted = self.text.wasted + self.text.in_flight
+        found.examined, found.accepted_at = counts.examined, counts.accepted_at
+        found.seconds = perf_counter() - self._began
+        if self._supply is not None:
+            found.draft_seconds, found.drafter_error = self._supply.seconds, self._supply.error
+        if self._sending.gate is not None:
+            found.hard_tokens = self._sending.hard_tokens
+            found.hard_ratio = found.hard_tokens / found.sent if found.sent else 0.0
+        return found
+
+    async def _converse(self) -> str:
+        """Connections, one after the other, until the answer's end: its finish reason."""
+        while True:
+            try:
+                return await self._one_connection()
+            except UnknownStream:
+                if self.opened is None:
+                    raise StreamError(
+                        "the cloud does not know a stream that it never opened", "bad_answer"
+                    ) from None
+                self.opened = None
+                self.text.restart()
+                self._sent_at.clear()
+                self.statistics.reopens += 1
+            except Lost as lost:
+                if self.statistics.seed is None and not lost.at_first:
+                    raise StreamError(
+                        f"{lost}; expected a server of `foresay serve` there", "unreachable"
+                    ) from None
+                await self._wait(lost)
+
+    async def _wait(self, lost: Lost) -> None:
+        seconds = self._backoff.next_wait(perf_counter())
+        if seconds is None:
+            have = len(self.text.tokens)
+            raise StreamError(
+                f"{lost}; there was no answer for {self.settings.retry_seconds:g} s. {have} tokens "
+                "are committed: ask again with the same seed for the same text",
+                "unreachable",
+            ) from None
+        self.statistics.retries += 1
+        await asyncio.sleep(seconds)
+
+    async def _one_connection(self) -> str:
+        told = self.settings
+        connection = await connect(
+            told.url,
+            self.statistics,
+            api_key=told.api_key,
+            seconds=told.connect_seconds,
+            json=told.json,
+        )
+        try:
+            await self._hello(connection)
+            self._connection = connection
+            self._wake()
+            while True:
+                message = await connection.receive(told.silent_seconds)
+                if finish := self._heard(message, connection.last_size):
+                    await self._goodbye(connection)
+                    return finish
+        finally:
+            self._connection = None
+            self.text.lose()
+            await connection.close()
+
+    async def _hello(self, connection: Connection) -> None:
+        """OPEN or RESUME, and its answer."""
+        told, text = self.settings, self.text
+        if self.opened is not None:
+            self._prepare(connection, self.opened)
+            resume = Resume(
+                self.opened.stream, self.opened.key, text.confirmed, text.hash_at(text.confirmed)
+            )
+            await connection.send(resume)
+            answer = await connection.receive(told.connect_seconds)
+            self._heard_first(answer, connection)
+            return
+        seed = self.params.seed if self.statistics.seed is None else self.statistics.seed
+        await connection.send(
+            Open(
+                VERSION,
+                told.model,
+                told.tokenizer_hash,
+                told.vocabulary,
+                pack(text.prompt, told.vocabulary, "prompt"),
+                self._asked,
+                seed,
+                self.params.max_tokens,
+                told.policy,
+                told.pad,
+            )
+        )
+        answer = await connection.receive(told.silent_seconds)
+        if not isinstance(answer, Opened):
+            raise Lost(f"the cloud answered OPEN with {type(answer).__name__}; expected Opened")
+        if answer.position != text.start or (seed is not None and answer.seed != seed):
+            raise StreamError(
+                f"the cloud opened a stream at position {answer.position} with seed {answer.seed}; "
+                f"expected position {text.start} and the seed that was asked for, {seed}",
+                "bad_answer",
+            )
+        self._prepare(connection, answer)
+        self.opened = answer
+        self.statistics.seed, self.statistics.policy = answer.seed, answer.policy
+        self._sending.credit, self._sending.nodes = answer.window, answer.nodes
+        if self._supply is not None:
+            coupled = SeededParams(self.params, answer.seed) if answer.noise == SPEC else None
+            self._supply.begin(coupled, self._limit, answer.ends)
+
+    def _prepare(self, connection: Connection, opened: Opened) -> None:
+        connection.vocabulary, connection.stream = opened.vocabulary, opened.stream
+        connection.pad = self.settings.pad
+
+    def _heard_first(self, answer: Message, connection: Connection) -> None:
+        """The answer to RESUME is a commit like any other; with an end, it is heard again."""
+        if not isinstance(answer, Commit):
+            raise Lost(f"the cloud answered RESUME with {type(answer).__name__}; expected Commit")
+        self.statistics.resumes += 1
+        connection.put_back(answer)
+
+    def _heard(self, message: Message, size: int) -> str:
+        """Take a commit; its finish reason. Raises: Lost for what cannot be used."""
+        if not isinstance(message, Commit) or self.opened is None:
+            raise Lost(f"the cloud sent {type(message).__name__}; expected Commit")
+        now = perf_counter()
+        try:
+            tokens = unpack(message.tokens, self.opened.vocabulary)
+        except InputError as error:
+            raise Lost(f"the cloud sent what is no commit: {error}") from error
+        try:
+            taken = self.text.commit(message.upto, tokens, message.seq)
+        except Gap as gap:
+            raise Lost(str(gap)) from gap  # RESUME asks for what is missing
+        if message.credit is not None:
+            self._sending.credit = message.credit
+        if taken.advanced:
+            self._backoff.reset()
+        if taken.tokens:
+            self.statistics.commits += 1
+            if self.statistics.ttft is None:
+                self.statistics.ttft = now - self._began
+            self.pieces.put_nowait(Piece(taken.tokens, taken.sources))
+        self._learn(message, taken, now, size)
+        self._wake()
+        if message.finish and self.text.confirmed < self.text.position:
+            raise StreamError(
+                f"the cloud ended the answer at position {self.text.confirmed}, where it had "
+                f"committed tokens up to {self.text.position} before",
+                "contradiction",
+            )
+        return message.reason
+
+    def _learn(self, message: Commit, taken: Taken, now: float, size_down: int) -> None:
+        """Tell the rule, and whoever asked, of drafts that were decided."""
+        rtt = None
+        if message.seq in self._sent_at:
+            sent_at = self._sent_at[message.seq][0]
+            if sent_at > 0:
+                rtt = max(0.0, now - sent_at - message.server_us / 1e6)
+                self.statistics.rtts.append(rtt)
+                # Only the first commit after a draft: later ones wait for the cloud's next step.
+                self._sent_at[message.seq] = (0.0, *self._sent_at[message.seq][1:])
+        for draft in taken.decided:
+            _, size, took = self._sent_at.pop(draft.seq, (0.0, 0, 0.0))
+            if not draft.examined:
+                continue
+            done = Round(
+                sent=draft.sent,
+                accepted=draft.accepted,
+                rtt=rtt if draft.seq == message.seq else None,
+                draft=took,
+                verify=message.server_us / 1e6 if draft.seq == message.seq else None,
+                bytes_up=size,
+                bytes_down=size_down,
+            )
+            self._sending.rule.observe(done)
+            if self.settings.on_round is not None:
+                self.settings.on_round(done)
+
+    async def _goodbye(self, connection: Connection) -> None:
+        try:
+            await connection.send(Close())
+        except Lost:
+            pass  # the answer is complete; the cloud forgets the stream by itself
+
+    def _wake(self) -> None:
+        if self._supply is not None:
+            self._supply.wake.set()
+
+    async def _draft(self) -> None:
+        """Draft and send whenever there is room, for as long as the stream lives."""
+        if self._supply is None:
+            return
+        try:
+            while True:
+                await self._supply.wake.wait()
+                self._supply.wake.clear()
+                await self._draft_on(self._supply)
+        except Exception as error:  # drafts are never worth a stream
+            self._supply.error = f"{type(error).__name__}: {error}"
+
+    async def _draft_on(self, supply: Supply) -> None:
+        """Send drafts until there is none, or no room."""
+        while (connection := self._connection) is not None and self.opened is not None:
+            waits = self.opened.policy in ("block", "adaptive")
+            found = await supply.next_part(say_nothing=not waits)
+            if found is None:
+                return
+            if self._connection is connection and not await self._send(connection, *found):
+                return
+
+    async def _send(self, connection: Connection, part: Part, took: float) -> bool:
+        assert self.opened is not None
+        sent = self.text.send(part.draft, part.sources)
+        message = DraftMessage.of(
+            sent.draft,
+            seq=sent.seq,
+            base=sent.base,
+            parent=sent.parent,
+            vocabulary=self.opened.vocabulary,
+        )
+        self._sent_at[sent.seq] = (perf_counter(), 0, took)
+        try:
+            size = await connection.send(message)
+        except Lost:
+            return False  # the reader hears of it too
+        if sent.seq in self._sent_at:
+            self._sent_at[sent.seq] = (self._sent_at[sent.seq][0], size, took)
+        return True

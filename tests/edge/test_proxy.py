@@ -138,7 +138,7 @@ def test_more_than_a_link_holds_makes_the_sender_wait() -> None:
                     writer.write(bytes(1 << 20))
                     sent += 1 << 20
                     await asyncio.wait_for(writer.drain(), 0.5)
-            except TimeoutError:
+            except asyncio.TimeoutError:
                 pass
             assert proxy.up == 0
             return sent

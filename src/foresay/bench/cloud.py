@@ -88,7 +88,13 @@ class Cloud:
         self._keys = keys
         self.url: str = running.ready["url"]
         self.port = int(self.url.rpartition(":")[2])
-        self.vocabulary = int(self._json("/tokenizer_info")["vocab_size"])
+        about = self._json("/tokenizer_info")
+        self.vocabulary = int(about["vocab_size"])
+        self.ends: list[int] = []
+        """The id of the token that ends a text, if there is one."""
+        if about["eos_token"] is not None:
+            body = {"prompt": about["eos_token"], "add_special_tokens": False}
+            self.ends = self._json("/tokenize", body)["tokens"]
 
     @property
     def pid(self) -> int:

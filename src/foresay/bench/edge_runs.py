@@ -1,8 +1,8 @@
 """Runs the ways of `foresay.bench.edge`: a real server, a proxy, an edge client.
 
 Two servers: one without drafts for `cloud`, one with its own for all other ways. Ways take turns on
-the same question and who begins changes. Each way at each round-trip time is a tenant of its own and
-has a drafter of its own, so none can draft from the answer that another has just got.
+the same question and who begins changes. Each way at each round-trip time is a tenant of its own
+and has a drafter of its own, so none can draft from the answer that another has just got.
 """
 
 from __future__ import annotations
@@ -203,8 +203,8 @@ def run_edge(
 
     progress  called with "load", "warm", then "answer": answers of all
 
-    Only the first turn of a question is asked, once. Raises: InputError for a question that asks for
-    several samples, StreamError, ForesayError if a server does not start.
+    Only the first turn of a question is asked, once. Raises: InputError for a question that asks
+    for several samples, StreamError, ForesayError if a server does not start.
     """
     for question in questions:
         if question.params.n != 1:
@@ -215,7 +215,9 @@ def run_edge(
         *(_tenant(way, at) for at in range(len(setup.links)) for way in setup.ways),
     ]
     done, total = 0, len(questions) * len(setup.ways) * len(setup.links)
-    with ExitStack() as stack, asyncio.Runner() as runner:
+    with ExitStack() as stack:
+        loop = asyncio.new_event_loop()
+        stack.callback(_close, loop)
         progress("load", 0, None)
         given = ("--policy", setup.policy, *setup.options)
         plain = stack.enter_context(
@@ -230,7 +232,7 @@ def run_edge(
         servers = {way: plain if way in (CLOUD, EDGE_ONLY) else drafting for way in setup.ways}
         prompts = [plain.encode(question.turns[0]) for question in questions]
         progress("warm", 0, None)
-        shares = _warm_up(setup, servers, questions[0], prompts[0], runner)
+        shares = _warm_up(setup, servers, questions[0], prompts[0], loop)
         progress("answer", done, total)
         for at, link in enumerate(setup.links):
             with ExitStack() as inner:
@@ -250,7 +252,8 @@ def run_edge(
                     found: dict[str, EdgeAnswer] = {}
                     first = number % len(seats)
                     for seat in [*seats[first:], *seats[:first]]:
-                        found[seat.way] = runner.run(seat.ask(question, prompts[number]))
+                        asked = seat.ask(question, prompts[number])
+                        found[seat.way] = loop.run_until_complete(asked)
                         done += 1
                         progress("answer", done, total)
                     for way, answer in found.items():
@@ -259,15 +262,25 @@ def run_edge(
                     yield table
 
 
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    """Let streams end that nobody reads any more, then close the loop."""
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    loop.close()
+
+
 def _warm_up(
     setup: EdgeSetup,
     servers: dict[str, Cloud],
     question: Question,
     prompt: Sequence[int],
-    runner: asyncio.Runner,
+    loop: asyncio.AbstractEventLoop,
 ) -> dict[str, float]:
-    """The first answer of every way, which does not count; its share of the KV cache, whose watching
-    takes time."""
+    """The first answer of every way, which does not count; its share of the KV cache is watched,
+    which takes time."""
     shares: dict[str, float] = {}
     for way, server in servers.items():
         with (
@@ -277,7 +290,7 @@ def _warm_up(
             seat = _Seat(way, 0, setup, server, link, "warm")
             # Another seed: a greedy text is the same, but this tenant's history is not used again.
             short = replace(question, params=replace(question.params, seed=99))
-            runner.run(seat.ask(short, prompt))
+            loop.run_until_complete(seat.ask(short, prompt))
             seat.close()
         shares[way] = found["kv_share"]
     return shares

@@ -215,7 +215,7 @@ def chaos(
         while True:
             try:
                 data = await asyncio.wait_for(reader.read(1 << 16), patience if held else None)
-            except TimeoutError:  # no message came to be swapped with
+            except asyncio.TimeoutError:  # no message came to be swapped with
                 data, held = held, b""
                 await send(data)
                 continue

@@ -29,6 +29,7 @@ from foresay.verdict import Verdict, Wants
 __all__ = [
     "MAX_BUDGET",
     "Drafter",
+    "Offer",
     "SeededParams",
     "Source",
     "as_budgets",
@@ -67,6 +68,19 @@ class SeededParams:
         check_seed(self.seed)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """A draft from outside, for a drafter with `offer`.
+
+    base    how many tokens the text has that the draft continues, the prompt's included
+    parent  CRC-32 of these tokens, as little-endian int32
+    """
+
+    base: int
+    parent: int
+    draft: Draft
+
+
 def known_noise(sampling: SeededParams | None) -> tuple[int, float]:
     """Seed and temperature of a request whose noise is known before the target speaks: rule match,
     not greedy. Temperature 0: it is not known, or there is none.
@@ -97,6 +111,8 @@ class Source(str, Enum):
     """A smaller model, or some of the target's own layers."""
     HEAD = "head"
     """A head over the target's hidden states."""
+    EDGE = "edge"
+    """An edge client."""
     OTHER = "other"
     """A drafter that does not report sources."""
     MODEL = ""
@@ -128,8 +144,10 @@ class Drafter(Protocol[State]):
     before `propose` what the target has stored of each text: it may store drafted tokens behind
     that, which the caller cuts, and a call with nothing ends the loan; `wants_now()` says after
     `propose` which part of `wants` is worth its time in this step: the verdicts may lack the rest,
-    and `shown(seconds)` says before `observe` how long finding it took; and `text(state)` returns
-    prompt + observed tokens, for tests and debugging.
+    and `shown(seconds)` says before `observe` how long finding it took; `offer(state, text,
+    offer)` gives it a draft from outside, for the text so far, and `offered(state)` says whether
+    one continues the text; and `text(state)` returns prompt + observed tokens, for tests and
+    debugging.
     """
 
     wants: Wants

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.routing import Mount, Route
+from starlette.routing import Mount, Route, WebSocketRoute
 
 from foresay import __version__
 from foresay.errors import InputError
@@ -22,6 +22,14 @@ from serve.running import Running, running, tiny_llm, wait_for
 from tiny import CONTEXT, one_thread
 
 KEY, OTHER, WATCH = "a-good-key-of-one", "another-good-key", "the-operators-key"
+
+
+UPGRADE = {
+    "connection": "Upgrade",
+    "upgrade": "websocket",
+    "sec-websocket-version": "13",
+    "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==",
+}
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +47,8 @@ def routes_of(server: Running) -> list[tuple[str, str]]:
         if isinstance(route, Route):
             path = route.path.replace("{model:path}", "tiny")
             found += [(method, path) for method in route.methods or ()]
+        elif isinstance(route, WebSocketRoute):
+            found.append(("UPGRADE", route.path))
         else:
             assert isinstance(route, Mount)
             found += [("GET", f"{route.path}/"), ("GET", f"{route.path}/index.html")]
@@ -52,7 +62,9 @@ def test_nothing_is_answered_without_a_key_but_health(guarded: Running) -> None:
     assert len(listed) >= 20
     for method, path in [*listed, ("GET", "/nowhere"), ("POST", "/v1/edge")]:
         for header in ({}, {"authorization": "Bearer wrong-key-here"}, {"authorization": KEY}):
-            answer = guarded.http.request(method, path, headers=header)
+            asked = "GET" if method == "UPGRADE" else method
+            more = UPGRADE if method == "UPGRADE" else {}
+            answer = guarded.http.request(asked, path, headers={**header, **more})
             if path in OPEN:
                 assert answer.status_code == 200
             else:

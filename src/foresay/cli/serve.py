@@ -40,6 +40,7 @@ _NEEDED = {
     "uvicorn": "uvicorn",
     "msgspec": "msgspec",
     "prometheus_client": "prometheus-client",
+    "websockets": "websockets",
 }
 
 
@@ -153,7 +154,7 @@ def serve(
             f"foresay serve needs {' and '.join(missing)}; install with: "
             "pip install '.[serve]' in foresay's checkout"
         )
-    check_names(drafter, policy)
+    check_names("none" if drafter == "edge" else drafter, policy)
     _log_to_stderr(as_json)
     who = _keys(api_key or [], keys)
     stale = threading.Event()
@@ -235,11 +236,16 @@ def _drafter(
 ) -> Any:
     if name == "none":
         return None
+    from foresay.edge.offered import OfferedDrafter
+
+    if name == "edge":
+        return OfferedDrafter(None)
     from foresay.drafters.lineup import make_drafter
     from foresay.serve.start import tenant_room
 
     room = tenant_room(tenants, tenant_bytes)
-    return make_drafter(name, share="all", corpus=corpus, verify=True, room=room, model=model)
+    own = make_drafter(name, share="all", corpus=corpus, verify=True, room=room, model=model)
+    return OfferedDrafter(own)
 
 
 def _ready(name: str, as_json: bool) -> Any:

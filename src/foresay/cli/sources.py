@@ -46,6 +46,7 @@ MARKS = {
     ),
     Source.DRAFT_MODEL: Mark("draft model: a smaller model", "⌈", "⌉", "green reverse"),
     Source.HEAD: Mark("head: over the model's hidden states", "⦃", "⦄", "magenta reverse bold"),
+    Source.EDGE: Mark("edge: an edge client", "⟮", "⟯", "yellow reverse italic"),
     Source.OTHER: Mark("other: a drafter that does not say", "⟪", "⟫", "red bold italic"),
     Source.MODEL: Mark("the model's own token", " ", " ", ""),
 }

@@ -17,7 +17,7 @@ import numpy as np
 from foresay.arrays import Floats, Int32s, all_of, sizes_of
 from foresay.budget.load import Chosen, along_paths, choose_nodes, parents_of
 from foresay.draft import Draft, DraftBatch
-from foresay.drafter import Drafter, SeededParams, Source, check_lengths
+from foresay.drafter import Drafter, Offer, SeededParams, Source, check_lengths
 from foresay.engine.proposal import Proposal, check_probs
 from foresay.engine.request import Request
 from foresay.errors import ForesayError, InputError, StateError, UnknownGroup
@@ -28,6 +28,7 @@ from foresay.verdict import Verdict, VerdictBatch, Wants
 __all__ = ["CheckedDrafter", "check_layers"]
 
 T = TypeVar("T")
+_OFFERS = 64  # that wait for a request to begin
 
 
 class CheckedDrafter:
@@ -98,6 +99,9 @@ class CheckedDrafter:
                 sampling=SeededParams(_copied(request.params), request.seed),
             )
             request.begun = True
+            waiting, request.offers = request.offers, []
+            for offer in waiting:
+                self.offer(request, offer)
         except StateError as error:  # of the drafter, not of this request
             self._give_up(error)
         except ForesayError as error:
@@ -105,6 +109,22 @@ class CheckedDrafter:
         except Exception as error:
             self._give_up(error)
         return None
+
+    def offer(self, request: Request, offer: Offer) -> None:
+        """Pass on a draft from outside, if the drafter takes such; at the latest when the request
+        begins."""
+        take = getattr(self._drafter, "offer", None)
+        if take is not None and request.begun:
+            self._tell(take, request.state, request.tokens, offer)
+        elif take is not None and len(request.offers) < _OFFERS:
+            request.offers.append(offer)
+
+    def offered(self, request: Request) -> bool:
+        """Whether a draft from outside continues the request's text."""
+        told = getattr(self._drafter, "offered", None)
+        if told is None or not request.begun:
+            return False
+        return bool(self._tell(told, request.state))
 
     @property
     def weighs(self) -> bool:

@@ -19,7 +19,7 @@ from torch import Tensor
 from foresay.arrays import IntsLike, as_tokens, check_flag, check_positive, sizes_of
 from foresay.budget.load import Chosen, StepFacts
 from foresay.budget.policy import Policy, Pricing, make_policy
-from foresay.drafter import Drafter, check_drafter, check_lengths
+from foresay.drafter import Drafter, Offer, check_drafter, check_lengths
 from foresay.engine.compute import Compute, forward_and_verify
 from foresay.engine.drafting import CheckedDrafter, check_layers
 from foresay.engine.fitting import fit_drafter
@@ -121,8 +121,8 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to do."""
-        return bool(self.scheduler.running or self.scheduler.waiting)
+        """Whether there is anything to do: a request that is not held."""
+        return not self.scheduler.idle
 
     def add(
         self,
@@ -182,17 +182,20 @@ class Engine:
     def cancel(self, *requests: Request) -> None:
         """End requests now; nothing happens to one that has ended.
 
-        Mutates: the requests; their memory is free. Raises: InputError for what is no request of
-        this engine; nothing has changed then. An interrupt comes after all of them have ended.
+        Mutates: the requests; their memory is free. Raises: InputError for a foreign request;
+        nothing has changed then. An interrupt comes after all of them have ended.
         """
         for request in requests:
-            if not isinstance(request, Request) or request.owner is not self._mark:
-                raise InputError(f"{request!r} is not of this engine; expected its own requests")
+            self._check_own(request)
         try:
             self._cancel(requests)
         except BaseException:
             self._cancel(requests)
             raise
+
+    def _check_own(self, request: Request) -> None:
+        if not isinstance(request, Request) or request.owner is not self._mark:
+            raise InputError(f"{request!r} is not of this engine; expected its own requests")
 
     def _cancel(self, requests: Sequence[Request]) -> None:
         for request in requests:
@@ -200,6 +203,24 @@ class Engine:
                 self.scheduler.mend()  # ending it may have been interrupted
             else:
                 self._finish(request, "cancelled")
+
+    def offer(self, request: Request, offer: Offer) -> None:
+        """Give the drafter a draft from outside, if it takes such: it can change the speed only.
+
+        Mutates: the drafter's state of the request. Raises: InputError for a foreign request.
+        """
+        self._check_own(request)
+        if not request.finished:
+            self.drafter.offer(request, offer)
+
+    def hold(self, request: Request, held: bool = True) -> None:
+        """Let a request sit steps out until it is held no more: while its next draft is on the
+        way. An engine with none but held requests is not `busy`.
+
+        Mutates: the request. Raises: InputError for a foreign request.
+        """
+        self._check_own(request)
+        request.held = held
 
     def drop_group(self, group: str, tenant: str | None = None) -> None:
         """Let the drafter forget a group that gets no more members; the groups of `add_samples` end
@@ -265,10 +286,7 @@ class Engine:
         return True
 
     def run(self) -> None:
-        """Step until all requests have ended.
-
-        Raises: as `step`.
-        """
+        """Step until all requests have ended, or are held. Raises: as `step`."""
         while self.busy:
             self.step()
 

@@ -166,12 +166,12 @@ class LLM:
         self.target = load(
             model, dtype=dtype, quantize=quantize, deterministic=deterministic, progress=report
         )
-        self._folder = model.folder
+        self.tokenizer_hash = tokenizer_hash_in(model.folder)  # None: not known
         self.engine = Engine(
             self.target,
             made,
             policy=policy,
-            tokenizer_hash=tokenizer_hash_in(self._folder),
+            tokenizer_hash=self.tokenizer_hash,
             with_sources=with_sources,
             progress=report,
             **self._limits,
@@ -192,13 +192,13 @@ class LLM:
         check_flag(with_sources, "with_sources")
         other = object.__new__(LLM)
         other.tokenizer, other.target, other._limits = self.tokenizer, self.target, self._limits
-        other._folder, other._model = self._folder, self._model
+        other.tokenizer_hash, other._model = self.tokenizer_hash, self._model
         made = drafter_of(drafter, self._model)
         other.engine = Engine(
             self.target,
             made,
             policy=policy,
-            tokenizer_hash=tokenizer_hash_in(self._folder),
+            tokenizer_hash=self.tokenizer_hash,
             with_sources=with_sources,
             progress=progress or silent,
             **self._limits,

@@ -9,7 +9,7 @@ import numpy as np
 
 from foresay.arrays import MAX_TOKEN, Int32s
 from foresay.counts import tokens_per_step
-from foresay.drafter import Source
+from foresay.drafter import Offer, Source
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.sampling.ask import Ask
@@ -188,6 +188,8 @@ class Request:
         self.kv: TextKv | None = None
         self.state: Any = None  # the drafter's
         self.begun = False  # whether the drafter has begun the request
+        self.offers: list[Offer] = []  # that came before that
+        self.held = False  # whether it sits steps out
         # Checked once, here; each step's ask is made from it without checking the text again.
         noise = new_seed() if params.rule == "rejection" else seed
         self._ask = Ask(params, noise, prompt, (), stops)

@@ -89,11 +89,7 @@ class AdmissionMiddleware:
         self._keys, self._own = keys, max(most // 2, 1) if several else most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1008})
-            return
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             return
         watch = _Watch(scope, send)
         state = scope.setdefault("state", {})
@@ -101,6 +97,8 @@ class AdmissionMiddleware:
         self._open += 1
         try:
             try:
+                if scope["type"] == "websocket":
+                    _check_origin(watch.headers)
                 state["tenant"] = tenant = self._tenant(scope, watch.headers)
             except Refused as error:
                 await refusal(error)(scope, receive, watch.send)
@@ -158,7 +156,9 @@ class _Watch:
         self.name = given if _ID.fullmatch(given) else secrets.token_hex(8)
 
     async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
+        if message["type"] == "websocket.accept":
+            self.status = 101
+        if message["type"] in ("http.response.start", "websocket.http.response.start"):
             self.status = message["status"]
             headers = [*message.get("headers", ()), *_HEADERS]
             if self._scope["path"].startswith("/page/"):
@@ -182,7 +182,7 @@ class _Watch:
     def log(self) -> None:
         """Write one line to the log, without any text of the prompt or the answer."""
         facts: dict[str, Any] = {
-            "method": self._scope["method"],
+            "method": self._scope.get("method", "WEBSOCKET"),
             "path": self._scope["path"][:200],
             "status": self.status,
             "seconds": round(perf_counter() - self._begin, 4),
@@ -199,6 +199,17 @@ class _Watch:
             shown += " %(lost)s"
         shown = (shown + " %(request_id)s") % {**facts, "path": ascii(facts["path"])[1:-1]}
         _log.info("%s", shown, extra={"facts": facts})
+
+
+def _check_origin(headers: dict[str, str]) -> None:
+    """Refuse a WebSocket that a page of another site opens: a browser lets every page do so."""
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != headers.get("host", ""):
+        raise Refused(
+            403,
+            f"the origin is {origin[:100]!r}; expected none, or that of this server",
+            code="wrong_origin",
+        )
 
 
 def _host(headers: dict[str, str]) -> str:

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
@@ -28,6 +28,7 @@ from foresay.errors import InputError
 from foresay.serve.admission import refusal
 from foresay.serve.answer import Shape, encoded
 from foresay.serve.driver import Driver
+from foresay.serve.edge.connection import EdgeRoute
 from foresay.serve.events import Events, shaped, unless_gone
 from foresay.serve.keys import OPERATOR, Keys
 from foresay.serve.limits import Limits, Refused
@@ -75,6 +76,9 @@ class Routes:
         self._shield = shield
         self._validator = Validator(llm, limits)
         self.metrics = Metrics(name, self._validator.context)
+        self.edge = EdgeRoute(
+            *(llm, self.driver, limits, self._validator), self._check_model, self.metrics.edge
+        )
         self._words = Words(llm.tokenizer, llm.target.vocabulary)
         self._created = int(time.time())
         # Tokenizing a long text takes time that the event loop does not have.
@@ -99,12 +103,13 @@ class Routes:
 
     def app(self) -> ASGIApp:
         """The application, to be put behind an AdmissionMiddleware."""
-        routes: list[Route | Mount] = [
+        routes: list[BaseRoute] = [
             Route("/v1/models", self._on_models),
             Route("/v1/models/{model:path}", self._on_model),
             Route("/v1/completions", self._on_completions, methods=["POST"]),
             Route("/v1/chat/completions", self._on_chat, methods=["POST"]),
             Route("/v1/spec/stats", self._on_stats),
+            WebSocketRoute("/v1/edge", self.edge.serve),
             Route("/tokenize", self._on_tokenize, methods=["POST"]),
             Route("/detokenize", self._on_detokenize, methods=["POST"]),
             Route("/tokenizer_info", self._on_tokenizer_info),
@@ -128,6 +133,7 @@ class Routes:
 
     async def stop(self) -> None:
         """End the engine's thread and the tokenizing threads."""
+        await self.edge.stop()
         await self.driver.stop()
         self._readers.shutdown(wait=False)
 
@@ -227,7 +233,7 @@ class Routes:
                 f"the metrics are of all tenants; expected a key of the tenant '{OPERATOR}': name "
                 "one in the file of --keys",
             )
-        text = self.metrics.text(self.driver.gauges)
+        text = self.metrics.text({**self.driver.gauges, "edge_streams": len(self.edge.streams)})
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _on_stats(self, request: Request) -> Response:

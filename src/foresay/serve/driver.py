@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -25,6 +25,7 @@ from foresay.engine.samples import add_samples
 from foresay.engine.text import AnswerText
 from foresay.errors import ForesayError, InputError
 from foresay.sampling.noise import new_seed, seed_of_sample
+from foresay.serve.edge.waiting import Waits
 from foresay.serve.limits import Limits, Refused
 from foresay.serve.metrics import measured
 from foresay.serve.request_state import RequestState
@@ -59,6 +60,7 @@ class Driver:
         self._seen = seen
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._states: dict[Request, RequestState] = {}
+        self._waits = Waits(self._engine, limits.draft_seconds)
         self._buffer = UpdateBuffer()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="foresay-engine", daemon=True)
@@ -160,6 +162,20 @@ class Driver:
         self._inbox.put(run)
         return await answer
 
+    def watch(self, stream: AnswerStream, policy: str) -> None:
+        """Begin to take drafts for a stream of one answer, by a policy of `edge.waiting`."""
+
+        def begin() -> None:
+            for request, state in self._states.items():
+                if state.stream is stream:
+                    self._waits.watch(stream, request, policy)
+
+        self._inbox.put(begin)
+
+    def edge(self, call: Callable[[Waits], None]) -> None:
+        """Let a function tell the waiting of edge streams something, between two steps."""
+        self._inbox.put(lambda: call(self._waits))
+
     async def drained(self) -> None:
         """Wait until nothing is under way; new requests are refused from now on."""
         self.draining = True
@@ -219,8 +235,10 @@ class Driver:
     def _run(self) -> None:
         while not self._stopped:
             # Without running requests it waits here; else it takes what was posted and steps.
+            due = self._waits.expire()
             if not self._engine.busy:
-                self._guarded(self._inbox.get())
+                with suppress(Empty):  # a request that was held goes on
+                    self._guarded(self._inbox.get(timeout=due and max(due, 1e-4)))
             while not self._inbox.empty():
                 self._guarded(self._inbox.get())
             if self._engine.busy and not self._stopped:
@@ -281,6 +299,7 @@ class Driver:
     def _step(self) -> None:
         start = perf_counter()
         try:
+            self._waits.before_step()
             changed = self._engine.step()
         except Exception:
             _log.exception("a step failed; the answers that took part in it end with an error")
@@ -289,6 +308,7 @@ class Driver:
             self._end(self._victims(), "error", failure)
             return
         seconds = perf_counter() - start
+        self._waits.after_step(changed, seconds)
         step = self._accounted(changed, start)
         pieces: list[tuple[AnswerStream, Piece]] = []
         ended: list[Ended] = []
@@ -329,7 +349,7 @@ class Driver:
         """The requests of a failed step. If none ran, the first that waits: or the step would
         fail for ever."""
         scheduler = self._engine.scheduler
-        requests = list(scheduler.running) or list(scheduler.waiting)[:1]
+        requests = [r for r in scheduler.running if not r.held] or list(scheduler.waiting)[:1]
         return [self._states[request] for request in requests if request in self._states]
 
     def _end(
@@ -350,6 +370,7 @@ class Driver:
     def _ended(self, state: RequestState) -> Ended:
         """Forget an answer that has ended."""
         del self._states[state.request]
+        self._waits.forget(state.request)
         return state.ended()
 
     def _accounted(self, changed: list[Request], start: float) -> StepReport:

@@ -67,6 +67,10 @@ class Limits:
     ping_seconds      of silence on a stream until a comment is sent
     drain_seconds     that running answers have after the signal to stop
     retry_seconds     in the Retry-After header of refused requests
+    draft_seconds     that an answer waits for an edge client's draft, at most
+    edge_seconds      that an edge stream survives without a connection
+    edge_streams      edge streams that have ended and can still be resumed
+    edge_window       drafted tokens of an edge stream that may be in flight
     stuck_seconds     without a step, while answers are under way, until /health fails
 
     Raises: InputError when constructed.
@@ -91,6 +95,10 @@ class Limits:
     ping_seconds: float = 15.0
     drain_seconds: float = 30.0
     retry_seconds: int = 1
+    draft_seconds: float = 0.5
+    edge_seconds: float = 60.0
+    edge_streams: int = 1024
+    edge_window: int = 256
     stuck_seconds: float = 120.0
 
     def __post_init__(self) -> None:

@@ -125,6 +125,8 @@ class Metrics:
         self._positions = [0] * _POSITIONS
         self._ended: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
+        self.edge: Counter[str] = Counter()
+        """What edge streams did, by name."""
         self._prompt_tokens = self._shared = self._preemptions = 0
         self._gaps = _Histogram(_EACH)
         self._of_answers = {
@@ -193,6 +195,7 @@ class Metrics:
         yield self._counter("foresay_steps", "Steps of the engine.", {(): float(self._steps())})
         yield self._labelled("foresay_answers", "Answers that ended.", self._ended, "reason")
         yield self._labelled("foresay_refused", "Requests refused.", self._refused, "status")
+        yield self._labelled("foresay_edge", "What edge streams did.", self.edge, "what")
         yield self._histogram(
             "foresay_accept_length",
             "Tokens per step and answer, the target's own included.",

@@ -64,7 +64,9 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 lifespan="off",
-                ws="none",
+                ws="websockets-sansio",
+                ws_max_size=limits.body,
+                ws_per_message_deflate=False,
                 http=partial(Wire, limits, routes.metrics.refuse),  # type: ignore[arg-type]
                 loop="asyncio",
                 log_config=None,
@@ -174,6 +176,8 @@ class Server(uvicorn.Server):
             connections: list[Any] = list(self.server_state.connections)
             self._idle = {}
             for one in connections:
+                if not hasattr(one, "cycle"):
+                    continue  # a WebSocket
                 if one.cycle is None or one.cycle.response_complete:
                     known, since = before.get(one, (one.cycle, now))
                     self._idle[one] = (one.cycle, since if known is one.cycle else now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from foresay.arrays import MAX_TOKEN, Int32s, as_tokens
@@ -132,6 +132,20 @@ class Validator:
         logprobs = (top or 0) if body.logprobs else None
         params = self._params(body, [prompt], most, logprobs)
         return GenerationRequest([prompt], params, chat=True, **_delivery(body))
+
+    def ids(self, prompt: Int32s, params: SamplingParams, seed: int) -> GenerationRequest:
+        """The request of an edge stream: ids, and parameters that are valid by themselves.
+
+        Raises: Refused.
+        """
+        self._check_room([prompt], Most("max_tokens", params.max_tokens), "prompt")
+        limits = self._limits
+        limits.check_most("stop", len(params.stop), limits.stops, "entries")
+        for text in params.stop_texts:
+            size = len(text.encode())
+            limits.check_most("stop", size, limits.stop_bytes, "bytes in one of its texts")
+        limits.check_most("logit_bias", len(params.logit_bias), limits.biases, "entries")
+        return GenerationRequest([prompt], replace(params, seed=seed), chat=False, stream=True)
 
     def _tokens(self, prompt: str | list[int]) -> Int32s:
         if isinstance(prompt, str):

@@ -14,11 +14,12 @@ export const SOURCES = {
   recycled: "likely before",
   draft_model: "a smaller model",
   head: "a head",
+  edge: "an edge client",
   other: "another drafter",
 };
 
 /** Sources that are not in the legend: few servers have them, and the tip of a token tells. */
-export const RARE = ["recycled", "draft_model", "head", "other"];
+export const RARE = ["recycled", "draft_model", "head", "edge", "other"];
 
 const turns = document.getElementById("turns");
 const empty = document.getElementById("empty");

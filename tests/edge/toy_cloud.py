@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
 
 from foresay.edge.prefix import Prefix, hashes_along
 from foresay.edge.wire import (
@@ -163,6 +164,10 @@ class ToyCloud:
                     socket.transport.abort()
                     return False
                 await self._commit(socket, kept, have)
+        except ConnectionClosed:
+            with suppress(ConnectionClosed):
+                await hearing  # what came before the end
+            return False
         finally:
             hearing.cancel()
             await asyncio.gather(hearing, return_exceptions=True)

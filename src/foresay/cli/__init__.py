@@ -10,6 +10,7 @@ sources     where tokens were drafted from, in colours or brackets
 demo        foresay demo
 generate    foresay generate
 serve       foresay serve
+edge        foresay edge
 replay      foresay replay
 simulate    foresay simulate
 tail        foresay tail
@@ -27,6 +28,7 @@ from foresay.cli import (
     corpus,
     demo,
     doctor,
+    edge,
     generate,
     lossless,
     replay,
@@ -45,6 +47,7 @@ __all__ = [
     "corpus",
     "demo",
     "doctor",
+    "edge",
     "generate",
     "lossless",
     "replay",

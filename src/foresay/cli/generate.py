@@ -108,7 +108,7 @@ def generate(
     from foresay.sampling.params import SamplingParams
 
     tolerate_encoding()
-    texts = _prompts(prompts or [], file)
+    texts = read_prompts(prompts or [], file)
     params = SamplingParams(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -146,7 +146,7 @@ def generate(
         raise typer.Exit(1)
 
 
-def _prompts(arguments: list[str], file: Path | None) -> list[str]:
+def read_prompts(arguments: list[str], file: Path | None) -> list[str]:
     """All prompts, arguments first."""
     if not arguments and file is None:
         if sys.stdin is None or sys.stdin.isatty():

@@ -10,7 +10,7 @@ The text is that of the target model alone: the same for every drafter, link, lo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,7 @@ class EdgeClient:
     tokenizer_hash   of `foresay.corpus.tokenizer_hash_of`, to be compared; empty: unknown
     policy           block, free-run or adaptive; empty: the cloud chooses
     ahead            False: one draft is in flight, and the next one follows its verdict
-    rule             makes what decides how many tokens a message has, for each stream anew;
-                     `LinkRule` by default
+    rule             how many tokens a message has, for all streams; None: a `LinkRule`
     gate             when to send and how far ahead; None: a message has k tokens
     decode           token ids to text, for the gate's rules
     tree             where nothing is in flight, a whole tree is sent
@@ -91,7 +90,7 @@ class EdgeClient:
         tokenizer_hash: bytes = b"",
         policy: Policy = "",
         ahead: bool = True,
-        rule: Callable[[], EdgeK] = LinkRule,
+        rule: EdgeK | None = None,
         gate: Gate | None = None,
         decode: Decode | None = None,
         tree: bool = False,
@@ -108,8 +107,6 @@ class EdgeClient:
         check_pad(pad)
         if policy not in _POLICIES:
             raise InputError(f"policy is {policy!r}; expected block, free-run, adaptive or empty")
-        if not callable(rule):
-            raise InputError(f"rule is {rule!r}; expected what makes one, such as LinkRule")
         self._settings = StreamSettings(
             url=edge_url(url),
             vocabulary=vocabulary,
@@ -131,7 +128,8 @@ class EdgeClient:
         if drafter is not None:
             check_edge_drafter(drafter)
         self.drafter = drafter
-        self._rule, self._gate, self._decode = rule, gate, decode
+        self.rule = LinkRule() if rule is None else rule
+        self._gate, self._decode = gate, decode
         self._ahead, self._tree = ahead, tree
         self._alone = model_in(drafter) if edge_only else None
         self._ends = tuple(ends)
@@ -154,7 +152,7 @@ class EdgeClient:
         """
         params = _seeded(params or SamplingParams(), seed)
         sending = Sending(
-            self._rule(), ahead=self._ahead, tree=self._tree, gate=self._gate, decode=self._decode
+            self.rule, ahead=self._ahead, tree=self._tree, gate=self._gate, decode=self._decode
         )
         text = as_prompt(prompt)
         drafter = self.drafter

@@ -31,10 +31,14 @@ LONGEST = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """What can be sent: a draft behind those in flight, and where each node comes from."""
+    """What can be sent: a draft behind those in flight, and where each node comes from.
+
+    above: the chance that what lies before it will be committed.
+    """
 
     draft: Draft
     sources: tuple[Source, ...]
+    above: float = 1.0
 
     def __len__(self) -> int:
         return len(self.draft)
@@ -45,9 +49,14 @@ class Part:
             return self
         draft = self.draft
         scores = None if draft.scores is None else draft.scores[:count]
-        return Part(
-            Draft(draft.tokens[:count], draft.parents[:count], scores), self.sources[:count]
-        )
+        first = Draft(draft.tokens[:count], draft.parents[:count], scores)
+        return Part(first, self.sources[:count], self.above)
+
+    def likely(self, least: float) -> Part:
+        """Of a chain with scores the tokens whose chance is at least this, from now on."""
+        if self.draft.scores is None:
+            return self
+        return self.first(int(np.count_nonzero(self.draft.scores * self.above >= least)))
 
 
 NOTHING = Part(Draft.empty(), ())
@@ -78,7 +87,8 @@ class Proposal:
             return self._below(node)
         chain = best_chain(self.draft, node)
         tokens = self.draft.tokens[chain]
-        return Part(Draft.chain(tokens, self._scores(chain, node)), self._sources(chain))
+        above = 1.0 if node < 0 or self.draft.scores is None else float(self.draft.scores[node])
+        return Part(Draft.chain(tokens, self._scores(chain, node)), self._sources(chain), above)
 
     def _below(self, root: int) -> Part:
         kept: dict[int, int] = {root: -1}

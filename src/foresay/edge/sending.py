@@ -6,6 +6,7 @@ Nothing here changes what is committed; it decides when drafts travel.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -148,7 +149,7 @@ class Sending:
         ends = [len(texts[-1])] * len(texts)
         for at in range(len(texts) - 2, -1, -1):
             ends[at] = min(len(texts[at].rstrip("\ufffd")), ends[at + 1])
-        pieces = [texts[-1][a:b] for a, b in zip(ends, ends[1:], strict=False)]
+        pieces = [texts[-1][a:b] for a, b in pairwise(ends)]
         return {
             "text": texts[-1],
             "offsets": offsets_of_pieces(pieces, ends[0]),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -192,6 +193,9 @@ class Stream:
                 if finish := self._heard(message, connection.last_size):
                     await self._goodbye(connection)
                     return finish
+        except asyncio.CancelledError:  # nobody wants the rest
+            await self._goodbye(connection)
+            raise
         finally:
             self._connection = None
             self.text.lose()
@@ -312,10 +316,8 @@ class Stream:
                 self.settings.on_round(done)
 
     async def _goodbye(self, connection: Connection) -> None:
-        try:
+        with suppress(Lost):  # otherwise the cloud forgets the stream by itself, later
             await connection.send(Close())
-        except Lost:
-            pass  # the answer is complete; the cloud forgets the stream by itself
 
     def _wake(self) -> None:
         if self._supply is not None:

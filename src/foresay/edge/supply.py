@@ -15,7 +15,11 @@ from foresay.edge.sending import Sending
 from foresay.edge.text import EdgeText
 from foresay.errors import ForesayError
 
-__all__ = ["Supply"]
+__all__ = ["LEAST", "Supply"]
+
+LEAST = 0.05
+"""A token that is less likely than this to be committed is not drafted ahead: it is not worth its
+bytes. Where nothing is in flight it is sent, since the cloud may wait for it."""
 
 
 class Supply:
@@ -136,11 +140,14 @@ class Supply:
             return None
         if not tree:
             tokens = part.draft.tokens.tolist()
-            if text.in_flight and following[-1] in self._ends:
+            if following and following[-1] in self._ends:
                 return NOTHING
             for at, token in enumerate(tokens):
                 if token in self._ends:
-                    return part.first(at + 1)
+                    part = part.first(at + 1)
+                    break
+            if text.in_flight:
+                part = part.likely(LEAST)
         return part
 
     def _chosen(self, part: Part, room: int, say_nothing: bool) -> tuple[Part, float] | None:

@@ -1,0 +1,322 @@
+"""`foresay edge`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from contextlib import aclosing
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from foresay.cli.generate import read_prompts
+from foresay.cli.model import DEFAULT_MODEL, Corpus
+from foresay.cli.options import naming_options
+from foresay.cli.root import app
+from foresay.cli.show import harmless, print_heading, tolerate_encoding
+from foresay.cli.sources import MARKS, in_colour
+from foresay.cli.waiting import waiting
+from foresay.errors import InputError
+
+if TYPE_CHECKING:
+    from foresay.edge.client import EdgeClient
+    from foresay.edge.statistics import StreamStatistics
+    from foresay.models.tokenizer import Tokenizer
+    from foresay.sampling.params import SamplingParams
+
+
+class PolicyOption(str, Enum):
+    block = "block"
+    free_run = "free-run"
+    adaptive = "adaptive"
+
+
+class KOption(str, Enum):
+    seed = "seed"
+    link = "link"
+
+
+@app.command()
+@naming_options({"url": "--cloud"})
+def edge(
+    cloud: Annotated[str, typer.Option(help="The server: http(s):// or ws(s)://.")],
+    prompts: Annotated[
+        list[str] | None,
+        typer.Argument(help="The prompt; - is all of stdin.", metavar="PROMPT", show_default=False),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="The cloud's model, for its tokenizer: a name as for generate.")
+    ] = DEFAULT_MODEL,
+    drafter: Annotated[
+        str, typer.Option(help="suffix, ngram, model:NAME, …, joined with +; or none.")
+    ] = "suffix",
+    draft_model: Annotated[
+        str | None,
+        typer.Option(help="A smaller model that drafts too, as +model:NAME.", show_default=False),
+    ] = None,
+    corpus: Corpus = None,
+    max_tokens: Annotated[int, typer.Option(help="Tokens per answer, at most.")] = 256,
+    temperature: Annotated[
+        float, typer.Option(help="0 is greedy: always the likeliest token.")
+    ] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Only the k likeliest tokens; 0: all.")] = 0,
+    top_p: Annotated[
+        float, typer.Option(help="Only the likeliest tokens that together reach this probability.")
+    ] = 1.0,
+    min_p: Annotated[
+        float, typer.Option(help="Only tokens at least this likely, relative to the likeliest.")
+    ] = 0.0,
+    seed: Annotated[
+        int | None, typer.Option(help="The same seed gives the same answer.", show_default=False)
+    ] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help="A stop string; may be given again.", show_default=False),
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the prompt as it is, without chat template.")
+    ] = False,
+    policy: Annotated[
+        PolicyOption | None,
+        typer.Option(
+            help="How long the cloud waits for drafts; default: it chooses.", show_default=False
+        ),
+    ] = None,
+    no_ahead: Annotated[
+        bool, typer.Option("--no-ahead", help="Wait for each verdict before the next draft.")
+    ] = False,
+    k: Annotated[
+        KOption, typer.Option("--k", help="Tokens per message: by acceptance, or by the link too.")
+    ] = KOption.link,
+    gate: Annotated[
+        bool, typer.Option("--gate", help="Send early, and draft less far, at hard tokens.")
+    ] = False,
+    tree: Annotated[
+        bool, typer.Option("--tree", help="Send whole trees where nothing is in flight.")
+    ] = False,
+    pad: Annotated[int, typer.Option(help="Pad messages to a multiple of so many bytes.")] = 0,
+    json_frames: Annotated[
+        bool, typer.Option("--json-frames", help="JSON on the wire, to debug with.")
+    ] = False,
+    retry_seconds: Annotated[
+        float, typer.Option(help="How long to try again after a lost connection.")
+    ] = 30.0,
+    edge_only: Annotated[
+        bool,
+        typer.Option(
+            "--edge-only",
+            help="Offline, go on with the draft model alone: this is not the target model.",
+        ),
+    ] = False,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            help="The server's key. Other users of this machine can read it: FORESAY_API_KEY is "
+            "safer.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line and answer.")
+    ] = False,
+) -> None:
+    """Draft here, and let a server verify: the answer is the server's model's, to the token.
+
+    The server is one of `foresay serve`. Only token ids travel. A lost connection is made again,
+    and the answer goes on where it was. On a terminal, tokens that were drafted here are coloured
+    by their source as they are committed; the last line says what the link cost.
+
+    \b
+    Examples:
+      foresay edge --cloud http://127.0.0.1:8000 "Why is the sky blue?"
+      foresay edge --cloud https://example.org "Write a haiku." --temperature 0.8 --seed 1
+      foresay edge --cloud http://gpu:8000 - --corpus answers.idx --policy free-run < question.txt
+      foresay edge --cloud http://gpu:8000 "Hello" --draft-model ./small --edge-only --json
+
+    The JSON objects have prompt, text, token_ids, sources, finish_reason, edge_only and stats.
+    """
+    from foresay.sampling.params import SamplingParams
+
+    tolerate_encoding()
+    texts = read_prompts(prompts or [], None)
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        stop=tuple(stop or ()),
+    )
+    from foresay.edge.client import EdgeClient
+    from foresay.edge.connection import edge_url
+    from foresay.edge.gating import Gate, Rules
+    from foresay.edge.link import LinkRule, SeedRule
+
+    edge_url(cloud)
+    name = _drafter(drafter, draft_model)
+    if edge_only and (name is None or "model:" not in name):
+        raise InputError("--edge-only needs a model that drafts; expected --draft-model NAME")
+    with waiting(as_json) as wait:
+        tokenizer, vocabulary, known = _tokenizer(model, wait)
+    client = EdgeClient(
+        cloud,
+        vocabulary=vocabulary,
+        tokenizer_hash=known or b"",
+        api_key=api_key or os.environ.get("FORESAY_API_KEY") or None,
+        drafter=name,
+        corpus=corpus,
+        policy="" if policy is None else policy.value,  # type: ignore[arg-type]
+        ahead=not no_ahead,
+        rule=SeedRule() if k is KOption.seed else LinkRule(),
+        gate=Gate(rules=Rules()) if gate else None,
+        decode=tokenizer.decode,
+        tree=tree,
+        pad=pad,
+        json=json_frames,
+        retry_seconds=retry_seconds,
+        edge_only=edge_only,
+        ends=tokenizer.ends,
+    )
+    try:
+        good = asyncio.run(_all(client, tokenizer, texts, params, raw, as_json))
+    finally:
+        client.close()
+    if not good:
+        raise typer.Exit(1)
+
+
+def _drafter(name: str, draft_model: str | None) -> str | None:
+    """The drafter's whole name; None: nothing is drafted."""
+    if draft_model is None:
+        return None if name == "none" else name
+    return f"model:{draft_model}" if name == "none" else f"{name}+model:{draft_model}"
+
+
+def _tokenizer(model: str, wait: Any) -> tuple[Tokenizer, int, bytes | None]:
+    """A model's tokenizer, its vocabulary and its hash, without torch. A folder needs no weights."""
+    from foresay.corpus import tokenizer_hash_of
+    from foresay.models import weights
+    from foresay.models.tokenizer import Tokenizer
+    from foresay.models.weights.folder import config_of
+
+    folder = Path(model)
+    if not (folder / "config.json").is_file():
+        folder = Path(weights.find_stored(model, progress=wait).folder)
+    vocabulary = config_of(folder).get("vocab_size")
+    if type(vocabulary) is not int:
+        raise InputError(
+            f"'{folder}/config.json' has the vocab_size {vocabulary!r}; expected a whole number"
+        )
+    file = folder / "tokenizer.json"
+    return Tokenizer(folder), vocabulary, tokenizer_hash_of(file) if file.is_file() else None
+
+
+async def _all(
+    client: EdgeClient,
+    tokenizer: Tokenizer,
+    texts: list[str],
+    params: SamplingParams,
+    raw: bool,
+    as_json: bool,
+) -> bool:
+    """Answer the prompts one after the other; whether all succeeded."""
+    good = True
+    for text in texts:
+        if tokenizer.chats and not raw:
+            prompt = tokenizer.chat([{"role": "user", "content": text}])
+        else:
+            prompt = tokenizer.encode(text)
+        if len(texts) > 1 and not as_json:
+            print_heading(" ".join(text.split())[:70])
+        shown = _Shown(tokenizer, params, quiet=as_json)
+        async with aclosing(client.stream(prompt, params)) as pieces:
+            async for piece in pieces:
+                shown.add(piece)
+        good = good and shown.finish != "error"
+        if as_json:
+            print(json.dumps({"prompt": text, **shown.as_dict()}), flush=True)
+    return good
+
+
+class _Shown:
+    """One answer as it comes."""
+
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, *, quiet: bool) -> None:
+        from foresay.engine.text import AnswerText
+
+        self._answer = AnswerText(tokenizer.decode, params.stop_texts, params.min_tokens)
+        self._console = Console(highlight=False)
+        self._colours = in_colour(self._console)
+        self._quiet = quiet
+        self._tokens: list[int] = []
+        self._sources: list[str] = []
+        self._texts: list[str] = []
+        self._alone = 0
+        self.finish = ""
+        self._stats: StreamStatistics | None = None
+
+    def add(self, piece: Any) -> None:
+        from foresay.drafter import Source
+        from foresay.edge.alone import LABEL
+
+        if piece.edge_only and not self._alone and piece.tokens:
+            print(f"foresay: {LABEL}", file=sys.stderr, flush=True)
+        for token, source in zip(piece.tokens, piece.sources, strict=True):
+            self._tokens.append(token)
+            self._sources.append(str(source))
+            self._alone += piece.edge_only
+            if not self._answer.add(token):
+                self._print(self._answer.take(), source)
+        if piece.statistics is not None:
+            self._answer.finish()
+            self._print(self._answer.take(ended=True), Source.MODEL)
+            self.finish, self._stats = piece.finish, piece.statistics
+            if not self._quiet:
+                print(flush=True)
+                print(cost_line(piece.statistics), file=sys.stderr)
+
+    def _print(self, text: str, source: Any) -> None:
+        self._texts.append(text)
+        if self._quiet or not text:
+            return
+        if self._colours:
+            shown = Text(harmless(text), MARKS[source].style)
+            self._console.print(shown, end="", soft_wrap=True)
+        else:
+            print(harmless(text), end="", flush=True)
+
+    def as_dict(self) -> dict[str, Any]:
+        assert self._stats is not None
+        return {
+            "text": "".join(self._texts),
+            "token_ids": self._tokens,
+            "sources": self._sources,
+            "finish_reason": self.finish,
+            "edge_only": self._alone,
+            "stats": self._stats.as_dict(),
+        }
+
+
+def cost_line(stats: StreamStatistics) -> str:
+    """What the link cost, in one line."""
+    rtt = "?" if stats.rtt is None else f"{1000 * stats.rtt:.1f}"
+    parts = [
+        f"{stats.tokens} tokens in {stats.seconds:.2f} s",
+        f"{stats.accepted} of {stats.sent} drafted tokens accepted in {stats.rounds} rounds",
+        f"{stats.wire_up} bytes up, {stats.wire_down} down",
+        f"round trip {rtt} ms",
+    ]
+    if stats.resumes or stats.reopens:
+        parts.append(f"{stats.resumes} resumes, {stats.reopens} new starts")
+    if stats.edge_only:
+        parts.append(f"{stats.edge_only} tokens edge-only: not the target model's")
+    if stats.drafter_error is not None:
+        parts.append(f"no more drafts after {stats.drafter_error}")
+    return "[" + "; ".join(parts) + "]"

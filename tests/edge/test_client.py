@@ -1,0 +1,274 @@
+"""The client against a small cloud: whatever happens, the text is that of the plain loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from edge.toy_cloud import VOCABULARY, ToyCloud, plain, toy_cloud
+from foresay.drafter import Source
+from foresay.edge.client import Answer, EdgeClient
+from foresay.edge.gating import Gate, Rules, Thresholds
+from foresay.edge.link import Round, SeedRule
+from foresay.edge.wire import Close, DraftMessage, Open, Resume
+from foresay.errors import InputError, StreamError
+from foresay.sampling.params import SamplingParams
+
+PROMPT = [1, 2, 3, 1, 2, 3, 1, 2]
+COUNT = 60
+SEED = 5
+
+
+def params(temperature: float = 0.0, **other: Any) -> SamplingParams:
+    return SamplingParams(max_tokens=COUNT, temperature=temperature, **other)
+
+
+def client(cloud: ToyCloud, **options: Any) -> EdgeClient:
+    return EdgeClient(cloud.url, vocabulary=VOCABULARY, **options)
+
+
+async def answer(cloud: ToyCloud, temperature: float = 0.0, **options: Any) -> Answer:
+    asked = client(cloud, **options)
+    try:
+        found = await asyncio.wait_for(asked.answer(PROMPT, params(temperature), seed=SEED), 20)
+    finally:
+        asked.close()
+    assert list(found.tokens) == plain(PROMPT, COUNT, temperature, SEED)
+    assert found.finish == "length"
+    assert len(found.sources) == found.statistics.tokens == COUNT
+    assert found.statistics.drafter_error is None
+    return found
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "ahead": {},
+    "blocking": {"ahead": False},
+    "tree": {"tree": True},
+    "padded": {"pad": 128},
+    "seed rule": {"rule": SeedRule()},
+    "gate": {"gate": Gate(Thresholds(nll=0.5))},
+    "no drafter": {"drafter": None},
+    "ngram": {"drafter": "ngram"},
+    "two": {"drafter": "suffix+ngram"},
+}
+
+
+@pytest.mark.parametrize("policy", ["block", "free-run"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("way", WAYS)
+def test_the_text_is_that_of_the_plain_loop(way: str, temperature: float, policy: str) -> None:
+    async def run() -> None:
+        async with toy_cloud(policy=policy) as cloud:
+            found = await answer(cloud, temperature, **WAYS[way])
+        counted = found.statistics
+        assert counted.accepted + counted.wasted == counted.sent
+        if way == "no drafter":
+            assert counted.sent == 0
+        elif not temperature and policy == "block":
+            assert counted.accepted > 10
+            assert sum(source != Source.MODEL for source in found.sources) == counted.accepted
+        assert cloud.ignored == 0
+        assert isinstance(cloud.heard[-1], Close) and not cloud.kept
+
+    asyncio.run(run())
+
+
+FAULTS: dict[str, dict[str, Any]] = {
+    "dropped": {"drops": [10, 30, 50]},
+    "dropped before the first token": {"drops": [1]},
+    "dropped at the end": {"drops": [60]},
+    "restarted": {"drops": [20, 40], "forgets": 2},
+    "restarted once, dropped again": {"drops": [40, 10, 50], "forgets": 1},
+    "duplicates and late commits": {"twice": True},
+    "garbage": {"garbage": [b"\xc1", b"", "{}", b"\x91\x04"]},
+    "a gap": {"gap": 3},
+    "busy": {"busy": 2},
+    "all": {"drops": [15, 35], "forgets": 1, "twice": True, "garbage": [b"x"], "busy": 1},
+}
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_do_not_change_the_text(fault: str, temperature: float, ahead: bool) -> None:
+    async def run() -> None:
+        given = FAULTS[fault]
+        copied = {k: list(v) if isinstance(v, list) else v for k, v in given.items()}
+        async with toy_cloud(**copied) as cloud:
+            found = await answer(cloud, temperature, ahead=ahead, retry_seconds=5)
+        counted = found.statistics
+        assert counted.reopens == given.get("forgets", 0) == cloud.forgotten
+        if "garbage" in given:  # the cloud may notice late that it is not heard any more
+            assert counted.resumes + counted.reopens >= 1
+        else:
+            lost = len(given.get("drops", ())) + ("gap" in given)
+            assert counted.resumes == lost - given.get("forgets", 0)
+            assert counted.connects == 1 + lost + given.get("busy", 0) + given.get("forgets", 0)
+        opens = [m for m in cloud.heard if isinstance(m, Open)]
+        assert {m.seed for m in opens} == {SEED}
+
+    asyncio.run(run())
+
+
+def test_the_seed_that_the_cloud_drew_is_used_again() -> None:
+    async def run() -> None:
+        async with toy_cloud(drops=[20], forgets=1) as cloud:
+            found = await client(cloud).answer(PROMPT, params(0.8))
+        assert list(found.tokens) == plain(PROMPT, COUNT, 0.8, 77)
+        assert [m.seed for m in cloud.heard if isinstance(m, Open)] == [None, 77]
+        assert found.statistics.seed == 77 and found.statistics.reopens == 1
+
+    asyncio.run(run())
+
+
+def test_another_text_after_a_restart_is_an_error() -> None:
+    async def run() -> None:
+        async with toy_cloud(drops=[20], forgets=1, lies=True) as cloud:
+            asked = client(cloud)
+            seen: list[int] = []
+            with pytest.raises(StreamError, match="had committed") as caught:
+                async for piece in asked.stream(PROMPT, params(0.8), seed=SEED):
+                    seen += piece.tokens
+        assert caught.value.code == "contradiction"
+        assert seen == plain(PROMPT, len(seen), 0.8, SEED)
+
+    asyncio.run(run())
+
+
+def test_known_text_is_drafted_after_a_restart() -> None:
+    """So the cloud catches up in few steps, without a drafter's luck."""
+
+    async def run() -> None:
+        async with toy_cloud(drops=[50], forgets=1) as cloud:
+            await answer(cloud, 0.8)
+        (kept,) = [m for m in cloud.heard if isinstance(m, Resume)]
+        at = cloud.heard.index(kept)
+        drafts = [m for m in cloud.heard[at:] if isinstance(m, DraftMessage)]
+        assert drafts[0].seq == 1 and drafts[0].base == len(PROMPT)
+        early = [m for m in drafts if m.base < len(PROMPT) + 40]
+        assert 0 < len(early) <= 40
+
+    asyncio.run(run())
+
+
+def test_refused_at_first_is_told_at_once() -> None:
+    async def run() -> None:
+        async with toy_cloud() as cloud:
+            url = cloud.url
+        asked = EdgeClient(url, vocabulary=VOCABULARY)
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(StreamError, match="connection refused; expected a server") as caught:
+            await asked.answer(PROMPT, params())
+        assert caught.value.code == "unreachable"
+        assert asyncio.get_running_loop().time() - began < 2
+
+    asyncio.run(run())
+
+
+def test_gone_for_too_long_is_an_error_that_says_what_to_do() -> None:
+    async def run() -> None:
+        seen: list[int] = []
+        async with toy_cloud(step=0.005) as cloud:
+            asked = client(cloud, retry_seconds=0.5, drafter=None)
+            pieces = asked.stream(PROMPT, params(), seed=SEED)
+            seen += (await anext(pieces)).tokens
+        with pytest.raises(StreamError, match=r"no answer for 0\.5 s.*the same seed"):
+            async for piece in pieces:
+                seen += piece.tokens
+        assert seen == plain(PROMPT, len(seen), 0.0, SEED) and len(seen) < COUNT
+
+    asyncio.run(run())
+
+
+def test_a_server_that_comes_back() -> None:
+    """At the same address, with nothing remembered: the answer is completed there."""
+
+    async def run() -> None:
+        async with toy_cloud(step=0.005) as cloud:
+            asked = client(cloud, retry_seconds=10)
+            pieces = asked.stream(PROMPT, params(0.8), seed=SEED)
+            seen = list((await anext(pieces)).tokens)
+        await asyncio.sleep(0.2)
+        async with toy_cloud(port=int(cloud.url.rpartition(":")[2])):
+            async for piece in pieces:
+                seen += piece.tokens
+                counted = piece.statistics
+        assert seen == plain(PROMPT, COUNT, 0.8, SEED)
+        assert counted is not None and counted.reopens == 1 and counted.retries > 0
+
+    asyncio.run(run())
+
+
+def test_who_stops_early_closes_the_stream() -> None:
+    async def run() -> None:
+        async with toy_cloud(step=0.005) as cloud:
+            pieces = client(cloud).stream(PROMPT, params(), seed=SEED)
+            await anext(pieces)
+            await pieces.aclose()
+            await asyncio.sleep(0.05)
+            assert isinstance(cloud.heard[-1], Close)
+
+    asyncio.run(run())
+
+
+def test_a_slow_cloud_is_lost_and_found() -> None:
+    async def run() -> None:
+        async with toy_cloud(step=0.0) as cloud:
+            asked = client(cloud, silent_seconds=0.05, retry_seconds=5)
+            cloud.step = 0.12
+            few = SamplingParams(max_tokens=6, temperature=0.0)
+            found = await asyncio.wait_for(asked.answer(PROMPT, few, seed=SEED), 20)
+        assert list(found.tokens) == plain(PROMPT, 6, 0.0, SEED)
+        assert found.statistics.resumes > 0
+
+    asyncio.run(run())
+
+
+def test_statistics_and_rounds() -> None:
+    rounds: list[Round] = []
+
+    async def run() -> Answer:
+        async with toy_cloud() as cloud:
+            found = await answer(cloud, on_round=rounds.append, api_key="k")
+            assert cloud.keys == ["Bearer k"]
+            return found
+
+    counted = asyncio.run(run()).statistics
+    assert counted.rounds == len(rounds) > 0
+    assert sum(done.accepted for done in rounds) <= counted.accepted
+    assert counted.rtt is not None and 0 <= counted.rtt < 1
+    assert counted.ttft is not None and 0 < counted.ttft < counted.seconds
+    assert counted.wire_up > counted.bytes_up > 0 and counted.wire_down > counted.bytes_down > 0
+    assert counted.examined[0] == counted.rounds
+    assert "rtts" not in counted.as_dict() and counted.as_dict()["rtt"] == counted.rtt
+
+
+def test_the_gate_reads_text() -> None:
+    async def run() -> None:
+        async with toy_cloud() as cloud:
+            gate = Gate(Thresholds(hard_ratio=1.0), Rules())
+            found = await answer(cloud, gate=gate, decode=lambda ids: "".join(f"{i} " for i in ids))
+        assert found.statistics.hard_ratio == 1.0  # every token is a number
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"url": "127.0.0.1:8000"}, "expected a URL such as"),
+        ({"url": "ftp://x"}, "expected a URL such as"),
+        ({"policy": "fast"}, "policy is 'fast'; expected block"),
+        ({"pad": -1}, "pad is -1"),
+        ({"drafter": "recycle"}, "needs to see the target"),
+        ({"drafter": "self"}, "needs to see the target"),
+        ({"edge_only": True}, "no model drafts"),
+        ({"vocabulary": 0}, "vocabulary is 0"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], sentence: str) -> None:
+    url = options.pop("url", "http://127.0.0.1:1")
+    with pytest.raises(InputError, match=sentence):
+        EdgeClient(url, **{"vocabulary": VOCABULARY, **options})

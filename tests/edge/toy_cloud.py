@@ -1,0 +1,234 @@
+"""A small cloud: the plain loop on a toy target behind a WebSocket, and faults on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+
+from foresay.edge.prefix import Prefix, hashes_along
+from foresay.edge.wire import (
+    Close,
+    Commit,
+    DraftMessage,
+    Error,
+    Message,
+    Open,
+    Opened,
+    Resume,
+    decode,
+    encode,
+    pack,
+    unpack,
+)
+from foresay.sampling.noise import SPEC, gumbel
+
+VOCABULARY = 300
+FEW = 12
+"""Ids that the target ever says: its texts repeat themselves."""
+
+
+def next_token(text: list[int], temperature: float, seed: int) -> int:
+    """The target: logits from the last two tokens, the noise of the house."""
+    draw = np.random.default_rng([len(text) % 5 == 0, *text[-2:]])
+    logits = draw.normal(size=FEW) * 3
+    if temperature:
+        logits = logits / temperature + gumbel(seed, len(text), np.arange(FEW))
+    return int(np.argmax(logits))
+
+
+def plain(prompt: list[int], count: int, temperature: float = 0.0, seed: int = 0) -> list[int]:
+    """The plain loop: what every stream has to give."""
+    text = list(prompt)
+    while len(text) < len(prompt) + count:
+        text.append(next_token(text, temperature, seed))
+    return text[len(prompt) :]
+
+
+@dataclass
+class Kept:
+    """A stream as the cloud keeps it."""
+
+    asked: Open
+    key: bytes
+    seed: int
+    text: list[int]
+    start: int
+    prefix: Prefix
+    pool: dict[tuple[int, int], set[int]] = field(default_factory=dict)
+    hashes: dict[int, int] = field(default_factory=dict)  # of known prefixes, with their position
+    seqs: list[int] = field(default_factory=list)
+    steps: int = 0
+
+
+@dataclass
+class ToyCloud:
+    """Faults, each done once or as often as its list is long.
+
+    drops      close the connection when the answer has so many tokens
+    forgets    answer the next RESUME with unknown_stream
+    busy       answer so many OPENs with busy
+    garbage    send these frames after the first commit
+    twice      send each commit twice, and older ones again
+    gap        leave out this commit, by its number
+    lies       after a stream was forgotten, the target is another
+    wait       seconds for a draft before the cloud goes on alone; step: seconds of a step
+    """
+
+    drops: list[int] = field(default_factory=list)
+    forgets: int = 0
+    busy: int = 0
+    garbage: list[bytes | str] = field(default_factory=list)
+    twice: bool = False
+    gap: int | None = None
+    lies: bool = False
+    wait: float = 0.01
+    step: float = 0.0
+    window: int = 64
+    policy: str = "block"
+    url: str = ""
+    heard: list[Message] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
+    kept: dict[bytes, Kept] = field(default_factory=dict)
+    forgotten: int = 0
+    ignored: int = 0
+
+    async def talk(self, socket: ServerConnection) -> None:
+        assert socket.request is not None
+        self.keys.append(socket.request.headers.get("Authorization"))
+        first = await self._hear(socket)
+        if isinstance(first, Open) and self.busy:
+            self.busy -= 1
+            await socket.send(encode(Error("busy", "there are too many streams")))
+            return
+        if isinstance(first, Resume):
+            if self.forgets and self.kept.pop(first.stream, None):
+                self.forgets -= 1
+                self.forgotten += 1
+            if first.stream not in self.kept:
+                await socket.send(encode(Error("unknown_stream", "there is no such stream")))
+                return
+            name, kept = first.stream, self.kept[first.stream]
+            assert first.key == kept.key and kept.prefix.agrees(first.have, first.parent)
+            await self._commit(socket, kept, first.have)
+        else:
+            assert isinstance(first, Open)
+            name, kept = secrets.token_bytes(16), self._kept(first)
+            self.kept[name] = kept
+            window, seed = self.window, kept.seed
+            opened = (name, kept.key, kept.start, VOCABULARY, seed, SPEC, window, 32, 60)
+            await socket.send(encode(Opened(*opened, (), self.policy), first.pad))  # type: ignore[arg-type]
+        if await self._decode(socket, kept):
+            while not isinstance(await self._hear(socket), Close):
+                pass  # drafts that were under way
+            del self.kept[name]
+
+    def _kept(self, asked: Open) -> Kept:
+        prompt = unpack(asked.prompt, VOCABULARY).tolist()
+        seed = 77 if asked.seed is None else asked.seed
+        key = secrets.token_bytes(16)
+        return Kept(asked, key, seed, prompt, len(prompt), Prefix(np.array(prompt, np.int32)))
+
+    async def _hear(self, socket: ServerConnection) -> Message:
+        frame = await socket.recv()
+        assert isinstance(frame, bytes)
+        message = decode(frame, side="cloud")
+        self.heard.append(message)
+        return message
+
+    async def _decode(self, socket: ServerConnection, kept: Kept) -> bool:
+        """Step after step; whether the answer is complete."""
+        wait = 0.0005 if self.policy == "free-run" else self.wait
+        hearing = asyncio.create_task(self._hear(socket))
+        try:
+            while len(kept.text) < kept.start + kept.asked.max_tokens:
+                done, _ = await asyncio.wait({hearing}, timeout=wait)
+                if done:
+                    message = hearing.result()
+                    if isinstance(message, Close):
+                        return False
+                    assert isinstance(message, DraftMessage)
+                    self._note(kept, message)
+                    hearing = asyncio.create_task(self._hear(socket))
+                await asyncio.sleep(self.step)
+                have = len(kept.text)
+                self._step(kept)
+                if self.drops and len(kept.text) - kept.start >= self.drops[0]:
+                    self.drops.pop(0)
+                    socket.transport.abort()
+                    return False
+                await self._commit(socket, kept, have)
+        except ConnectionClosed:
+            with suppress(ConnectionClosed):
+                await hearing  # what came before the end
+            return False
+        finally:
+            hearing.cancel()
+            await asyncio.gather(hearing, return_exceptions=True)
+        return True
+
+    def _note(self, kept: Kept, message: DraftMessage) -> None:
+        assert not kept.seqs or message.seq > kept.seqs[-1], "a number came again"
+        kept.seqs.append(message.seq)
+        known = kept.prefix.agrees(message.base, message.parent)
+        if not known and kept.hashes.get(message.parent) != message.base:
+            self.ignored += 1
+            return
+        draft = message.draft(VOCABULARY)
+        along = hashes_along(draft, message.parent)
+        depth: list[int] = []
+        for node, parent in enumerate(draft.parents.tolist()):
+            before = message.parent if parent < 0 else along[parent]
+            depth.append(message.base if parent < 0 else depth[parent] + 1)
+            kept.pool.setdefault((depth[node], before), set()).add(int(draft.tokens[node]))
+            kept.hashes[along[node]] = depth[node] + 1
+
+    def _step(self, kept: Kept) -> None:
+        """Commit what drafts foresaw, and one token more."""
+        kept.steps += 1
+        end = kept.start + kept.asked.max_tokens
+        while len(kept.text) < end:
+            seed = kept.seed + (1 if self.lies and self.forgotten else 0)
+            token = next_token(kept.text, kept.asked.sampling.temperature, seed)
+            at = len(kept.text)
+            foreseen = token in kept.pool.get((at, kept.prefix.at(at)), ())
+            kept.text.append(token)
+            kept.prefix.extend(np.array([token], np.int32))
+            if not foreseen:
+                return
+
+    async def _commit(self, socket: ServerConnection, kept: Kept, have: int) -> None:
+        upto = len(kept.text)
+        finish = 2 if upto == kept.start + kept.asked.max_tokens else 0
+        seq = kept.seqs[-1] if kept.seqs else 0
+        tokens = pack(np.array(kept.text[have:], np.int32), VOCABULARY)
+        frame = encode(Commit(upto, tokens, seq, finish=finish), kept.asked.pad)
+        if self.gap is not None and not finish:
+            self.gap -= 1
+            if self.gap < 0:
+                self.gap = None
+                return
+        if self.twice:
+            half = (kept.start + upto) // 2
+            again = pack(np.array(kept.text[kept.start : half], np.int32), VOCABULARY)
+            await socket.send(encode(Commit(half, again, seq)))
+        await socket.send(frame)
+        if self.twice and not finish:
+            await socket.send(frame)
+        if self.garbage:
+            await socket.send(self.garbage.pop(0))
+
+
+@asynccontextmanager
+async def toy_cloud(port: int = 0, **faults: object) -> AsyncIterator[ToyCloud]:
+    """A running cloud."""
+    cloud = ToyCloud(**faults)  # type: ignore[arg-type]
+    async with serve(cloud.talk, "127.0.0.1", port, compression=None) as server:
+        cloud.url = f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
+        yield cloud

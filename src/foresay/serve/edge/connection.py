@@ -78,7 +78,6 @@ class EdgeRoute:
         """Serve one connection until it ends."""
         await socket.accept()
         line = _Line(socket, self._counts, self._limits)
-        stream: EdgeStream | None = None
         try:
             stream, have = await self._begin(line, socket.state.tenant)
             await self._run(line, stream, have)
@@ -95,8 +94,8 @@ class EdgeRoute:
             _log.exception("an edge connection failed")
             await line.refuse("internal", "the server failed at this connection; see its log")
         finally:
-            if stream is not None:
-                self.streams.detach(stream, line)
+            if line.stream is not None:  # also if it was lost before OPENED was sent
+                self.streams.detach(line.stream, line)
             await line.close()
 
     async def _begin(self, line: _Line, tenant: str | None) -> tuple[EdgeStream, int]:
@@ -236,13 +235,13 @@ class _Line:
         self._limits = limits
         self._most = limits.body
         self._text = False
-        self._stream: EdgeStream | None = None
+        self.stream: EdgeStream | None = None
         self.owes = False
         """Whether a commit is owed even without new tokens: the answer to RESUME."""
 
     def take(self, stream: EdgeStream) -> None:
         """From now on messages are of this stream."""
-        self._stream, self._most = stream, _LATER
+        self.stream, self._most = stream, _LATER
 
     async def receive(self) -> Message:
         """The next message. Raises: InputError, WebSocketDisconnect."""
@@ -256,15 +255,15 @@ class _Line:
             return decode_json(
                 text,
                 side="cloud",
-                vocabulary=None if self._stream is None else self._stream.vocabulary,
-                stream=b"" if self._stream is None else self._stream.name,
-                most=self._most * (4 if self._stream else 1),
+                vocabulary=None if self.stream is None else self.stream.vocabulary,
+                stream=b"" if self.stream is None else self.stream.name,
+                most=self._most * (4 if self.stream else 1),
             )
         return decode(data or b"", side="cloud", most=self._most)
 
     async def send(self, message: Message) -> None:
         """Send a message, padded as the stream asks. Raises: WebSocketDisconnect."""
-        stream = self._stream
+        stream = self.stream
         pad = 0 if stream is None else stream.pad
         if self._text:
             text = encode_json(

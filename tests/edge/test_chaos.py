@@ -25,6 +25,7 @@ from foresay.edge.client import Answer, EdgeClient
 from foresay.edge.offered import OfferedDrafter
 from foresay.edge.proxy import Proxy
 from foresay.engine.llm import LLM
+from foresay.errors import StreamError
 from foresay.sampling.params import SamplingParams
 from foresay.serve.limits import Limits
 from foresay.serve.start import tenant_drafter
@@ -81,7 +82,7 @@ class House:
         return self.plain.target.vocabulary
 
     def expected(self, prompt: list[int], params: SamplingParams) -> list[int]:
-        key = (tuple(prompt), params.temperature, params.seed, params.max_tokens)
+        key = (tuple(prompt), repr(params))
         if key not in self.known:
             self.known[key] = self.plain.generate(prompt, params)[0].token_ids
         return self.known[key]
@@ -222,8 +223,6 @@ def test_a_cut_at_every_place_of_the_beginning(
             return await answer_through(
                 proxy.port, prompt, params, vocabulary=house.vocabulary, drafter="suffix"
             )
-
-    from foresay.errors import StreamError
 
     try:
         assert list(asyncio.run(run()).tokens) == expected

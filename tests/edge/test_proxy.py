@@ -225,6 +225,30 @@ def test_leaving_the_proxy_cuts_what_is_open() -> None:
     asyncio.run(run())
 
 
+def test_a_connection_that_is_cut_before_it_begins() -> None:
+    async def run() -> None:
+        async with Proxy(1) as proxy:
+            ready = asyncio.Event()
+            take = proxy._take
+
+            def cut_at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                take(reader, writer)
+                proxy.cut()
+                ready.set()
+
+            server = await asyncio.start_server(cut_at_once, LOOPBACK, 0)
+            port = server.sockets[0].getsockname()[1]
+            reader, writer = await asyncio.open_connection(LOOPBACK, port)
+            await ready.wait()
+            with pytest.raises(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), 5) == b""
+                raise ConnectionResetError
+            writer.close()
+            server.close()
+
+    asyncio.run(run())
+
+
 def test_no_server_is_a_cut_connection() -> None:
     async def run() -> None:
         server = await asyncio.start_server(echo, LOOPBACK, 0)

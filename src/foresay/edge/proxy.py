@@ -264,6 +264,7 @@ class Proxy:
         task = asyncio.get_running_loop().create_task(self._connect(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.close())  # also if it is cut before it begins
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = Connection(len(self.connections))

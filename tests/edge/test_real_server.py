@@ -131,7 +131,7 @@ def test_refusals_are_sentences(server: Running, llm: LLM) -> None:
         given = {"vocabulary": llm.target.vocabulary, **options}
         await EdgeClient(server.url, **given).answer([1, 2], params(0.0))
 
-    with pytest.raises(StreamError, match="expected .* the model's") as caught:
+    with pytest.raises(StreamError, match=r"expected .* the model's") as caught:
         asyncio.run(ask(vocabulary=1000))
     assert caught.value.code == "bad_request"
     with pytest.raises(StreamError):

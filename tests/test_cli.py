@@ -130,7 +130,7 @@ def test_help_says_what_ngram_sees() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *("generate", "demo", "replay", "simulate", "tail", "doctor"),
+        *("generate", "demo", "replay", "simulate", "tail", "doctor", "edge"),
         *("corpus build", "corpus inspect", "corpus verify", "bench drafters"),
     ],
 )

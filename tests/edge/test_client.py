@@ -95,7 +95,9 @@ FAULTS: dict[str, dict[str, Any]] = {
 def test_faults_do_not_change_the_text(fault: str, temperature: float, ahead: bool) -> None:
     async def run() -> None:
         given = FAULTS[fault]
-        copied = {k: list(v) if isinstance(v, list) else v for k, v in given.items()}
+        copied: dict[str, Any] = {
+            k: list(v) if isinstance(v, list) else v for k, v in given.items()
+        }
         async with toy_cloud(**copied) as cloud:
             found = await answer(cloud, temperature, ahead=ahead, retry_seconds=5)
         counted = found.statistics

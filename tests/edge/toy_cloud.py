@@ -108,7 +108,8 @@ class ToyCloud:
             await socket.send(encode(Error("busy", "there are too many streams")))
             return
         if isinstance(first, Resume):
-            if self.forgets and self.kept.pop(first.stream, None):
+            if self.forgets and first.stream in self.kept:
+                del self.kept[first.stream]
                 self.forgets -= 1
                 self.forgotten += 1
             if first.stream not in self.kept:

@@ -71,7 +71,7 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
     ("zaya", "of type hybrid", {"head_dim": 8}),
     (
         "recurrent_gemma",
-        r"for the layers \[1\]",
+        r"for the layers \[1\]|of type linear_attention",  # the second from transformers 5.23 on
         {"lru_width": 32, "block_types": ["recurrent", "attention"], "num_key_value_heads": 1},
     ),
     # Attention is called in another way.

@@ -172,7 +172,7 @@ def edge(
         api_key=api_key or os.environ.get("FORESAY_API_KEY") or None,
         drafter=name,
         corpus=corpus,
-        policy="" if policy is None else policy.value,  # type: ignore[arg-type]
+        policy="" if policy is None else policy.value,
         ahead=not no_ahead,
         rule=SeedRule() if k is KOption.seed else LinkRule(),
         gate=Gate(rules=Rules()) if gate else None,
@@ -200,7 +200,7 @@ def _drafter(name: str, draft_model: str | None) -> str | None:
 
 
 def _tokenizer(model: str, wait: Any) -> tuple[Tokenizer, int, bytes | None]:
-    """A model's tokenizer, its vocabulary and its hash, without torch. A folder needs no weights."""
+    """A model's tokenizer, vocabulary and hash, without torch. A folder needs no weights."""
     from foresay.corpus import tokenizer_hash_of
     from foresay.models import weights
     from foresay.models.tokenizer import Tokenizer

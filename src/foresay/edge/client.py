@@ -181,10 +181,17 @@ class EdgeClient:
         assert self._alone is not None
         text, counted = running.text, running.statistics
         seed = counted.seed if counted.seed is not None else running.params.seed
-        sampling = SeededParams(running.params, new_seed() if seed is None else seed)
+        params, have = running.params, len(text.tokens)
+        # A drafter leaves the last token of an answer to the target, which there is none of.
+        rest = replace(
+            params,
+            max_tokens=params.max_tokens - have + 1,
+            min_tokens=max(0, params.min_tokens - have),
+        )
+        sampling = SeededParams(rest, new_seed() if seed is None else seed)
         ends = self._ends if running.opened is None else running.opened.ends
-        stops = (*(() if running.params.ignore_eos else ends), *running.params.stop_ids)
-        left = running.params.max_tokens - len(text.tokens)
+        stops = (*(() if params.ignore_eos else ends), *params.stop_ids)
+        left = params.max_tokens - have
         so_far = [*text.prompt.tolist(), *text.tokens]
         writing = write_alone(self._alone, so_far, sampling, tokens=left, ends=stops)
         finish = "length"

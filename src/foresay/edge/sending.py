@@ -48,7 +48,7 @@ class Sending:
     gate     ends messages at hard tokens, and waits where too many are hard; None: no gate
     decode   for the gate's rules, which read text; None: only its signals are used
 
-    `cut` mutates the marks and counts; all else is read. Raises: nothing.
+    `cut` mutates the marks and counts; all else is read.
     """
 
     def __init__(

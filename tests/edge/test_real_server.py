@@ -1,0 +1,179 @@
+"""The client and `foresay edge` against the real server with a tiny model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foresay.drafter import Source
+from foresay.edge.client import EdgeClient
+from foresay.edge.gating import Gate, Thresholds
+from foresay.engine.llm import LLM
+from foresay.errors import StreamError
+from foresay.sampling.params import SamplingParams
+from serve.running import MEMORY, Running, running, tiny_llm
+from tiny import call, one_thread, save_model
+
+COUNT = 48
+TEXT = "one two one two one"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("edge"))
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path) -> LLM:
+    return LLM(folder, None, dtype="float32", memory=MEMORY)
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Running]:
+    with one_thread(), running(*tiny_llm(folder)) as found:
+        yield found
+
+
+def params(temperature: float) -> SamplingParams:
+    return SamplingParams(max_tokens=COUNT, temperature=temperature, seed=3, ignore_eos=True)
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "ahead": {},
+    "blocking": {"ahead": False},
+    "tree": {"tree": True},
+    "padded": {"pad": 256},
+    "json": {"json": True},
+    "gate": {"gate": Gate(Thresholds(nll=0.5))},
+    "no drafter": {"drafter": None},
+}
+
+
+@pytest.mark.parametrize("policy", ["block", "free-run", "adaptive"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("way", WAYS)
+def test_the_text_is_that_of_the_model(
+    server: Running, llm: LLM, way: str, temperature: float, policy: Any
+) -> None:
+    prompt = llm.tokenizer.encode(TEXT)
+    expected = llm.generate([prompt], params(temperature))[0].token_ids
+
+    async def run() -> None:
+        vocabulary = llm.target.vocabulary
+        client = EdgeClient(server.url, vocabulary=vocabulary, policy=policy, **WAYS[way])
+        found = await asyncio.wait_for(client.answer(prompt, params(temperature)), 60)
+        client.close()
+        assert list(found.tokens) == list(expected)
+        counted = found.statistics
+        assert found.finish == "length" and counted.policy == policy
+        assert counted.drafter_error is None and counted.resumes == counted.reopens == 0
+        if way != "no drafter" and policy == "block" and not temperature:
+            assert counted.accepted > 0
+            assert sum(s != Source.MODEL for s in found.sources) == counted.accepted
+
+    asyncio.run(run())
+    server.idle()
+
+
+def test_a_lost_connection_is_resumed(server: Running, llm: LLM) -> None:
+    """The client's own socket is cut under it, again and again."""
+    prompt = llm.tokenizer.encode(TEXT)
+    expected = llm.generate([prompt], params(0.8))[0].token_ids
+
+    async def run() -> None:
+        sockets: list[Any] = []
+        proxy = await asyncio.start_server(
+            lambda r, w: _forward(r, w, server.url, sockets), "127.0.0.1", 0
+        )
+        port = proxy.sockets[0].getsockname()[1]
+        client = EdgeClient(
+            f"http://127.0.0.1:{port}", vocabulary=llm.target.vocabulary, policy="block"
+        )
+        seen: list[int] = []
+        async for piece in client.stream(prompt, params(0.8)):
+            seen += piece.tokens
+            if len(sockets) < 4 and piece.tokens and len(seen) > 8 * len(sockets):
+                sockets[-1].transport.abort()
+            if piece.statistics is not None:
+                assert piece.statistics.resumes >= 1 and piece.statistics.reopens == 0
+        client.close()
+        proxy.close()
+        assert seen == list(expected)
+
+    asyncio.run(run())
+    server.idle()
+
+
+async def _forward(reader: Any, writer: Any, url: str, sockets: list[Any]) -> None:
+    """A connection passed on byte by byte, until one side ends."""
+    host, port = url.removeprefix("http://").split(":")
+    up, down = await asyncio.open_connection(host, int(port))
+    sockets.append(writer)
+
+    async def copy(source: Any, sink: Any) -> None:
+        try:
+            while data := await source.read(4096):
+                sink.write(data)
+        except OSError:
+            pass
+        sink.close()
+
+    await asyncio.gather(copy(reader, down), copy(up, writer))
+
+
+def test_refusals_are_sentences(server: Running, llm: LLM) -> None:
+    async def ask(**options: Any) -> None:
+        given = {"vocabulary": llm.target.vocabulary, **options}
+        await EdgeClient(server.url, **given).answer([1, 2], params(0.0))
+
+    with pytest.raises(StreamError, match=r"expected .* the model's") as caught:
+        asyncio.run(ask(vocabulary=1000))
+    assert caught.value.code == "bad_request"
+    with pytest.raises(StreamError):
+        asyncio.run(ask(model="another"))
+
+
+def test_the_command(server: Running, llm: LLM, folder: Path) -> None:
+    fixed = ("edge", "--cloud", server.url, "--model", folder, "--max-tokens", COUNT, "--seed", 3)
+    for temperature in (0, 0.8):
+        asked = SamplingParams(max_tokens=COUNT, temperature=temperature, seed=3)
+        expected = llm.generate([TEXT], asked, chat=True)[0]
+        done = call(*fixed, TEXT, "--temperature", temperature, "--json")
+        assert done.status == 0, done.err
+        out = json.loads(done.out)
+        assert out["text"] == expected.text and out["token_ids"] == list(expected.token_ids)
+        assert out["prompt"] == TEXT and out["finish_reason"] == expected.finish_reason
+        assert out["edge_only"] == 0 and out["stats"]["bytes_up"] > 0
+    done = call(*fixed, TEXT, "--policy", "block", "--k", "seed", "--gate", "--no-ahead")
+    assert done.status == 0
+    assert (
+        done.out
+        == llm.generate([TEXT], SamplingParams(max_tokens=COUNT, temperature=0), chat=True)[0].text
+        + "\n"
+    )
+    assert "bytes up" in done.complaints and "round trip" in done.complaints
+
+
+def test_the_command_refuses_in_sentences(server: Running, folder: Path) -> None:
+    fixed = ("--model", folder, "Hello")
+    done = call("edge", "--cloud", "http://127.0.0.1:9", *fixed)
+    assert done.status == 1 and "connection refused; expected a server" in done.complaints
+    done = call("edge", "--cloud", "nowhere", *fixed)
+    assert done.status == 1 and "expected a URL such as" in done.complaints
+    done = call("edge", "--cloud", server.url, *fixed, "--edge-only")
+    assert done.status == 1 and "--draft-model" in done.complaints
+    assert call("edge", *fixed).status == 2
+
+
+def test_edge_only_is_labelled(folder: Path) -> None:
+    asked = ("edge", "--cloud", "http://127.0.0.1:9", "--model", folder, "Hello", "--edge-only")
+    done = call(*asked, "--draft-model", folder, "--max-tokens", 12, "--json")
+    assert done.status == 0, done.err
+    out = json.loads(done.out)
+    assert out["edge_only"] == len(out["token_ids"]) == out["stats"]["edge_only"] > 0
+    assert "edge-only: this is not the target model" in done.complaints

@@ -79,7 +79,7 @@ class Question:
 async def plain_answers(server: Cloud, number: int, tokens: int) -> list[Question]:
     """So many questions with the answers of a server without drafts."""
     client = EdgeClient(
-        server.url, vocabulary=server.vocabulary, api_key=server.key("one"), drafter=None
+        server.url, vocabulary=server.vocabulary, api_key=server.keys["one"], drafter=None
     )
     found = []
     for at in range(number):
@@ -100,7 +100,7 @@ async def one_client(
     client = EdgeClient(
         f"http://127.0.0.1:{proxy.port}",
         vocabulary=server.vocabulary,
-        api_key=server.key("one"),
+        api_key=server.keys["one"],
         drafter=DRAFTERS[number % 3],
         policy=POLICIES[number // 3 % 3],  # type: ignore[arg-type]
     )

@@ -81,11 +81,14 @@ def child(*command: str) -> Iterator[Child]:
 
 
 class Cloud:
-    """A server that runs. `key(tenant)` is that of a tenant, whose history is its own."""
+    """A server that runs.
+
+    keys  by tenant; each tenant has a history of its own
+    """
 
     def __init__(self, running: Child, keys: dict[str, str]) -> None:
         self._running = running
-        self._keys = keys
+        self.keys = keys
         self.url: str = running.ready["url"]
         self.port = int(self.url.rpartition(":")[2])
         about = self._json("/tokenizer_info")
@@ -99,9 +102,6 @@ class Cloud:
     @property
     def pid(self) -> int:
         return self._running.process.pid
-
-    def key(self, tenant: str) -> str:
-        return self._keys[tenant]
 
     def encode(self, text: str) -> list[int]:
         """The prompt's ids: as a chat, or as it is for a model that does not chat."""
@@ -130,7 +130,7 @@ class Cloud:
             return json.load(response)
 
     def _asked(self, path: str, body: Any = None) -> Any:
-        headers = {"authorization": f"Bearer {self._keys[_OPERATOR]}"}
+        headers = {"authorization": f"Bearer {self.keys[_OPERATOR]}"}
         data = None
         if body is not None:
             data, headers["content-type"] = json.dumps(body).encode(), "application/json"
@@ -156,10 +156,18 @@ class Cloud:
 
 @contextmanager
 def cloud(
-    model: str, tenants: Sequence[str], *options: str, memory_mb: int = 512
+    model: str,
+    tenants: Sequence[str],
+    *options: str,
+    memory_mb: int = 512,
+    keys: dict[str, str] | None = None,
 ) -> Iterator[Cloud]:
-    """The server while the body runs, with a key for each tenant. Raises: as `child`."""
-    keys = {tenant: secrets.token_hex(16) for tenant in (_OPERATOR, *tenants)}
+    """The server while the body runs, with a key for each tenant, or with those of another server.
+
+    options: more of `foresay serve`. Raises: as `child`.
+    """
+    if keys is None:
+        keys = {tenant: secrets.token_hex(16) for tenant in (_OPERATOR, *tenants)}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "keys.txt")
         file.touch(mode=0o600)

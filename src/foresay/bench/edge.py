@@ -16,7 +16,7 @@ The metrics that the seed document's section 9 asks for, by its names:
 
     k                     k: drafted tokens sent per round, mean
     accepted_len          accept_length: accepted tokens of a round, mean and histogram
-    la/k                  la_over_k: accepted_len / k
+    la/k                  la_over_k: accepted / sent tokens of the rounds
     alpha_mean            alpha_mean: accepted / examined tokens (all before them were accepted);
                           `acceptance` has it by position
     edge_time_ms          edge_ms: of drafting, per round

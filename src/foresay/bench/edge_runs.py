@@ -118,7 +118,7 @@ class _Seat:
         self._client = EdgeClient(
             link.url,
             vocabulary=server.vocabulary,
-            api_key=server.key(tenant),
+            api_key=server.keys[tenant],
             drafter=own,
             corpus=None if own is None else setup.corpus,
             policy=_POLICY.get(way, "free-run"),  # type: ignore[arg-type]

@@ -60,7 +60,7 @@ def questions_of(options: argparse.Namespace, tokens: int, each: int) -> list[Qu
 
 
 def told(stage: str, done: int, total: int | None) -> None:
-    if stage == "answer" and total and done % max(1, total // 20) == 0:
+    if stage == "write" and total and done % max(1, total // 20) == 0:
         print(f"{done} of {total} answers", file=sys.stderr)
 
 

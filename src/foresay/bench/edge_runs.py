@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -32,7 +32,7 @@ from foresay.edge.client import EdgeClient
 from foresay.edge.drafting import edge_drafter
 from foresay.edge.link import Round
 from foresay.edge.proxy import EmulatedLink
-from foresay.errors import InputError
+from foresay.errors import ForesayError, InputError
 from foresay.models.progress import Progress, silent
 
 __all__ = ["EdgeSetup", "run_edge"]
@@ -55,8 +55,9 @@ class EdgeSetup:
     model          in the cloud
     drafter        of the edge; corpus: a file for it
     edge_model     the edge's own model, for `edge-only`
-    cloud_drafter  of the server for all ways but `cloud`
-    rounds         how often all questions are asked, each time by tenants that know nothing yet
+    cloud_drafter  of the server for all ways but `cloud`; policy: how much it drafts
+    memory_mb      for the KV cache of each server
+    options        more of `foresay serve`
 
     Raises: InputError when constructed.
     """
@@ -70,8 +71,7 @@ class EdgeSetup:
     cloud_drafter: str = "suffix"
     policy: str = "adaptive"
     memory_mb: int = 512
-    options: Sequence[str] = field(default=())
-    """More options of `foresay serve`."""
+    options: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if EDGE_ONLY in self.ways and self.edge_model is None:
@@ -106,7 +106,7 @@ class _Seat:
     """One way at one round-trip time: its server, its proxy, its client."""
 
     def __init__(
-        self, way: str, at: int, setup: EdgeSetup, server: Cloud, link: LinkProcess, tenant: str
+        self, way: str, setup: EdgeSetup, server: Cloud, link: LinkProcess, tenant: str
     ) -> None:
         self.way, self._server, self._link = way, server, link
         self._rounds: list[Round] = []
@@ -161,7 +161,9 @@ class _Seat:
 
     def _written_alone(self, question: Question, prompt: Sequence[int]) -> EdgeAnswer:
         params = question.params
-        sampling = SeededParams(params, params.seed or 0)
+        # One more: a drafter leaves the last token of an answer to the target.
+        longer = replace(params, max_tokens=params.max_tokens + 1)
+        sampling = SeededParams(longer, params.seed or 0)
         made, began = EdgeAnswer(question.where), perf_counter()
         ends = self._server.ends if not params.ignore_eos else []
         for tokens, _ in write_alone(
@@ -201,7 +203,7 @@ def run_edge(
 ) -> Iterator[EdgeTable]:
     """The table after each question at each round-trip time: the same one, which grows.
 
-    progress  called with "load", "warm", then "answer": answers of all
+    progress  called with "read", "warm", then "write": answers of all
 
     Only the first turn of a question is asked, once. Raises: InputError for a question that asks
     for several samples, StreamError, ForesayError if a server does not start.
@@ -211,14 +213,14 @@ def run_edge(
             raise InputError(f"{question.where} asks for {question.params.n} samples; expected 1")
     table = EdgeTable([], setup.about())
     tenants = [
-        *("warm", "other"),
+        "warm",
         *(_tenant(way, at) for at in range(len(setup.links)) for way in setup.ways),
     ]
     done, total = 0, len(questions) * len(setup.ways) * len(setup.links)
     with ExitStack() as stack:
         loop = asyncio.new_event_loop()
         stack.callback(_close, loop)
-        progress("load", 0, None)
+        progress("read", 0, None)
         given = ("--policy", setup.policy, *setup.options)
         plain = stack.enter_context(
             cloud(setup.model, tenants, "--drafter", "none", memory_mb=setup.memory_mb)
@@ -233,7 +235,7 @@ def run_edge(
         prompts = [plain.encode(question.turns[0]) for question in questions]
         progress("warm", 0, None)
         shares = _warm_up(setup, servers, questions[0], prompts[0], loop)
-        progress("answer", done, total)
+        progress("write", done, total)
         for at, link in enumerate(setup.links):
             with ExitStack() as inner:
                 links = {
@@ -243,7 +245,7 @@ def run_edge(
                 seats = []
                 for way in setup.ways:
                     server = servers[way]
-                    seat = _Seat(way, at, setup, server, links[server.port], _tenant(way, at))
+                    seat = _Seat(way, setup, server, links[server.port], _tenant(way, at))
                     inner.callback(seat.close)
                     seats.append(seat)
                 rows = {way: EdgeRow(way, link.rtt, []) for way in setup.ways}
@@ -255,7 +257,7 @@ def run_edge(
                         asked = seat.ask(question, prompts[number])
                         found[seat.way] = loop.run_until_complete(asked)
                         done += 1
-                        progress("answer", done, total)
+                        progress("write", done, total)
                     for way, answer in found.items():
                         rows[way].answers.append(answer)
                         rows[way].sides = _sides(setup, servers[way], shares.get(way))
@@ -265,10 +267,10 @@ def run_edge(
 def _close(loop: asyncio.AbstractEventLoop) -> None:
     """Let streams end that nobody reads any more, then close the loop."""
     loop.run_until_complete(loop.shutdown_asyncgens())
-    left = asyncio.all_tasks(loop)
-    for task in left:
+    for task in asyncio.all_tasks(loop):
         task.cancel()
-    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        with suppress(asyncio.CancelledError, ForesayError):
+            loop.run_until_complete(task)
     loop.close()
 
 
@@ -287,10 +289,8 @@ def _warm_up(
             link_process(server.port, EmulatedLink()) as link,
             server.watching_memory() as found,
         ):
-            seat = _Seat(way, 0, setup, server, link, "warm")
-            # Another seed: a greedy text is the same, but this tenant's history is not used again.
-            short = replace(question, params=replace(question.params, seed=99))
-            loop.run_until_complete(seat.ask(short, prompt))
+            seat = _Seat(way, setup, server, link, "warm")
+            loop.run_until_complete(seat.ask(question, prompt))
             seat.close()
         shares[way] = found["kv_share"]
     return shares

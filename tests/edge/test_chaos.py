@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,10 +88,10 @@ class House:
             self.known[key] = self.plain.generate(prompt, params)[0].token_ids
         return self.known[key]
 
-    def empty(self) -> None:
+    def empty(self, seconds: float = FORGOTTEN + 10) -> None:
         """Wait until the server has forgotten all streams; nothing is held for them."""
         streams = self.server.server._routes.edge.streams
-        wait_for(lambda: len(streams) == 0, FORGOTTEN + 10)
+        wait_for(lambda: len(streams) == 0, seconds)
         self.server.idle()
         scheduler = self.server.llm.engine.scheduler
         assert not scheduler.running and not scheduler.waiting
@@ -98,9 +99,9 @@ class House:
         assert self.server.server._routes.driver._waits._by_stream == {}
 
 
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    folder = save_model(Path(tmp_path_factory.mktemp("chaos")))
+@contextmanager
+def open_house(folder: Path) -> Iterator[House]:
+    save_model(folder)
     drafter = OfferedDrafter(tenant_drafter(1, 1 << 20))
     given: dict[str, Any] = {"dtype": "float32", "memory": MEMORY, "policy": "fixed"}
     limits = Limits(draft_seconds=0.05, edge_seconds=FORGOTTEN)
@@ -108,6 +109,12 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         plain = LLM(folder, None, dtype="float32", memory=MEMORY)
         with running(LLM(folder, drafter, **given), drafter, limits=limits) as server:
             yield House(server, plain, {})
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with open_house(tmp_path_factory.mktemp("chaos")) as found:
+        yield found
 
 
 def drawn(number: int, house: House) -> tuple[list[int], SamplingParams, dict[str, Any]]:

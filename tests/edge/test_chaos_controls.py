@@ -1,0 +1,87 @@
+"""Wrong variants of both ends, which the chaos tests have to notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from edge.test_chaos import House, open_house, run_scripts
+from foresay.edge.stream import Stream
+from foresay.edge.text import EdgeText, Gap, Taken
+from foresay.errors import StreamError
+from foresay.serve.edge.streams import EdgeStreams
+
+_commit, _opened = EdgeText.commit, Stream._hello
+
+
+@pytest.fixture
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """One for each test: a wrong variant leaves things behind."""
+    with open_house(tmp_path_factory.mktemp("wrong")) as found:
+        yield found
+
+
+def takes_all(self: EdgeText, upto: int, tokens: Any, seq: int = 0) -> Taken:
+    """Every commit counts as new, also one that comes twice."""
+    return _commit(self, self.position + len(tokens), tokens, seq)
+
+
+def closes_gaps(self: EdgeText, upto: int, tokens: Any, seq: int = 0) -> Taken:
+    """A commit with tokens missing before it is joined to the text."""
+    try:
+        return _commit(self, upto, tokens, seq)
+    except Gap:
+        return _commit(self, self.position + len(tokens), tokens, seq)
+
+
+def believes_drafts(self: EdgeText, upto: int, tokens: Any, seq: int = 0) -> Taken:
+    """What is in flight at a position counts instead of what the cloud committed there."""
+    given, flying = list(map(int, tokens)), self.ahead()
+    if upto - len(given) == self.position == self.confirmed and flying and given:
+        given[0] = flying[0]
+    return _commit(self, upto, given, seq)
+
+
+async def another_seed(self: Stream, connection: Any) -> None:
+    """A stream is opened with a seed of the client's own."""
+    self.statistics.seed = 12345
+    await _opened(self, connection)
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "wrong"),
+    [
+        (EdgeText, "commit", takes_all),
+        (EdgeText, "commit", closes_gaps),
+        (EdgeText, "commit", believes_drafts),
+        (Stream, "_hello", another_seed),
+    ],
+    ids=["takes all", "closes gaps", "believes drafts", "another seed"],
+)
+def test_a_wrong_text_is_noticed(
+    house: House, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, wrong: Any
+) -> None:
+    monkeypatch.setattr(place, name, wrong)
+    with pytest.raises((AssertionError, StreamError)):
+        run_scripts(range(60), house)
+
+
+def test_the_same_without_a_wrong_variant(house: House) -> None:
+    run_scripts(range(20), house)
+
+
+def test_a_stream_that_is_not_let_go_is_noticed(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if a connection that is lost kept its stream."""
+    monkeypatch.setattr(EdgeStreams, "detach", lambda self, stream, owner: None)
+    streams = house.server.server._routes.edge.streams
+    try:
+        with pytest.raises(AssertionError, match="it takes too long"):
+            run_scripts(range(20), house)
+            house.empty(3)
+    finally:
+        for stream in streams._by_name.values():
+            stream.owner = None

@@ -77,7 +77,7 @@ class EdgeStream:
         """The draft of a message, if it can be of use. One that arrives twice, too late or for
         another text is ignored, and is no error.
 
-        Mutates: the stream's latest draft. Raises: InputError for a draft that is not valid.
+        Raises: InputError for a draft that is not valid.
         """
         draft = message.draft(self.vocabulary)
         if message.seq <= self._seq:
@@ -186,10 +186,7 @@ class EdgeStreams:
         return found
 
     def attach(self, stream: EdgeStream, owner: object) -> None:
-        """Give a stream to a connection; the one before loses it.
-
-        Mutates: the stream. Valid until: another is attached, or `detach`.
-        """
+        """Give a stream to a connection; the one before loses it."""
         stream.owner = owner
         stream.changed.set()
         self._driver.edge(lambda waits: waits.connect(stream.answer, True))

@@ -69,7 +69,7 @@ class Waits:
 
     longest  seconds that any draft is waited for
 
-    Mutates: the engine's requests, which it holds and lets go.
+    It holds the engine's requests, and lets them go.
     """
 
     def __init__(self, engine: Engine, longest: float) -> None:

@@ -77,9 +77,7 @@ class Cloud:
         self.sizes.append(len(frame))
         assert isinstance(frame, str) == self.as_json
         if isinstance(frame, str):
-            return decode_json(
-                frame, side="edge", vocabulary=self.vocabulary, stream=self.name
-            )
+            return decode_json(frame, side="edge", vocabulary=self.vocabulary, stream=self.name)
         return decode(frame, side="edge")
 
     async def error(self) -> Error:

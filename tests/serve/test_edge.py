@@ -128,9 +128,7 @@ SAYS = {
 def test_the_text_is_that_of_the_plain_loop(
     server: Running, plain: LLM, name: str, policy: str, temperature: float
 ) -> None:
-    asked = opening(
-        server, PROMPT, temperature=temperature, seed=7, max_tokens=40, policy=policy
-    )
+    asked = opening(server, PROMPT, temperature=temperature, seed=7, max_tokens=40, policy=policy)
     answer = wanted(plain, asked)
     text, _ = asyncio.run(whole(server, asked, SAYS[name](answer)))
     assert text.ids == answer
@@ -169,9 +167,7 @@ def test_stops(server: Running, plain: LLM) -> None:
     free = opening(server, PROMPT, temperature=0.8, seed=11, max_tokens=50)
     answer = wanted(plain, free)
     at = next(n for n in range(12, 50) if answer[n] not in answer[:n])
-    asked = opening(
-        server, PROMPT, temperature=0.8, seed=11, max_tokens=50, stop_ids=(answer[at],)
-    )
+    asked = opening(server, PROMPT, temperature=0.8, seed=11, max_tokens=50, stop_ids=(answer[at],))
     text, _ = asyncio.run(whole(server, asked, right(answer)))  # which drafts beyond the stop
     assert text.ids == answer[: at + 1] == wanted(plain, asked) and text.finish == "stop"
     word = server.llm.tokenizer.decode(answer[20:23])
@@ -315,4 +311,4 @@ def test_ids_are_packed(server: Running, plain: LLM) -> None:
     asked = opening(server, PROMPT, temperature=0.0, max_tokens=16)
     text, _ = asyncio.run(whole(server, asked))
     told = [unpack(commit.tokens, text.vocabulary).tolist() for commit in text.commits]
-    assert sum(told, []) == text.ids == wanted(plain, asked)
+    assert [token for ids in told for token in ids] == text.ids == wanted(plain, asked)

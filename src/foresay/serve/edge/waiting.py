@@ -39,7 +39,7 @@ class _Wait:
         self.arrivals: deque[float] = deque(maxlen=_MEMORY)  # seconds from a commit to a draft
         self.steps = {True: (1.0, 0.0), False: (1.0, 0.0)}  # by whether there was a draft
         self.waited = 0  # steps since it was last waited for
-        self.tokens = 0  # of the answer, so far
+        self.tokens = request.stats.tokens  # of the answer, so far
 
     def learn(self, drafted: bool, tokens: int, seconds: float) -> None:
         """A step with or without a draft committed so many tokens in so many seconds."""
@@ -137,7 +137,8 @@ class Waits:
             if self._engine.drafter.offered(request):
                 continue
             wait.since = now
-            longest = wait.seconds(self.longest) if wait.connected else 0.0
+            useful = wait.connected and self._engine.drafter.takes_offers
+            longest = wait.seconds(self.longest) if useful else 0.0
             if longest > 0:
                 self._engine.hold(request)
                 self._deadlines[stream] = now + longest
@@ -147,6 +148,10 @@ class Waits:
         None: nobody waits."""
         now = perf_counter()
         for stream in [s for s, end in self._deadlines.items() if end <= now]:
+            wait = self._by_stream[stream]
+            if wait.since is not None:  # or a client that drafts no more is waited for for ever
+                wait.arrivals.append(_LONGER * (now - wait.since))
+                wait.since = None
             self._let_go(stream)
         return min(self._deadlines.values()) - now if self._deadlines else None
 

@@ -31,7 +31,6 @@ from foresay.edge.wire import (
     unpack,
 )
 from foresay.engine.llm import LLM
-from foresay.sampling.params import SamplingParams
 from foresay.serve.start import tenant_drafter
 from serve.running import MEMORY, Running, running, wait_for
 from tiny import one_thread
@@ -81,12 +80,12 @@ class Cloud:
         return decode(frame, side="edge")
 
     async def error(self) -> Error:
-        """The error that comes, after any commits; then the connection closes."""
+        """The error that comes, after OPENED and any commits; then the connection closes."""
         while True:
             message = await self.receive()
             if isinstance(message, Error):
                 break
-            assert isinstance(message, Commit), message
+            assert isinstance(message, Opened | Commit), message
         assert await self.ends() == []
         return message
 
@@ -263,7 +262,3 @@ def nothing_left(server: Running, seconds: float = 10.0) -> None:
     wait_for(lambda: streams_of(server) == 0, seconds)
     server.idle(seconds)
     assert len(server.server._routes.driver._waits) == 0
-
-
-def params_of(asked: Open) -> SamplingParams:
-    return asked.params()

@@ -210,11 +210,11 @@ def measure_load(settings: EngineSettings, clients: int, seconds: float) -> dict
         "history_mb": HISTORY_MB,
         "server_cpu_share": round(share, 3),
         "clients": json.loads(said),
-        "memory": _memory(samples, warm_up),
+        "memory": memory_slopes(samples, warm_up),
     }
 
 
-def _memory(samples: list[tuple[float, float, float]], warm_up: float) -> dict[str, Any]:
+def memory_slopes(samples: list[tuple[float, float, float]], warm_up: float) -> dict[str, Any]:
     """Slopes by least squares after the warm-up, and where the line comes from. Buffers come and go
     with the steps: a leak also lifts the lowest values of each stretch, which they do not.
     """

@@ -18,11 +18,13 @@ corpus      foresay corpus build, inspect, verify
 lossless    foresay lossless
 train       foresay train write, model, boost, eagle
 bench       foresay bench drafters
+bench_edge  foresay bench edge
 doctor      foresay doctor
 """
 
 from foresay.cli import (
     bench,
+    bench_edge,
     corpus,
     demo,
     doctor,
@@ -41,6 +43,7 @@ from foresay.cli.root import app, run
 __all__ = [
     "app",
     "bench",
+    "bench_edge",
     "corpus",
     "demo",
     "doctor",

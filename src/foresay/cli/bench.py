@@ -94,7 +94,7 @@ def bench_drafters(
     tolerate_encoding()
     ways = ways_of(drafters)
     check_nodes(nodes)
-    questions = _questions(prompts, per_category, max_tokens, temperature, seed)
+    questions = read_or_built_in(prompts, per_category, max_tokens, temperature, seed)
     require_engine("bench")
     done: list[Round] = []
     interrupted = False
@@ -137,7 +137,7 @@ def _find_drafters(ways: list[str], wait: Waiting) -> None:
             find_model(name, progress=wait)
 
 
-def _questions(
+def read_or_built_in(
     files: list[Path] | None,
     per_category: int | None,
     max_tokens: int,

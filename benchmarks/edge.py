@@ -1,0 +1,225 @@
+"""Edge streams beside the cloud alone, over emulated networks; and what gating signals foretell.
+
+    python benchmarks/edge.py [--only ways,gating] [--rtts 0,5,20,50,100] [--prompts FILE] [--quick]
+
+ways     `foresay bench edge`: every way at every round-trip time on the same prompts, in turns; the
+         server, the proxy and the client are processes on this machine and share its cores. Bars at
+         20 ms: free-run by the cloud alone with the same server drafts, draft-ahead by blocking;
+         texts; bytes of a round. One text that differs and the script fails.
+gating   whether a signal foretells rejection, by the area under the ROC curve: .5 says nothing.
+         Every position of the target's own answers is an examined token: the drafter proposes the
+         next token after the true text, and it is rejected if the target wrote another. Of the
+         edge's model (nll, entropy, margin of its distribution), greedy drafts; of the suffix
+         drafter the nll of its scores. Sampled answers, since with the same model greedy ones would
+         never be rejected.
+
+Run it on a machine with nothing else to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import record
+from foresay.bench.edge import WAYS, EdgeTable, edge_ways
+from foresay.bench.edge_report import COLUMNS, cells, html_report
+from foresay.bench.edge_runs import EdgeSetup, run_edge
+from foresay.bench.questions import Question, built_in_questions, read_questions, some_of_each
+from foresay.draft import Draft
+from foresay.edge.drafting import EdgeDrafts, edge_drafter
+from foresay.edge.gating import Signals, auc_by_signal, nll_of_scores, signals_of
+from foresay.edge.proxy import EmulatedLink
+from foresay.engine.llm import LLM
+from foresay.models import weights
+from foresay.models.target import Part
+from foresay.sampling.params import SamplingParams
+
+PARTS = ("ways", "gating")
+RTTS = "0,5,20,50,100"
+TEMPERATURE = 0.8  # of gating's answers
+
+
+def questions_of(options: argparse.Namespace, tokens: int, each: int) -> list[Question]:
+    """Summarization, or the built-in prompts that restate a text."""
+    if options.prompts is None:
+        found = [q for q in built_in_questions(tokens) if q.params.n == 1]
+        return [q for q in found if q.category != "free chat"][:each]
+    params = SamplingParams(max_tokens=tokens, temperature=options.temperature, seed=1)
+    every = read_questions([options.prompts], params)
+    chosen = [q for q in every if options.category in ("", q.category)]
+    return some_of_each(chosen, each)
+
+
+def told(stage: str, done: int, total: int | None) -> None:
+    if stage == "write" and total and done % max(1, total // 20) == 0:
+        print(f"{done} of {total} answers", file=sys.stderr)
+
+
+def measure_ways(options: argparse.Namespace, questions: list[Question]) -> EdgeTable:
+    links = [
+        EmulatedLink(float(rtt) / 1e3, options.jitter / 1e3, options.loss)
+        for rtt in options.rtts.split(",")
+    ]
+    ways = ",".join(way for way in WAYS if way != "edge-only")
+    if options.edge_model is not None:
+        ways += ",edge-only"
+    setup = EdgeSetup(
+        edge_ways(ways),
+        links,
+        options.model,
+        drafter=options.drafter,
+        corpus=options.corpus,
+        edge_model=options.edge_model,
+        cloud_drafter=options.cloud_drafter,
+        memory_mb=options.memory_mb,
+    )
+    table = EdgeTable([])
+    for found in run_edge(setup, questions, told):
+        table = found
+    return table
+
+
+def measure_gating(options: argparse.Namespace, questions: list[Question]) -> dict[str, Any]:
+    """The area of each signal, of the edge's model and of the suffix drafter."""
+    target = LLM(options.model, None, memory=options.memory_mb << 20)
+    name = options.edge_model or options.model
+    edge = target if name == options.model else LLM(name, None, memory=options.memory_mb << 20)
+    signals: list[Signals] = []
+    wrong: list[bool] = []
+    scores: list[float] = []
+    missed: list[bool] = []
+    drafter = edge_drafter("suffix")
+    for question in questions:
+        params = replace(question.params, temperature=TEMPERATURE, seed=1)
+        prompt = target.encode(
+            [{"role": "user", "content": question.turns[0]}]
+            if target.tokenizer.chats
+            else question.turns[0]
+        )
+        answer = np.array(target.generate(prompt, params)[0].token_ids, np.int32)
+        with torch.inference_mode():
+            part = Part.of(
+                edge.target, edge.target.open(), prompt, Draft.chain(answer[:-1]),
+                prefill=len(prompt) - 1,
+            )  # fmt: skip
+            rows = edge.target.forward([part]).logits.float()
+        probs = torch.softmax(rows / TEMPERATURE, -1).double().numpy()
+        drafted = probs.argmax(-1).astype(np.int32)
+        signals.append(signals_of(probs / probs.sum(-1, keepdims=True), drafted))
+        wrong += (drafted != answer).tolist()
+        text = EdgeDrafts(drafter, prompt)
+        for token in answer.tolist():
+            found = text.propose(1).draft
+            if len(found) and found.scores is not None:
+                scores.append(min(1.0, float(found.scores[0])))
+                missed.append(int(found.tokens[0]) != token)
+            text.observe(np.array([token], np.int32))
+        text.finish()
+    joined = Signals(
+        *(
+            np.concatenate([getattr(one, name) for one in signals])
+            for name in ("nll", "entropy_bits", "margin")
+        )
+    )
+    own = np.array([float(nll_of_scores(np.array([score]))[0]) for score in scores])
+    areas = {
+        "model": auc_by_signal(joined, wrong),
+        "suffix": auc_by_signal(Signals(nll=own), missed),
+    }
+    return {
+        "edge_model": name,
+        "same_model": name == options.model,
+        "temperature": TEMPERATURE,
+        "prompts": len(questions),
+        "areas": {
+            drafter: {signal: found._asdict() for signal, found in each.items()}
+            for drafter, each in areas.items()
+        },
+    }
+
+
+def show(parts: dict[str, Any]) -> None:
+    for row in parts.get("ways", {}).get("rows", []):
+        names = [head for head, _ in COLUMNS.values()]
+        shown = ", ".join(f"{n} {v}" for n, v in zip(names, cells(row), strict=True) if v)
+        print(f"{row['way']} at {row['rtt_emulated_ms']:g} ms: {shown}")
+    for drafter, areas in parts.get("gating", {}).get("areas", {}).items():
+        for signal, found in areas.items():
+            area = "none" if found["area"] is None else f"{found['area']:.3f}"
+            counts = f"{found['rejected']} rejected, {found['accepted']} accepted"
+            print(f"AUC of {drafter} {signal}: {area} ({counts})")
+    for bar in parts.get("ways", {}).get("bars", []):
+        met = {None: "not measured", True: "met", False: "NOT MET"}[bar["met"]]
+        print(f"  {bar['name']:<48}{bar['value']!s:>9}   bar {bar['bar']:g}   {met}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--model", default=weights.DEFAULT_MODEL)
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between")
+    parser.add_argument("--quick", action="store_true", help="2 prompts, 32 tokens, 0 and 20 ms")
+    parser.add_argument("--rtts", default=RTTS, help="in ms, with commas between")
+    parser.add_argument("--jitter", type=float, default=0.0, help="in ms")
+    parser.add_argument("--loss", type=float, default=0.0)
+    parser.add_argument("--prompts", type=Path, help="Spec-Bench's question.jsonl")
+    parser.add_argument("--category", default="summarization", help="of --prompts; empty: all")
+    parser.add_argument("--each", type=int, default=8, help="prompts of a category")
+    parser.add_argument("--tokens", type=int, default=96, help="of each answer")
+    parser.add_argument("--temperature", type=float, default=0.0, help="for --prompts")
+    parser.add_argument("--drafter", default="suffix", help="of the edge")
+    parser.add_argument("--corpus", type=Path, help="a corpus file for the edge's drafter")
+    parser.add_argument(
+        "--edge-model", help="the edge's own model; of gating the target by default"
+    )
+    parser.add_argument("--cloud-drafter", default="suffix")
+    parser.add_argument("--memory-mb", type=int, default=512)
+    parser.add_argument("--html", type=Path, help="write the page too")
+    parser.add_argument("--json", action="store_true", help="print the record")
+    record.add_option(parser)
+    options = parser.parse_args()
+    chosen = options.only.split(",")
+    for name in chosen:
+        if name not in PARTS:
+            parser.error(f"there is no part {name!r}; choose from {', '.join(PARTS)}")
+    if options.quick:
+        options.rtts, options.each, options.tokens = "0,20", 2, 32
+    questions = questions_of(options, options.tokens, options.each)
+    parts: dict[str, Any] = {}
+    load = os.getloadavg()
+    if "ways" in chosen:
+        table = measure_ways(options, questions)
+        parts["ways"] = table.as_dict()
+        if options.html is not None:
+            options.html.write_text(html_report(table), encoding="utf-8")
+    if "gating" in chosen:
+        parts["gating"] = measure_gating(options, questions)
+    figures = {
+        "load_average": {"before": load, "after": os.getloadavg()},
+        "prompts": [question.where for question in questions],
+        "max_tokens": options.tokens,
+        "parts": parts,
+    }
+    usual = options.rtts == RTTS and not (options.jitter or options.loss or options.quick)
+    name = "edge" + ("" if usual else "-quick" if options.quick else "-some")
+    name += "" if set(chosen) == set(PARTS) else "-" + "-".join(chosen)
+    path = record.write(name, figures, options.record)
+    if options.json:
+        print(json.dumps(figures, indent=2))
+    else:
+        show(parts)
+    print(f"recorded in {path.name}")
+    if parts.get("ways", {}).get("differences"):
+        sys.exit("texts differ from those of the cloud alone")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,363 @@
+"""Edge streams beside the cloud alone, over emulated networks: what is measured, and the bars.
+
+A *way* is how an answer is written:
+
+    edge-only    the edge's own small model alone: another model, so another text
+    cloud        the cloud streams, without drafts anywhere
+    cloud-drafts the cloud streams, with drafts of its own
+    blocking     the edge drafts, sends, waits for the verdict
+    ahead        the edge drafts on while the verdict is on its way; the cloud waits for drafts
+    free-run     the same, and the cloud never waits
+    adaptive     the same, and the cloud waits as long as pays
+
+All ways but edge-only have to give the text of `cloud`, token by token.
+
+The metrics that the seed document's section 9 asks for, by its names:
+
+    k                     k: drafted tokens sent per round, mean
+    accepted_len          accept_length: accepted tokens of a round, mean and histogram
+    la/k                  la_over_k: accepted / sent tokens of the rounds
+    alpha_mean            alpha_mean: accepted / examined tokens (all before them were accepted);
+                          `acceptance` has it by position
+    edge_time_ms          edge_ms: of drafting, per round
+    cloud_prefill_ms      cloud_ms: of the cloud's forward pass, per step
+    rtt_ms                rtt_ms: of the network alone, as the edge measured it, median
+    A_cum                 accept_rate: accepted / sent tokens, over all rounds
+    bytes_up/down         bytes_up, bytes_down: of messages; wire_up, wire_down: of TCP's payload,
+                          with WebSocket's headers and the HTTP head
+    hard_ratio, triggered hard_ratio of sent tokens, where a gate is on; else None
+    TTFT, Total p50/p95   ttft_p50, ttft_p95, total_p50, total_p95, seconds
+    OTPS                  tokens_per_second
+    CPU Peak RSS          edge_rss_mb, cloud_rss_mb
+    GPU Peak              none: no way uses a GPU here
+    KV peak and share     kv_peak_mb, kv_share of the cache's memory
+    speed-up              speedup_cloud, speedup_cloud_drafts, against each baseline
+    cloud-call ratio      calls_per_token: drafts sent per token; steps_per_token has the cloud's
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import geometric_mean, median
+from typing import Any
+
+import numpy as np
+
+from foresay.draft import Draft
+from foresay.edge.wire import Commit, DraftMessage, encode, pack
+from foresay.errors import InputError
+
+__all__ = [
+    "BASELINES",
+    "CLOUD",
+    "CLOUD_DRAFTS",
+    "EDGE_ONLY",
+    "WAYS",
+    "Bar",
+    "EdgeAnswer",
+    "EdgeRow",
+    "EdgeTable",
+    "bars",
+    "edge_ways",
+    "round_bytes",
+]
+
+EDGE_ONLY, CLOUD, CLOUD_DRAFTS = "edge-only", "cloud", "cloud-drafts"
+BASELINES = (CLOUD, CLOUD_DRAFTS)
+WAYS = (EDGE_ONLY, CLOUD, CLOUD_DRAFTS, "blocking", "ahead", "free-run", "adaptive")
+BAR_RTT = 0.02
+"""The bars are for this round-trip time."""
+
+
+def edge_ways(names: str) -> list[str]:
+    """Names with commas between, each once, in the order above; `cloud` is always among them.
+
+    Raises: InputError.
+    """
+    given = [name.strip() for name in names.split(",")]
+    for name in given:
+        if name not in WAYS:
+            raise InputError(f"the way is {name!r}; expected one of {', '.join(WAYS)}")
+    return [name for name in WAYS if name in given or name == CLOUD]
+
+
+@dataclass(slots=True)
+class EdgeAnswer:
+    """One answer as measured; times in seconds. What a way does not have stays at its default.
+
+    tokens            of the answer
+    rounds            drafts that the text reached; lengths: how many of them had n accepted tokens
+    examined, accepted_at   by position in a draft, as `StreamStatistics` has them
+    bytes_up …        of messages; wire_up …: of TCP's payload
+    cloud_steps       of the engine, and what their forward passes took
+    """
+
+    question: str
+    tokens: list[int] = field(default_factory=list)
+    ttft: float = 0.0
+    seconds: float = 0.0
+    rounds: int = 0
+    drafts: int = 0
+    sent: int = 0
+    accepted: int = 0
+    wasted: int = 0
+    rolled_back: int = 0
+    stale: int = 0
+    resumes: int = 0
+    lengths: Counter[int] = field(default_factory=Counter)
+    examined: list[int] = field(default_factory=list)
+    accepted_at: list[int] = field(default_factory=list)
+    bytes_up: int = 0
+    bytes_down: int = 0
+    wire_up: int = 0
+    wire_down: int = 0
+    draft_seconds: float = 0.0
+    rtt: float | None = None
+    hard_ratio: float | None = None
+    cloud_steps: int = 0
+    cloud_drafted: int = 0
+    cloud_seconds: float = 0.0
+    log: list[dict[str, Any]] = field(default_factory=list)
+    """One object per round, for `--log`."""
+
+
+def _sum(answers: Iterable[EdgeAnswer], value: Callable[[EdgeAnswer], float]) -> float:
+    return float(sum(value(answer) for answer in answers))
+
+
+def _by_position(lists: Iterable[Sequence[int]]) -> list[int]:
+    found: list[int] = []
+    for one in lists:
+        found += [0] * (len(one) - len(found))
+        for at, count in enumerate(one):
+            found[at] += count
+    return found
+
+
+@dataclass(slots=True)
+class EdgeRow:
+    """One way at one round-trip time.
+
+    sides  of the whole run: edge_rss_mb, cloud_rss_mb, kv_peak_mb, kv_share; where known
+    """
+
+    way: str
+    rtt: float
+    answers: list[EdgeAnswer]
+    sides: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return _sum(self.answers, lambda a: len(a.tokens)) / _sum(self.answers, lambda a: a.seconds)
+
+    @property
+    def lengths(self) -> Counter[int]:
+        """How many rounds had so many accepted tokens."""
+        total: Counter[int] = Counter()
+        for answer in self.answers:
+            total.update(answer.lengths)
+        return total
+
+    @property
+    def acceptance(self) -> list[float]:
+        """By position of a draft: accepted / examined."""
+        examined = _by_position(a.examined for a in self.answers)
+        accepted = _by_position(a.accepted_at for a in self.answers)
+        return [good / all_ if all_ else 0.0 for good, all_ in zip(accepted, examined, strict=True)]
+
+    def speedups(self, other: EdgeRow) -> list[float]:
+        """Seconds of the other way by those of this one, question by question."""
+        pairs = zip(other.answers, self.answers, strict=True)
+        return [theirs.seconds / own.seconds for theirs, own in pairs]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values, without speed-ups, which need other rows."""
+        answers = self.answers
+        tokens = max(_sum(answers, lambda a: len(a.tokens)), 1)
+        rounds = _sum(answers, lambda a: a.rounds)
+        sent, accepted = _sum(answers, lambda a: a.sent), _sum(answers, lambda a: a.accepted)
+        drafts, steps = _sum(answers, lambda a: a.drafts), _sum(answers, lambda a: a.cloud_steps)
+        examined = sum(_by_position(a.examined for a in answers))
+        right = sum(_by_position(a.accepted_at for a in answers))
+        rtts = [a.rtt for a in answers if a.rtt is not None]
+        hard = [a.hard_ratio for a in answers if a.hard_ratio is not None]
+
+        def per(count: float, of: float) -> float | None:
+            return round(count / of, 4) if of else None
+
+        def milli(seconds: float, of: float) -> float | None:
+            return round(1e3 * seconds / of, 4) if of else None
+
+        def percentile(values: list[float], share: float) -> float:
+            return round(float(np.quantile(values, share)), 5)
+
+        ttfts, totals = [a.ttft for a in answers], [a.seconds for a in answers]
+        return {
+            "way": self.way,
+            "rtt_emulated_ms": round(1e3 * self.rtt, 3),
+            "target_text": self.way != EDGE_ONLY,
+            "ttft_p50": percentile(ttfts, 0.5),
+            "ttft_p95": percentile(ttfts, 0.95),
+            "total_p50": percentile(totals, 0.5),
+            "total_p95": percentile(totals, 0.95),
+            "tokens": int(tokens),
+            "tokens_per_second": round(self.tokens_per_second, 3),
+            "k": per(sent, drafts),
+            "rounds": int(rounds),
+            "accept_length": per(accepted, rounds),
+            "accept_histogram": {str(n): count for n, count in sorted(self.lengths.items())},
+            "la_over_k": per(accepted, sent),
+            "alpha_mean": per(right, examined),
+            "acceptance": [round(rate, 4) for rate in self.acceptance],
+            "accept_rate": per(accepted, sent),
+            "edge_ms": milli(_sum(answers, lambda a: a.draft_seconds), drafts),
+            "cloud_ms": milli(_sum(answers, lambda a: a.cloud_seconds), steps),
+            "rtt_ms": None if not rtts else round(1e3 * median(rtts), 3),
+            "hard_ratio": None if not hard else round(sum(hard) / len(hard), 4),
+            "bytes_up": per(_sum(answers, lambda a: a.bytes_up), tokens),
+            "bytes_down": per(_sum(answers, lambda a: a.bytes_down), tokens),
+            "wire_up": per(_sum(answers, lambda a: a.wire_up), tokens),
+            "wire_down": per(_sum(answers, lambda a: a.wire_down), tokens),
+            "steps_per_token": per(steps, tokens),
+            "calls_per_token": per(drafts, tokens),
+            "wasted": int(_sum(answers, lambda a: a.wasted)),
+            "rolled_back": int(_sum(answers, lambda a: a.rolled_back)),
+            "stale": int(_sum(answers, lambda a: a.stale)),
+            "resumes": int(_sum(answers, lambda a: a.resumes)),
+            **{name: round(value, 4) for name, value in self.sides.items()},
+        }
+
+
+@dataclass(slots=True)
+class EdgeTable:
+    """All rows of a comparison: every way at every round-trip time.
+
+    about  what was asked: model, network, prompts; as plain values
+    """
+
+    rows: list[EdgeRow]
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rtts(self) -> list[float]:
+        return list(dict.fromkeys(row.rtt for row in self.rows))
+
+    @property
+    def ways(self) -> list[str]:
+        return list(dict.fromkeys(row.way for row in self.rows))
+
+    def row(self, way: str, rtt: float) -> EdgeRow | None:
+        """The row; None if it was not measured."""
+        return next((row for row in self.rows if (row.way, row.rtt) == (way, rtt)), None)
+
+    @property
+    def differences(self) -> list[str]:
+        """A sentence for each answer that is not that of `cloud`, over all round-trip times."""
+        found, plain = [], dict[str, list[int]]()
+        for row in sorted(self.rows, key=lambda row: row.way != CLOUD):
+            for answer in row.answers if row.way != EDGE_ONLY else ():
+                expected = plain.setdefault(answer.question, answer.tokens)
+                at = _first_difference(expected, answer.tokens)
+                if at is not None:
+                    found.append(
+                        f"{answer.question}: {row.way} at {1e3 * row.rtt:g} ms differs from "
+                        f"{CLOUD} from token {at} on"
+                    )
+        return found
+
+    def ratio(self, way: str, other: str, rtt: float) -> float | None:
+        """The geometric mean over questions of `other`'s seconds by those of `way`; None if one of
+        them was not measured."""
+        row, beside = self.row(way, rtt), self.row(other, rtt)
+        if row is None or beside is None or not row.answers:
+            return None
+        return geometric_mean(row.speedups(beside))
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        rows = []
+        for row in self.rows:
+            values = row.as_dict()
+            for other in BASELINES:
+                found = self.ratio(row.way, other, row.rtt)
+                name = f"speedup_{other.replace('-', '_')}"
+                values[name] = None if found is None else round(found, 4)
+            rows.append(values)
+        return {
+            **self.about,
+            "rows": rows,
+            "identical": not self.differences,
+            "differences": self.differences,
+            "bars": [bar.as_dict() for bar in bars(self)],
+        }
+
+    def log_lines(self) -> Iterable[str]:
+        """The rounds of all answers as JSON lines."""
+        for row in self.rows:
+            for answer in row.answers:
+                common = {
+                    "way": row.way,
+                    "rtt_emulated_ms": 1e3 * row.rtt,
+                    "prompt": answer.question,
+                }
+                for one in answer.log:
+                    yield json.dumps({**common, **one})
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What has to be reached; `met` is None where it was not measured."""
+
+    name: str
+    value: float | None
+    bar: float
+    met: bool | None
+
+    def as_dict(self) -> dict[str, Any]:
+        value = None if self.value is None else round(self.value, 4)
+        return {"name": self.name, "value": value, "bar": self.bar, "met": self.met}
+
+
+def bars(table: EdgeTable) -> list[Bar]:
+    """The bars of edge streams, at 20 ms where they are of time."""
+    at = f"at {1e3 * BAR_RTT:g} ms"
+
+    def least(name: str, value: float | None, bar: float) -> Bar:
+        return Bar(name, value, bar, None if value is None else value >= bar)
+
+    def most(name: str, value: float, bar: float) -> Bar:
+        return Bar(name, value, bar, value <= bar)
+
+    up, down = round_bytes()
+    return [
+        least(
+            f"free-run by {CLOUD_DRAFTS} {at}, least",
+            table.ratio("free-run", CLOUD_DRAFTS, BAR_RTT),
+            0.98,
+        ),
+        least(f"ahead by blocking {at}, least", table.ratio("ahead", "blocking", BAR_RTT), 1.2),
+        most("texts that differ", len(table.differences), 0),
+        most("bytes up of a round of 8 drafted tokens, most", up, 48),
+        most("bytes down of such a round, most", down, 40),
+    ]
+
+
+def round_bytes(k: int = 8, vocabulary: int = 151_936) -> tuple[int, int]:
+    """The bytes of a draft of k tokens and of the commit that accepts it, for a large vocabulary
+    and a long stream: position 100,000, draft 10,000, 100 ms. WebSocket adds 6 up and 2 down."""
+    ids = np.full(k + 1, vocabulary - 1, np.int32)
+    draft = DraftMessage.of(
+        Draft.chain(ids[:k]), seq=10_000, base=100_000, parent=2**32 - 1, vocabulary=vocabulary
+    )
+    commit = Commit(100_000 + k + 1, pack(ids, vocabulary), 10_000, k, 100_000)
+    return len(encode(draft)), len(encode(commit))
+
+
+def _first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
+    for at, (one, other) in enumerate(zip(a, b, strict=False)):
+        if one != other:
+            return at
+    return None if len(a) == len(b) else min(len(a), len(b))

@@ -1,0 +1,304 @@
+"""Runs the ways of `foresay.bench.edge`: a real server, a proxy, an edge client.
+
+Two servers: one without drafts for `cloud`, one with its own for all other ways. Ways take turns on
+the same question and who begins changes. Each way at each round-trip time is a tenant of its own
+and has a drafter of its own, so none can draft from the answer that another has just got.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from foresay.bench.cloud import Cloud, LinkProcess, cloud, link_process, peak_mb
+from foresay.bench.edge import (
+    BASELINES,
+    CLOUD,
+    EDGE_ONLY,
+    EdgeAnswer,
+    EdgeRow,
+    EdgeTable,
+)
+from foresay.bench.questions import Question
+from foresay.drafter import SeededParams
+from foresay.edge.alone import model_in, write_alone
+from foresay.edge.client import EdgeClient
+from foresay.edge.drafting import edge_drafter
+from foresay.edge.link import Round
+from foresay.edge.proxy import EmulatedLink
+from foresay.errors import ForesayError, InputError
+from foresay.models.progress import Progress, silent
+
+__all__ = ["EdgeSetup", "run_edge"]
+
+_POLICY = {
+    "blocking": "block",
+    "ahead": "block",
+    "free-run": "free-run",
+    "adaptive": "adaptive",
+}
+"""The cloud's policy for the edge's ways; baselines have no drafts to wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSetup:
+    """What is compared, and with what.
+
+    ways           of `edge_ways`
+    links          one for each round-trip time
+    model          in the cloud
+    drafter        of the edge; corpus: a file for it
+    edge_model     the edge's own model, for `edge-only`
+    cloud_drafter  of the server for all ways but `cloud`; policy: how much it drafts
+    memory_mb      for the KV cache of each server
+    options        more of `foresay serve`
+
+    Raises: InputError when constructed.
+    """
+
+    ways: Sequence[str]
+    links: Sequence[EmulatedLink]
+    model: str
+    drafter: str = "suffix"
+    corpus: Path | None = None
+    edge_model: str | None = None
+    cloud_drafter: str = "suffix"
+    policy: str = "adaptive"
+    memory_mb: int = 512
+    options: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if EDGE_ONLY in self.ways and self.edge_model is None:
+            raise InputError(
+                f"the way {EDGE_ONLY} needs a model on the edge, and there is none; expected its "
+                "name"
+            )
+        if not self.links:
+            raise InputError("there is no round-trip time; expected one or more")
+
+    def about(self) -> dict[str, Any]:
+        """As plain values."""
+        first = self.links[0]
+        return {
+            "model": self.model,
+            "edge_drafter": self.drafter,
+            "edge_model": self.edge_model,
+            "cloud_drafter": self.cloud_drafter,
+            "cloud_policy": self.policy,
+            "rtts_ms": [round(1e3 * link.rtt, 3) for link in self.links],
+            "jitter_ms": round(1e3 * first.jitter, 3),
+            "loss": first.loss,
+            "bandwidth": first.bandwidth,
+        }
+
+
+def _tenant(way: str, at: int) -> str:
+    return f"{way}-{at}"
+
+
+class _Seat:
+    """One way at one round-trip time: its server, its proxy, its client."""
+
+    def __init__(
+        self, way: str, setup: EdgeSetup, server: Cloud, link: LinkProcess, tenant: str
+    ) -> None:
+        self.way, self._server, self._link = way, server, link
+        self._rounds: list[Round] = []
+        self._alone: Any = None
+        if way == EDGE_ONLY:
+            self._alone = model_in(edge_drafter(f"model:{setup.edge_model}"))
+            return
+        own = None if way in BASELINES else setup.drafter
+        self._client = EdgeClient(
+            link.url,
+            vocabulary=server.vocabulary,
+            api_key=server.keys[tenant],
+            drafter=own,
+            corpus=None if own is None else setup.corpus,
+            policy=_POLICY.get(way, "free-run"),  # type: ignore[arg-type]
+            ahead=way != "blocking",
+            on_round=self._rounds.append,
+        )
+
+    def close(self) -> None:
+        if self._alone is None:
+            self._client.close()
+
+    async def ask(self, question: Question, prompt: Sequence[int]) -> EdgeAnswer:
+        """One answer, measured. Raises: StreamError."""
+        if self._alone is not None:
+            return self._written_alone(question, prompt)
+        self._rounds.clear()
+        before, wire = self._server.metrics(), self._link.counts()
+        answer = await self._client.answer(prompt, question.params)
+        after, told = self._server.metrics(), answer.statistics
+        used = self._link.counts()
+
+        def more(name: str) -> float:
+            return after.get(name, 0.0) - before.get(name, 0.0)
+
+        made = EdgeAnswer(question.where, list(answer.tokens))
+        for name in (
+            *("seconds", "rounds", "drafts", "sent", "accepted", "wasted", "rolled_back", "stale"),
+            *("resumes", "bytes_up", "bytes_down", "draft_seconds", "rtt", "hard_ratio"),
+        ):
+            setattr(made, name, getattr(told, name))
+        made.ttft = told.ttft or 0.0
+        made.examined, made.accepted_at = list(told.examined), list(told.accepted_at)
+        made.wire_up, made.wire_down = used[0] - wire[0], used[1] - wire[1]
+        made.cloud_steps = int(more("foresay_steps_total"))
+        made.cloud_drafted = int(more("vllm:spec_decode_num_draft_tokens_total"))
+        made.cloud_seconds = more("foresay_forward_us_sum") / 1e6
+        made.lengths = Counter(done.accepted for done in self._rounds)
+        made.log = list(_lines(self._rounds))
+        return made
+
+    def _written_alone(self, question: Question, prompt: Sequence[int]) -> EdgeAnswer:
+        params = question.params
+        # One more: a drafter leaves the last token of an answer to the target.
+        longer = replace(params, max_tokens=params.max_tokens + 1)
+        sampling = SeededParams(longer, params.seed or 0)
+        made, began = EdgeAnswer(question.where), perf_counter()
+        ends = self._server.ends if not params.ignore_eos else []
+        for tokens, _ in write_alone(
+            self._alone, list(prompt), sampling, tokens=params.max_tokens, ends=ends
+        ):
+            made.ttft = made.ttft or perf_counter() - began
+            made.tokens += tokens
+        made.seconds = perf_counter() - began
+        return made
+
+
+def _lines(rounds: Sequence[Round]) -> Iterator[dict[str, Any]]:
+    """The rounds of an answer as the seed document's section 9 names their values."""
+    sent = accepted = 0
+
+    def milli(seconds: float | None) -> float | None:
+        return None if seconds is None else round(1e3 * seconds, 4)
+
+    for number, done in enumerate(rounds, start=1):
+        sent, accepted = sent + done.sent, accepted + done.accepted
+        yield {
+            "round": number,
+            "k": done.sent,
+            "accepted_len": done.accepted,
+            "la_over_k": round(done.accepted / done.sent, 4) if done.sent else None,
+            "A_cum": round(accepted / sent, 4) if sent else None,
+            "edge_time_ms": milli(done.draft),
+            "cloud_ms": milli(done.verify),
+            "rtt_ms": milli(done.rtt),
+            "bytes_up": done.bytes_up,
+            "bytes_down": done.bytes_down,
+        }
+
+
+def run_edge(
+    setup: EdgeSetup, questions: Sequence[Question], progress: Progress = silent
+) -> Iterator[EdgeTable]:
+    """The table after each question at each round-trip time: the same one, which grows.
+
+    progress  called with "read", "warm", then "write": answers of all
+
+    Only the first turn of a question is asked, once. Raises: InputError for a question that asks
+    for several samples, StreamError, ForesayError if a server does not start.
+    """
+    for question in questions:
+        if question.params.n != 1:
+            raise InputError(f"{question.where} asks for {question.params.n} samples; expected 1")
+    table = EdgeTable([], setup.about())
+    tenants = [
+        "warm",
+        *(_tenant(way, at) for at in range(len(setup.links)) for way in setup.ways),
+    ]
+    done, total = 0, len(questions) * len(setup.ways) * len(setup.links)
+    with ExitStack() as stack:
+        loop = asyncio.new_event_loop()
+        stack.callback(_close, loop)
+        progress("read", 0, None)
+        given = ("--policy", setup.policy, *setup.options)
+        plain = stack.enter_context(
+            cloud(setup.model, tenants, "--drafter", "none", memory_mb=setup.memory_mb)
+        )
+        drafting = plain
+        if set(setup.ways) - {CLOUD, EDGE_ONLY}:
+            named = ("--drafter", setup.cloud_drafter, *given)
+            drafting = stack.enter_context(
+                cloud(setup.model, tenants, *named, memory_mb=setup.memory_mb)
+            )
+        servers = {way: plain if way in (CLOUD, EDGE_ONLY) else drafting for way in setup.ways}
+        prompts = [plain.encode(question.turns[0]) for question in questions]
+        progress("warm", 0, None)
+        shares = _warm_up(setup, servers, questions[0], prompts[0], loop)
+        progress("write", done, total)
+        for at, link in enumerate(setup.links):
+            with ExitStack() as inner:
+                links = {
+                    server.port: inner.enter_context(link_process(server.port, link))
+                    for server in {one.port: one for one in servers.values()}.values()
+                }
+                seats = []
+                for way in setup.ways:
+                    server = servers[way]
+                    seat = _Seat(way, setup, server, links[server.port], _tenant(way, at))
+                    inner.callback(seat.close)
+                    seats.append(seat)
+                rows = {way: EdgeRow(way, link.rtt, []) for way in setup.ways}
+                table.rows += rows.values()
+                for number, question in enumerate(questions):
+                    found: dict[str, EdgeAnswer] = {}
+                    first = number % len(seats)
+                    for seat in [*seats[first:], *seats[:first]]:
+                        asked = seat.ask(question, prompts[number])
+                        found[seat.way] = loop.run_until_complete(asked)
+                        done += 1
+                        progress("write", done, total)
+                    for way, answer in found.items():
+                        rows[way].answers.append(answer)
+                        rows[way].sides = _sides(setup, servers[way], shares.get(way))
+                    yield table
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    """Let streams end that nobody reads any more, then close the loop."""
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+        with suppress(asyncio.CancelledError, ForesayError):
+            loop.run_until_complete(task)
+    loop.close()
+
+
+def _warm_up(
+    setup: EdgeSetup,
+    servers: dict[str, Cloud],
+    question: Question,
+    prompt: Sequence[int],
+    loop: asyncio.AbstractEventLoop,
+) -> dict[str, float]:
+    """The first answer of every way, which does not count; its share of the KV cache is watched,
+    which takes time."""
+    shares: dict[str, float] = {}
+    for way, server in servers.items():
+        with (
+            link_process(server.port, EmulatedLink()) as link,
+            server.watching_memory() as found,
+        ):
+            seat = _Seat(way, setup, server, link, "warm")
+            loop.run_until_complete(seat.ask(question, prompt))
+            seat.close()
+        shares[way] = found["kv_share"]
+    return shares
+
+
+def _sides(setup: EdgeSetup, server: Cloud, share: float | None) -> dict[str, float]:
+    """Memory of both sides, so far."""
+    found = {"edge_rss_mb": peak_mb(), "cloud_rss_mb": peak_mb(server.pid)}
+    if share is not None:
+        found["kv_share"], found["kv_peak_mb"] = share, share * setup.memory_mb
+    return {name: value for name, value in found.items() if value is not None}

@@ -1,0 +1,236 @@
+"""`foresay bench edge`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foresay.cli.bench import bench_app, read_or_built_in
+from foresay.cli.interrupts import Interrupts
+from foresay.cli.model import DEFAULT_MODEL, Model, require_engine
+from foresay.cli.options import naming_options
+from foresay.cli.root import AsJson
+from foresay.cli.show import print_table, tolerate_encoding
+from foresay.cli.waiting import waiting
+from foresay.errors import InputError
+
+if TYPE_CHECKING:
+    from foresay.bench.edge import EdgeTable
+
+_NEEDED = {
+    "starlette": "starlette",
+    "uvicorn": "uvicorn",
+    "msgspec": "msgspec",
+    "prometheus_client": "prometheus-client",
+    "websockets": "websockets",
+}
+_WAYS = "cloud,cloud-drafts,blocking,ahead,free-run,adaptive"
+
+
+@bench_app.command("edge")
+@naming_options({"the way": "--ways"})
+def bench_edge(
+    ways: Annotated[
+        str,
+        typer.Option(help="Names with commas between; with --edge-model also edge-only."),
+    ] = _WAYS,
+    rtt: Annotated[
+        str, typer.Option(help="Round-trip times in ms, with commas between.")
+    ] = "0,5,20,50,100",
+    jitter: Annotated[float, typer.Option(help="In ms, each way, up or down.")] = 0.0,
+    loss: Annotated[
+        float, typer.Option(help="Chance that a segment is lost and sent again.")
+    ] = 0.0,
+    bandwidth: Annotated[
+        float | None, typer.Option(help="Megabits per second each way.", show_default="no limit")
+    ] = None,
+    prompts: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help='JSON lines, {"category", "turns"} or {"prompt"}; may be given again. Only the '
+            "first turn is asked. Without it the prompts of `foresay demo` that restate a text.",
+            show_default=False,
+        ),
+    ] = None,
+    per_category: Annotated[
+        int | None, typer.Option(help="Questions of each category.", show_default="all")
+    ] = None,
+    category: Annotated[
+        str | None, typer.Option(help="Only this category of --prompts.", show_default="all")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(help="Tokens per answer, at most.")] = 96,
+    temperature: Annotated[
+        float, typer.Option(help="For the prompts of a file; 0 is greedy.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of sampled answers, jitter and loss.")] = 1,
+    model: Model = DEFAULT_MODEL,
+    drafter: Annotated[str, typer.Option(help="Of the edge.")] = "suffix",
+    corpus: Annotated[
+        Path | None, typer.Option(help="A corpus file for the edge's drafter.", show_default=False)
+    ] = None,
+    edge_model: Annotated[
+        str | None,
+        typer.Option(help="The edge's own model, for the way edge-only.", show_default=False),
+    ] = None,
+    cloud_drafter: Annotated[
+        str, typer.Option(help="Of the server; 'edge': only the edge's drafts.")
+    ] = "suffix",
+    memory_mb: Annotated[int, typer.Option(min=1, help="For the KV cache of each server.")] = 512,
+    log: Annotated[
+        Path | None, typer.Option(help="Write every round as a JSON line.", show_default=False)
+    ] = None,
+    prometheus: Annotated[
+        Path | None, typer.Option(help="Write Prometheus' text format.", show_default=False)
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with charts.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare edge streams with the cloud alone over emulated networks.
+
+    Starts `foresay serve` twice on this machine, without drafts and with its own, and an edge
+    client behind a proxy that delays. Ways take turns on the same prompt. Fails if a single text
+    differs from the cloud's alone.
+
+    \b
+    cloud         streams, without drafts anywhere
+    cloud-drafts  streams, with the server's drafts
+    blocking      the edge drafts, sends, waits for the verdict
+    ahead         the edge drafts on meanwhile; the cloud waits for drafts
+    free-run      the same; the cloud never waits
+    adaptive      the same; the cloud waits as long as pays
+    edge-only     the edge's own model alone: not the target's text
+
+    Progress goes to stderr. After an interrupt, what was measured is printed.
+
+    \b
+    Examples:
+      foresay bench edge --rtt 0,20 --max-tokens 64
+      foresay bench edge --rtt 50 --jitter 5 --loss 0.01 --html edge.html
+      foresay bench edge --prompts question.jsonl --category summarization --per-category 8 --json
+    """
+    from foresay.bench.edge import EdgeTable, edge_ways
+    from foresay.edge.proxy import EmulatedLink
+
+    tolerate_encoding()
+    links = [
+        EmulatedLink(
+            time,
+            jitter / 1e3,
+            loss,
+            None if bandwidth is None else 1e6 * bandwidth,
+            seed,
+        )
+        for time in _seconds(rtt)
+    ]
+    chosen = edge_ways(f"{ways},edge-only" if edge_model is not None else ways)
+    questions = read_or_built_in(prompts, per_category, max_tokens, temperature, seed)
+    questions = [
+        question
+        for question in questions
+        if question.params.n == 1 and category in (None, question.category)
+    ]
+    if prompts is None:
+        questions = [question for question in questions if question.category != "free chat"]
+    if not questions:
+        raise InputError(f"--category is {category!r}, which no prompt has; expected one that has")
+    require_engine("bench")
+    missing = [package for module, package in _NEEDED.items() if find_spec(module) is None]
+    if missing:
+        raise ModuleNotFoundError(
+            f"foresay bench edge needs {' and '.join(missing)}; install with: "
+            "pip install '.[serve,edge]' in foresay's checkout"
+        )
+    from foresay.bench.edge_runs import EdgeSetup, run_edge
+
+    setup = EdgeSetup(
+        chosen,
+        links,
+        model,
+        drafter=drafter,
+        corpus=corpus,
+        edge_model=edge_model,
+        cloud_drafter=cloud_drafter,
+        memory_mb=memory_mb,
+    )
+    table = EdgeTable([], setup.about())
+    interrupted = False
+    try:
+        with waiting(as_json) as wait, Interrupts() as interrupts:
+            for found in run_edge(setup, questions, wait):
+                with interrupts.held():
+                    table = found
+    except KeyboardInterrupt:
+        interrupted = True
+    table.rows = [row for row in table.rows if row.answers]
+    _write(table, log, prometheus, html)
+    if as_json:
+        values = table.as_dict()
+        print(json.dumps(values | {"interrupted": True} if interrupted else values))
+    elif table.rows:
+        _print(table, len(questions))
+    if interrupted:
+        raise typer.Exit(130)
+    if table.differences:
+        raise typer.Exit(1)
+
+
+def _seconds(given: str) -> list[float]:
+    try:
+        return [float(part) / 1e3 for part in given.split(",")]
+    except ValueError:
+        raise InputError(
+            f"--rtt is {given!r}; expected milliseconds with commas between, such as 0,20,50"
+        ) from None
+
+
+def _write(table: EdgeTable, log: Path | None, prometheus: Path | None, html: Path | None) -> None:
+    from foresay.bench.edge_report import html_report, prometheus_text
+    from foresay.files import whole_file
+
+    wanted: list[tuple[Path | None, Callable[[], str]]] = [
+        (log, lambda: "".join(line + "\n" for line in table.log_lines())),
+        (prometheus, lambda: prometheus_text(table)),
+        (html, lambda: html_report(table)),
+    ]
+    for path, text in wanted:
+        if path is not None and table.rows:
+            with whole_file(path) as part:
+                part.write_text(text(), encoding="utf-8")
+
+
+def _print(table: EdgeTable, prompts: int) -> None:
+    from foresay.bench.edge import EDGE_ONLY
+    from foresay.bench.edge_report import COLUMNS, cells
+
+    found = table.as_dict()
+    print(f"{prompts} prompts, {table.about['model']} in the cloud, {table.about['edge_drafter']} "
+          "on the edge")  # fmt: skip
+    groups: list[list[str]] = [list(COLUMNS)[:9], list(COLUMNS)[9:]]
+    for time in dict.fromkeys(row["rtt_emulated_ms"] for row in found["rows"]):
+        rows: list[dict[str, Any]] = [r for r in found["rows"] if r["rtt_emulated_ms"] == time]
+        for names in groups:
+            print(f"\nRTT {time:g} ms\n")
+            body = []
+            for row in rows:
+                shown = dict(zip(COLUMNS, cells(row), strict=True))
+                body.append([row["way"], *(shown[name] for name in names)])
+            print_table(["way", *(COLUMNS[name][0] for name in names)], body)
+    if EDGE_ONLY in table.ways:
+        print(f"\n{EDGE_ONLY} is the edge's own model: not the target's text.")
+    print()
+    for bar in found["bars"]:
+        met = {None: "not measured", True: "met", False: "NOT MET"}[bar["met"]]
+        value = "" if bar["value"] is None else f"{bar['value']:.3f}"
+        print(f"{bar['name']:<48}{value:>8}   bar {bar['bar']:g}   {met}")
+    texts = sum(len(row.answers) for row in table.rows if row.way != EDGE_ONLY)
+    if found["identical"]:
+        print(f"\nAll {texts} texts are those of the cloud alone, token by token.")
+    for sentence in found["differences"]:
+        print(f"NOT identical: {sentence}")

@@ -318,7 +318,7 @@ class EdgeText:
         return Decided(sent.seq, len(sent.draft), flight.accepted, examined, late)
 
     def lose(self) -> None:
-        """Forget the drafts in flight: the connection is lost. The number of the next draft stays."""
+        """Forget the drafts in flight: the connection is lost. Drafts count on."""
         self.counts.lost += self.in_flight
         self._flights.clear()
 

@@ -95,7 +95,7 @@ class Splitter:
         self._fragments = b""
 
     def feed(self, data: bytes) -> list[Part]:
-        """The parts that are whole now. Mutates: the splitter. Raises: nothing."""
+        """The parts that are whole now; the splitter keeps the rest."""
         self.rest += data
         found: list[Part] = []
         while (part := self._next()) is not None:

@@ -194,8 +194,6 @@ class Link:
 
         A position counts as examined if all before it were accepted; those behind a rejection say
         nothing. What is known of positions beyond the draft fades, so that they are tried again.
-
-        Mutates: the link. Raises: nothing.
         """
         self._follow("rtt", done.rtt)
         self._follow("verify", done.verify)
@@ -278,14 +276,11 @@ class EdgeK(Protocol):
     """How many tokens the edge drafts for the next round."""
 
     def next_k(self) -> int:
-        """Mutates: nothing. Valid until: the next `observe`. Raises: nothing. GIL: held."""
+        """Until the next `observe` always the same."""
         ...
 
     def observe(self, done: Round) -> None:
-        """Learn from a round; one that sent nothing changes no k.
-
-        Mutates: the rule. Valid until: outweighed by later rounds. Raises: nothing. GIL: held.
-        """
+        """Learn from a round; one that sent nothing changes no k."""
         ...
 
 
@@ -329,7 +324,7 @@ class LinkRule:
         return self._k
 
     def observe(self, done: Round) -> None:
-        """As `EdgeK`. Mutates: also the link."""
+        """As `EdgeK`; the link learns too."""
         self.link.observe(done)
         if done.sent:
             self._k = self.link.best_k(least=self._least, most=self._most)

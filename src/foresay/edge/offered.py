@@ -40,10 +40,7 @@ _PASSED = frozenset(
 
 
 class Offers:
-    """The offered nodes of one request, and how often they were right.
-
-    Mutates: only `add` and `advance` change it.
-    """
+    """The offered nodes of one request, and how often they were right."""
 
     __slots__ = ("_accepted", "_hash", "_places", "_position", "_size", "_tried")
 

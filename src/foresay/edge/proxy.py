@@ -103,7 +103,7 @@ class Schedule:
     def due(self, now: float, size: int) -> float:
         """When a segment of so many bytes arrives that is sent now; never before an earlier one.
 
-        Mutates: the schedule. Raises: nothing.
+        It changes the schedule.
         """
         link = self._link
         if link.bandwidth is not None:

@@ -218,7 +218,7 @@ class EdgeText:
         """Note a draft as sent: it starts at `head`. An empty one counts too, but is not in flight.
 
         sources: where each node was drafted from; none: `Source.OTHER`.
-        Mutates: the text. Raises: InputError for sources that are not one per node.
+        Raises: InputError for sources that are not one per node.
         """
         if sources and len(sources) != len(draft):
             raise InputError(
@@ -239,7 +239,7 @@ class EdgeText:
         """Take what is new in a commit of these tokens, the last ones before `upto`.
 
         seq: the latest draft that the cloud had seen.
-        Mutates: the text, unless it raises. Raises: `Gap` for tokens that are missing before these,
+        Raises: `Gap` for tokens that are missing before these,
         StreamError for tokens that differ from what was committed before or lie in the prompt.
         """
         given = as_tokens(tokens).tolist()
@@ -318,18 +318,13 @@ class EdgeText:
         return Decided(sent.seq, len(sent.draft), flight.accepted, examined, late)
 
     def lose(self) -> None:
-        """Forget the drafts in flight: the connection is lost. The number of the next draft stays.
-
-        Mutates: the text.
-        """
+        """Forget the drafts in flight: the connection is lost. Drafts count on."""
         self.counts.lost += self.in_flight
         self._flights.clear()
 
     def restart(self) -> None:
         """The cloud has lost the stream, and opens a new one: it starts behind the prompt, and
         drafts count from 1 again. What was committed stays.
-
-        Mutates: the text.
         """
         self.lose()
         self.confirmed = self.start

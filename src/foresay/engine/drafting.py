@@ -119,6 +119,11 @@ class CheckedDrafter:
         elif take is not None and len(request.offers) < _OFFERS:
             request.offers.append(offer)
 
+    @property
+    def takes_offers(self) -> bool:
+        """Whether drafts from outside are of any use."""
+        return hasattr(self._drafter, "offer")
+
     def offered(self, request: Request) -> bool:
         """Whether a draft from outside continues the request's text."""
         told = getattr(self._drafter, "offered", None)

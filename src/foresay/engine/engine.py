@@ -207,7 +207,7 @@ class Engine:
     def offer(self, request: Request, offer: Offer) -> None:
         """Give the drafter a draft from outside, if it takes such: it can change the speed only.
 
-        Mutates: the drafter's state of the request. Raises: InputError for a foreign request.
+        Raises: InputError for a foreign request.
         """
         self._check_own(request)
         if not request.finished:
@@ -217,7 +217,7 @@ class Engine:
         """Let a request sit steps out until it is held no more: while its next draft is on the
         way. An engine with none but held requests is not `busy`.
 
-        Mutates: the request. Raises: InputError for a foreign request.
+        Raises: InputError for a foreign request.
         """
         self._check_own(request)
         request.held = held

@@ -62,6 +62,7 @@ class Driver:
         self._states: dict[Request, RequestState] = {}
         self._waits = Waits(self._engine, limits.draft_seconds)
         self._buffer = UpdateBuffer()
+        self._blocked = False  # whether all that is not held waits for what held ones have
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="foresay-engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -93,8 +94,7 @@ class Driver:
     @property
     def gauges(self) -> dict[str, float]:
         """Values after the last step, and current ones: this does not wait for the engine."""
-        now = {"under_way": float(self.under_way), "seconds_since_step": self.waited}
-        return {**self._gauges, **now}
+        return self._gauges | {"under_way": self.under_way, "seconds_since_step": self.waited}
 
     def start(self) -> None:
         """Start the thread, for the event loop that runs now.
@@ -236,10 +236,10 @@ class Driver:
         while not self._stopped:
             # Without running requests it waits here; else it takes what was posted and steps.
             due = self._waits.expire()
-            if not self._engine.busy:
+            if not self._engine.busy or (self._blocked and due is not None):
                 with suppress(Empty):  # a request that was held goes on
                     self._guarded(self._inbox.get(timeout=due and max(due, 1e-4)))
-            while not self._inbox.empty():
+            for _ in range(self._inbox.qsize()):  # not what comes meanwhile: steps must go on
                 self._guarded(self._inbox.get())
             if self._engine.busy and not self._stopped:
                 self._guarded(self._step)
@@ -293,8 +293,7 @@ class Driver:
             raise
 
     def _cancel(self, stream: AnswerStream) -> None:
-        states = [state for state in self._states.values() if state.stream is stream]
-        self._end(states, "cancelled")
+        self._end([s for s in self._states.values() if s.stream is stream], "cancelled")
 
     def _step(self) -> None:
         start = perf_counter()
@@ -306,6 +305,9 @@ class Driver:
             # Not the exception itself: it may hold data of another tenant.
             failure = ForesayError("a step of the model failed; see the server's log")
             self._end(self._victims(), "error", failure)
+            return
+        self._blocked = not changed and self._engine.last_step is None
+        if self._blocked:
             return
         seconds = perf_counter() - start
         self._waits.after_step(changed, seconds)
@@ -346,10 +348,10 @@ class Driver:
             return Piece(state.index, "", [], finish_reason="error", error=failure)
 
     def _victims(self) -> list[RequestState]:
-        """The requests of a failed step. If none ran, the first that waits: or the step would
-        fail for ever."""
+        """The requests of a failed step; if none ran, the first that waits, or all would fail."""
         scheduler = self._engine.scheduler
-        requests = [r for r in scheduler.running if not r.held] or list(scheduler.waiting)[:1]
+        running = [request for request in scheduler.running if not request.held]
+        requests = running or [request for request in scheduler.waiting if not request.held][:1]
         return [self._states[request] for request in requests if request in self._states]
 
     def _end(
@@ -360,9 +362,8 @@ class Driver:
         ended: list[Ended] = []
         for state in states:
             self._engine.cancel(state.request)
-            pieces.append(
-                (state.stream, Piece(state.index, "", [], finish_reason=reason, error=error))
-            )
+            piece = Piece(state.index, "", [], finish_reason=reason, error=error)
+            pieces.append((state.stream, piece))
             ended.append(self._ended(state))
         if pieces:
             self._send(pieces, None, ended)

@@ -144,10 +144,7 @@ class MergeDrafter:
         self._members.price(token, node, step)
 
     def wants_now(self) -> Wants:
-        """The part of `wants` that is worth its time in the next step; see `merge.seeing`.
-
-        Valid until: `observe`.
-        """
+        """The part of `wants` that is worth its time in the next step; see `merge.seeing`."""
         awake = [d.wants for k, d in enumerate(self.drafters) if self._members.awake(k)]
         return self.wants if len(awake) == len(self.drafters) else all_wants(awake)
 

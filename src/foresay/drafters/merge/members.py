@@ -110,10 +110,7 @@ class Members:
         self._price = Price(token / self._seconds, node / self._seconds)
 
     def awake(self, k: int) -> bool:
-        """Whether a drafter takes part in the next step; see `seeing`.
-
-        Valid until: `observe`.
-        """
+        """Whether a drafter takes part in the next step; see `seeing`."""
         return k not in self._seeing or self._seeing[k].awake
 
     def proposed(

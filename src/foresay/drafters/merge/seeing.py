@@ -19,10 +19,7 @@ _MEMORY = 128  # steps by which a drafter that pays is judged
 
 
 class Seeing:
-    """Whether one drafter is shown what it wants.
-
-    Mutates: only `observe` changes it.
-    """
+    """Whether one drafter is shown what it wants."""
 
     __slots__ = ("_left", "_net", "_rest", "_steps", "awake")
 

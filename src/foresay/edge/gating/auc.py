@@ -4,7 +4,7 @@ The area is the chance that a rejected token has a larger signal than an accepte
 counts half. 1: the signal separates them; .5: it says nothing; below .5: it points the other way.
 
 Only examined tokens count: the accepted ones and the first rejected one of each draft. What became
-of the tokens behind a rejection is not known. Mutates: nothing. Raises: InputError for NaN.
+of the tokens behind a rejection is not known. Raises: InputError for NaN.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class Gate:
         A signal that is not known marks nothing. The rules are asked if there is a `text`, with the
         `offsets` and `tokens` that `Rules.mask` takes.
 
-        Mutates: nothing. Raises: InputError for signals and offsets of different lengths, a text
+        Raises: InputError for signals and offsets of different lengths, a text
         without offsets, or neither signals nor text.
         """
         found = []
@@ -163,7 +163,7 @@ class Gate:
         tokens: a block that is certain to be above R_hard is not drafted to its end.
         Whoever has to wait has sent everything: `ahead` of 0 implies that all tokens are sent.
 
-        Mutates: nothing. Raises: InputError for `sent` outside 0 to n, k or window below 1.
+        Raises: InputError for `sent` outside 0 to n, k or window below 1.
         """
         check_positive(k, "k")
         check_positive(window, "window")

@@ -3,7 +3,7 @@
 
 English: capitalised words that do not begin a sentence. Chinese: a common surname and one or two
 characters, or a surname and a title. Both miss names and take words for names. That costs a little
-speed, never a token. One pass over the text, linear. Mutates: nothing. Raises: nothing.
+speed, never a token. One pass over the text, linear.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Every function yields spans (start, end) of characters, in order; spans of one f
 overlap. A false alarm costs a little speed, never a token, so the rules are short and not complete.
 
 Every pattern takes linear time: what repeats without bound is followed by nothing that could fail,
-and all else has a bounded length. Mutates: nothing. Raises: nothing.
+and all else has a bounded length.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Rules:
         """Which tokens are hard, bool[n]. `offsets` [n, 2] are their first character and the one
         behind their last in `text`; `tokens` are needed for `token_counts` only.
 
-        Mutates: nothing. Raises: InputError for offsets outside the text, and for tokens that are
+        Raises: InputError for offsets outside the text, and for tokens that are
         missing.
         """
         spans = hard_spans(text, self.kinds)

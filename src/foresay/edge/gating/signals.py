@@ -12,7 +12,7 @@ is 1.733 nats.
 
 Every function takes the rows of n tokens, q as [n, vocabulary] or one row alone, and returns one
 value per token, float64[n]. Rows are divided by their sum, which may miss 1 by `TOLERANCE`.
-Mutates: nothing. Raises: InputError for rows that are no probabilities (NaN, below 0, another sum),
+Raises: InputError for rows that are no probabilities (NaN, below 0, another sum),
 and for token ids outside the vocabulary.
 """
 

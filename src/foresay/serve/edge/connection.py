@@ -40,6 +40,7 @@ from foresay.serve.validate import Validator
 __all__ = ["EdgeRoute"]
 
 _LATER = 4096  # bytes of a frame that is not the first: a draft of 255 nodes takes a third of it
+_FLUSH = 5.0  # seconds for a client to read the last message
 _DEFAULT: Policy = "adaptive"
 _CODES = ("bad_request", "draining", "resumed", "timeout", "unknown_prefix", "unknown_stream")
 _BY_STATUS = {401: "unauthorized", 429: "busy", 503: "busy"}
@@ -78,25 +79,24 @@ class EdgeRoute:
         """Serve one connection until it ends."""
         await socket.accept()
         line = _Line(socket, self._counts, self._limits)
+        said: Error | None = None
         try:
-            stream, have = await self._begin(line, socket.state.tenant)
-            await self._run(line, stream, have)
+            await self._run(line, *await self._begin(line, socket.state.tenant))
         except WebSocketDisconnect:
             pass
         except Refused as error:
             code = error.code if error.code in _CODES else _BY_STATUS.get(error.status)
-            await line.refuse(code or "bad_request", str(error), error.param or "")
+            said = Error(code or "bad_request", str(error), error.param or "")
         except InputError as error:
-            await line.refuse("bad_frame", str(error))
-        except asyncio.CancelledError:
-            raise
+            said = Error("bad_frame", str(error))
         except Exception:
             _log.exception("an edge connection failed")
-            await line.refuse("internal", "the server failed at this connection; see its log")
+            said = Error("internal", "the server failed at this connection; see its log")
         finally:
-            if line.stream is not None:  # also if it was lost before OPENED was sent
+            # Before the last message: whoever does not read it must not keep the stream.
+            if line.stream is not None:
                 self.streams.detach(line.stream, line)
-            await line.close()
+        await line.end(said)
 
     async def _begin(self, line: _Line, tenant: str | None) -> tuple[EdgeStream, int]:
         """The stream that the first message opens or resumes, and up to where the client has it."""
@@ -177,14 +177,14 @@ class EdgeRoute:
 
     async def _run(self, line: _Line, stream: EdgeStream, have: int) -> None:
         """Drafts up and commits down, until one side ends."""
-        both = [
+        both = reading, writing = [
             asyncio.ensure_future(self._read(line, stream)),
             asyncio.ensure_future(self._write(line, stream, have)),
         ]
         try:
-            done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            # After CLOSE both end, and the writer only because there is no stream any more.
+            (reading if reading.done() else writing).result()
         finally:
             for task in both:
                 task.cancel()
@@ -193,6 +193,8 @@ class EdgeRoute:
     async def _read(self, line: _Line, stream: EdgeStream) -> None:
         while True:
             message = await line.receive()
+            if stream.owner is not line:
+                raise _resumed()
             if isinstance(message, Close):
                 self.streams.drop(stream)
                 return
@@ -202,17 +204,16 @@ class EdgeRoute:
                 )
             self._counts["drafts"] += 1
             offer = stream.draft(message)
-            if offer is None:
+            if offer is None or not self.streams.offer(stream, offer):
                 self._counts["drafts_ignored"] += 1
             else:
                 self._counts["drafted_tokens"] += len(offer.draft)
-                self.streams.offer(stream, offer)
 
     async def _write(self, line: _Line, stream: EdgeStream, have: int) -> None:
         while True:
             stream.changed.clear()
             if stream.owner is not line:
-                raise Refused(409, "the stream was resumed by another connection", code="resumed")
+                raise _resumed()
             commit = stream.commit(have)
             while commit.upto > have or commit.finish or line.owes:
                 line.owes = False
@@ -226,6 +227,10 @@ class EdgeRoute:
             await stream.changed.wait()
 
 
+def _resumed() -> Refused:
+    return Refused(409, "the stream was resumed by another connection", code="resumed")
+
+
 class _Line:
     """A WebSocket that sends and receives messages, in the form of the first one received."""
 
@@ -236,12 +241,13 @@ class _Line:
         self._most = limits.body
         self._text = False
         self.stream: EdgeStream | None = None
+        """The stream that it opened or resumed; another connection may have it by now."""
         self.owes = False
         """Whether a commit is owed even without new tokens: the answer to RESUME."""
 
     def take(self, stream: EdgeStream) -> None:
         """From now on messages are of this stream."""
-        self.stream, self._most = stream, _LATER
+        self.stream, self._most = stream, _LATER + 2 * stream.pad
 
     async def receive(self) -> Message:
         """The next message. Raises: InputError, WebSocketDisconnect."""
@@ -262,7 +268,17 @@ class _Line:
         return decode(data or b"", side="cloud", most=self._most)
 
     async def send(self, message: Message) -> None:
-        """Send a message, padded as the stream asks. Raises: WebSocketDisconnect."""
+        """Send a message, padded as the stream asks.
+
+        Raises: WebSocketDisconnect, also for a client that does not read for so long that its
+        stream would be dropped.
+        """
+        try:
+            await asyncio.wait_for(self._send(message), self._limits.edge_seconds)
+        except asyncio.TimeoutError:
+            raise WebSocketDisconnect(1006, "the client does not read") from None
+
+    async def _send(self, message: Message) -> None:
         stream = self.stream
         pad = 0 if stream is None else stream.pad
         if self._text:
@@ -279,14 +295,14 @@ class _Line:
             self._counts["bytes_down"] += len(frame)
             await self._socket.send_bytes(frame)
 
-    async def refuse(self, code: str, message: str, param: str = "") -> None:
-        """Send an ERROR, if the client still listens."""
-        self._counts["errors"] += 1
+    async def end(self, said: Error | None) -> None:
+        """Send an error, if there is one, and close the socket, if the client still reads."""
+        self._counts["errors"] += said is not None
         with suppress(Exception):
-            await self.send(Error(code, message[:1000], param))
+            await asyncio.wait_for(self._end(said), _FLUSH)
 
-    async def close(self) -> None:
-        """Close the socket, if it is open."""
+    async def _end(self, said: Error | None) -> None:
+        if said is not None:
+            await self._send(Error(said.code, said.message[:1000], said.param))
         if self._socket.client_state is WebSocketState.CONNECTED:
-            with suppress(Exception):
-                await self._socket.close(1000)
+            await self._socket.close(1000)

@@ -10,23 +10,26 @@ import asyncio
 import hmac
 import secrets
 from array import array
+from itertools import islice
 from time import monotonic, perf_counter
 
 import numpy as np
 
 from foresay.arrays import Int32s
-from foresay.draft import Draft
 from foresay.drafter import Offer
 from foresay.edge.prefix import Prefix, hashes_along
 from foresay.edge.wire import FINISH, Commit, DraftMessage, pack
 from foresay.errors import InputError
 from foresay.serve.driver import Driver
+from foresay.serve.edge.waiting import Waits
 from foresay.serve.limits import Limits, Refused
 from foresay.serve.stream import AnswerStream
 
 __all__ = ["EdgeStream", "EdgeStreams"]
 
 _MOST_COMMIT = 4096  # tokens of one message
+_MOST_ENDS = 1024  # places that a later draft may continue
+_MOST_POSTED = 64  # drafts of a stream that wait for the engine's thread
 
 
 class EdgeStream:
@@ -53,8 +56,11 @@ class EdgeStream:
         self._ids = array("i")
         self._window = window
         self._seq, self._arrived = 0, 0.0
-        self._latest: tuple[int, int, Draft] | None = None  # base, parent hash, draft
-        # Ends of earlier drafts that a later one may continue: position by hash.
+        self.posted = self.taken = 0
+        """Drafts that were posted to the engine's thread; of them, those that it has taken."""
+        # Of the latest draft: its base, the hash there, its nodes by parent and token.
+        self._latest: tuple[int, int, dict[tuple[int, int], int]] | None = None
+        # Nodes of earlier drafts that a later one may continue: position by hash.
         self._ends: dict[int, int] = {}
 
     @property
@@ -77,26 +83,31 @@ class EdgeStream:
         """The draft of a message, if it can be of use. One that arrives twice, too late or for
         another text is ignored, and is no error.
 
-        Mutates: the stream's latest draft. Raises: InputError for a draft that is not valid.
+        Raises: InputError for a draft that is not valid.
         """
         draft = message.draft(self.vocabulary)
         if message.seq <= self._seq:
             return None
         self._seq, self._arrived = message.seq, perf_counter()
-        self._latest = message.base, message.parent, draft
+        tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
+        nodes: dict[tuple[int, int], int] = {}
+        for at, node in enumerate(zip(parents, tokens, strict=True)):
+            nodes.setdefault(node, at)
+        self._latest = message.base, message.parent, nodes
         ahead = message.base - self.position
         known = self.prefix.agrees(message.base, message.parent) or (
             ahead > 0 and self._ends.get(message.parent) == message.base
         )
-        if not known or ahead + len(draft) > self._window:
+        if self.finish or not known or ahead + len(draft) > self._window:
             return None
-        self._ends = {crc: at for crc, at in self._ends.items() if at >= self.position}
         depths: list[int] = []
-        for parent, crc in zip(
-            draft.parents.tolist(), hashes_along(draft, message.parent), strict=True
-        ):
+        for parent, crc in zip(parents, hashes_along(draft, message.parent), strict=True):
             depths.append(1 if parent < 0 else depths[parent] + 1)
             self._ends[crc] = message.base + depths[-1]
+        if len(self._ends) > _MOST_ENDS:
+            self._ends = {crc: at for crc, at in self._ends.items() if at >= self.position}
+            for crc in list(islice(self._ends, max(len(self._ends) - _MOST_ENDS, 0))):
+                del self._ends[crc]
         return Offer(message.base, message.parent, draft)
 
     def commit(self, have: int) -> Commit:
@@ -128,17 +139,15 @@ class EdgeStream:
         """How many tokens of the latest draft are committed."""
         if self._latest is None:
             return 0
-        base, crc, draft = self._latest
+        base, crc, nodes = self._latest
         if not self.prefix.agrees(base, crc):
             return 0
-        tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
         count, above = 0, -1
         for token in self._ids[base - self.prefix.start :]:
-            nodes = zip(tokens, parents, strict=True)
-            found = [at for at, node in enumerate(nodes) if node == (token, above)]
-            if not found:
+            found = nodes.get((above, token))
+            if found is None:
                 break
-            count, above = count + 1, found[0]
+            count, above = count + 1, found
         return count
 
 
@@ -186,10 +195,7 @@ class EdgeStreams:
         return found
 
     def attach(self, stream: EdgeStream, owner: object) -> None:
-        """Give a stream to a connection; the one before loses it.
-
-        Mutates: the stream. Valid until: another is attached, or `detach`.
-        """
+        """Give a stream to a connection; the one before loses it."""
         stream.owner = owner
         stream.changed.set()
         self._driver.edge(lambda waits: waits.connect(stream.answer, True))
@@ -210,9 +216,22 @@ class EdgeStreams:
         if task is not None and stream.finish:
             task.cancel()
 
-    def offer(self, stream: EdgeStream, offer: Offer) -> None:
-        """Pass a draft on to the engine's thread."""
-        self._driver.edge(lambda waits: waits.offer(stream.answer, offer))
+    def offer(self, stream: EdgeStream, offer: Offer) -> bool:
+        """Pass a draft on to the engine's thread. False: too many wait for it already, while it
+        computes a long step.
+
+        Mutates: the stream.
+        """
+        if stream.posted - stream.taken >= _MOST_POSTED:
+            return False
+
+        def take(waits: Waits) -> None:
+            stream.taken += 1  # by this thread only
+            waits.offer(stream.answer, offer)
+
+        stream.posted += 1
+        self._driver.edge(take)
+        return True
 
     async def stop(self) -> None:
         """Forget all streams."""

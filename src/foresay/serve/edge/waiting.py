@@ -10,6 +10,7 @@ and others go on. A client that is not connected is never waited for.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Hashable, Iterable
 from time import perf_counter
@@ -36,10 +37,12 @@ class _Wait:
         self.policy = policy
         self.connected = True
         self.since: float | None = None  # the last commit, until a draft has arrived
-        self.arrivals: deque[float] = deque(maxlen=_MEMORY)  # seconds from a commit to a draft
+        self.arrivals: deque[float] = deque(
+            maxlen=_MEMORY
+        )  # seconds from a commit to a draft, inf: none
         self.steps = {True: (1.0, 0.0), False: (1.0, 0.0)}  # by whether there was a draft
         self.waited = 0  # steps since it was last waited for
-        self.tokens = 0  # of the answer, so far
+        self.tokens = request.stats.tokens  # of the answer, so far
 
     def learn(self, drafted: bool, tokens: int, seconds: float) -> None:
         """A step with or without a draft committed so many tokens in so many seconds."""
@@ -69,7 +72,7 @@ class Waits:
 
     longest  seconds that any draft is waited for
 
-    Mutates: the engine's requests, which it holds and lets go.
+    It holds the engine's requests, and lets them go.
     """
 
     def __init__(self, engine: Engine, longest: float) -> None:
@@ -137,7 +140,8 @@ class Waits:
             if self._engine.drafter.offered(request):
                 continue
             wait.since = now
-            longest = wait.seconds(self.longest) if wait.connected else 0.0
+            useful = wait.connected and self._engine.drafter.takes_offers
+            longest = wait.seconds(self.longest) if useful else 0.0
             if longest > 0:
                 self._engine.hold(request)
                 self._deadlines[stream] = now + longest
@@ -147,6 +151,9 @@ class Waits:
         None: nobody waits."""
         now = perf_counter()
         for stream in [s for s, end in self._deadlines.items() if end <= now]:
+            # Or a client that drafts no more would be waited for to the end. One that was only
+            # late is counted again when its draft arrives.
+            self._by_stream[stream].arrivals.append(math.inf)
             self._let_go(stream)
         return min(self._deadlines.values()) - now if self._deadlines else None
 

@@ -1,0 +1,314 @@
+"""Edge streams over real WebSockets: whatever is drafted, the text is that of the plain loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from foresay.draft import Draft
+from foresay.edge.wire import FINISH, Close, DraftMessage, unpack
+from foresay.engine.llm import LLM
+from foresay.sampling.noise import SPEC
+from foresay.serve.limits import Limits
+from serve.edge_client import (
+    Say,
+    Text,
+    cloud,
+    edge_counts,
+    edge_server,
+    follow,
+    nothing_left,
+    opened,
+    opening,
+    right,
+    streams_of,
+    wanted,
+    whole,
+)
+from serve.running import Running, wait_for
+
+PROMPT = "ab and ab and"
+POLICIES = ("block", "free-run", "adaptive")
+SHORT = 0.02  # seconds that a draft is waited for: most tests draft badly
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Running]:
+    limits = Limits(draft_seconds=SHORT, edge_seconds=0.5)
+    with edge_server(folder, limits=limits) as found:
+        yield found
+
+
+def wrong(answer: Sequence[int]) -> Say:
+    def say(text: Text) -> list[DraftMessage]:
+        done = len(text.ids)
+        return [text.draft([(token + 1) % 256 for token in answer[done : done + 5]])]
+
+    return say
+
+
+def trees(answer: Sequence[int]) -> Say:
+    """The right path with wrong branches beside it, and one sibling twice."""
+
+    def say(text: Text) -> list[DraftMessage]:
+        path = answer[len(text.ids) : len(text.ids) + 3]
+        tokens, parents, above = list[int](), list[int](), -1
+        for token in path:
+            tokens += [(token + 7) % 256, token, token]
+            parents += [above, above, above]
+            above = len(tokens) - 2
+        return [text.draft(Draft(tokens, parents))]
+
+    return say
+
+
+def ahead(answer: Sequence[int]) -> Say:
+    """Three drafts that continue each other, once, and then one more for each commit."""
+    sent = [0]
+
+    def say(text: Text) -> Iterator[DraftMessage]:
+        while sent[0] < min(len(text.ids) + 12, len(answer)):
+            path = answer[: sent[0]]
+            base = len(text.prompt) + sent[0]
+            known = Text(text.opened, [*text.prompt, *path])
+            yield text.draft(answer[sent[0] : sent[0] + 4], base=base, parent=known.hash())
+            sent[0] += 4
+
+    return say
+
+
+def twice(answer: Sequence[int]) -> Say:
+    def say(text: Text) -> list[DraftMessage]:
+        (one,) = right(answer)(text)
+        stale = text.draft([1, 2], seq=max(text.seq - 1, 1))
+        return [one, one, stale]
+
+    return say
+
+
+def foreign(answer: Sequence[int]) -> Say:
+    def say(text: Text) -> list[DraftMessage]:
+        (one,) = right(answer)(text)
+        return [text.draft(answer[:4], parent=one.parent ^ 1), text.draft([3], base=2**31 - 1)]
+
+    return say
+
+
+def late(answer: Sequence[int]) -> Say:
+    """Always for the text before the last token, as far as it is known."""
+
+    def say(text: Text) -> list[DraftMessage]:
+        done = max(len(text.ids) - 1, 0)
+        base = len(text.prompt) + done
+        return [text.draft(answer[done : done + 6], base=base, parent=text.hash(base))]
+
+    return say
+
+
+SAYS = {
+    "nothing": lambda answer: lambda text: (),
+    "right": right,
+    "wrong": wrong,
+    "trees": trees,
+    "ahead": ahead,
+    "twice": twice,
+    "foreign": foreign,
+    "late": late,
+    "empty": lambda answer: lambda text: [text.draft([])],
+}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", list(SAYS))
+def test_the_text_is_that_of_the_plain_loop(
+    server: Running, plain: LLM, name: str, policy: str, temperature: float
+) -> None:
+    asked = opening(server, PROMPT, temperature=temperature, seed=7, max_tokens=40, policy=policy)
+    answer = wanted(plain, asked)
+    text, _ = asyncio.run(whole(server, asked, SAYS[name](answer)))
+    assert text.ids == answer
+    assert text.finish == ("length" if len(answer) == 40 else "stop")
+    assert text.opened.policy == policy and text.opened.seed == 7
+    assert text.opened.position == len(text.prompt) and text.opened.noise == SPEC
+    upto = [commit.upto for commit in text.commits]
+    assert upto == sorted(set(upto)) and upto[-1] == text.position
+
+
+def test_right_drafts_are_used(server: Running, plain: LLM) -> None:
+    """Fails if offers are dropped anywhere on their way: then a token takes a step."""
+    asked = opening(server, "xyz", temperature=0.8, seed=3, max_tokens=60, policy="block")
+    answer = wanted(plain, asked)
+    before = server.server._routes.metrics._steps()
+    text, _ = asyncio.run(whole(server, asked, right(answer)))
+    steps = server.server._routes.metrics._steps() - before
+    assert text.ids == answer and len(answer) == 60
+    assert steps < 20
+    middle = text.commits[1:-1]
+    assert sum(commit.accepted for commit in middle) > 3 * len(middle)
+    counts = edge_counts(server)
+    assert counts["drafts"] >= 8 and counts["drafted_tokens"] >= 40
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_short_answers(server: Running, plain: LLM, policy: str, most: int) -> None:
+    asked = opening(server, "abc", temperature=0.0, max_tokens=most, policy=policy)
+    answer = wanted(plain, asked)
+    text, _ = asyncio.run(whole(server, asked, right([*answer, 1, 2, 3])))
+    assert text.ids == answer and text.finish == "length"
+
+
+def test_stops(server: Running, plain: LLM) -> None:
+    free = opening(server, PROMPT, temperature=0.8, seed=11, max_tokens=50)
+    answer = wanted(plain, free)
+    at = next(n for n in range(12, 50) if answer[n] not in answer[:n])
+    asked = opening(server, PROMPT, temperature=0.8, seed=11, max_tokens=50, stop_ids=(answer[at],))
+    text, _ = asyncio.run(whole(server, asked, right(answer)))  # which drafts beyond the stop
+    assert text.ids == answer[: at + 1] == wanted(plain, asked) and text.finish == "stop"
+    word = server.llm.tokenizer.decode(answer[20:23])
+    asked = opening(server, PROMPT, temperature=0.8, seed=11, max_tokens=50, stop=(word,))
+    text, _ = asyncio.run(whole(server, asked, right(answer)))
+    assert text.ids == wanted(plain, asked) and text.finish == "stop"
+    assert len(text.ids) <= 23
+
+
+def test_commits_say_what_became_of_the_latest_draft(server: Running, plain: LLM) -> None:
+    asked = opening(server, PROMPT, temperature=0.0, max_tokens=30, policy="block")
+    answer = wanted(plain, asked)
+
+    def say(text: Text) -> list[DraftMessage]:
+        done = len(text.ids)
+        return [text.draft([*answer[done : done + 3], (answer[min(done + 3, 29)] + 1) % 256])]
+
+    text, _ = asyncio.run(whole(server, asked, say))
+    assert text.ids == answer
+    for commit in text.commits[1:]:
+        assert 1 <= commit.seq <= text.seq and commit.accepted <= 4
+        assert 0 < commit.server_us < 60e6
+    assert text.commits[-1].finish == FINISH.index("length")
+    assert [commit.finish for commit in text.commits[:-1]] == [0] * (len(text.commits) - 1)
+    assert any(commit.accepted >= 3 for commit in text.commits)
+    nothing, _ = asyncio.run(whole(server, asked))
+    assert {(c.seq, c.accepted, c.server_us) for c in nothing.commits} == {(0, 0, 0)}
+
+
+def test_json_is_answered_in_json(server: Running, plain: LLM) -> None:
+    asked = opening(server, PROMPT, temperature=0.8, seed=5, max_tokens=20, pad=64)
+    answer = wanted(plain, asked)
+    text, line = asyncio.run(whole(server, asked, right(answer), as_json=True))
+    assert text.ids == answer and {size % 64 for size in line.sizes} == {0}
+
+
+@pytest.mark.parametrize("pad", [1, 64, 1000, 4096, 16384])
+def test_padding_hides_the_lengths(server: Running, plain: LLM, pad: int) -> None:
+    asked = opening(server, PROMPT, temperature=0.8, seed=5, max_tokens=20, pad=pad)
+    answer = wanted(plain, asked)
+    text, line = asyncio.run(whole(server, asked, right(answer)))
+    assert text.ids == answer and {size % pad for size in line.sizes} == {0}
+    if pad >= 1000:
+        assert set(line.sizes) == {pad}
+
+
+def test_close_frees_everything_at_once(server: Running) -> None:
+    async def run() -> list[object]:
+        async with cloud(server) as line:
+            text = await opened(line, opening(server, PROMPT, max_tokens=4000, ignore_eos=True))
+            await follow(line, text, until=3)
+            await line.send(Close("enough"))
+            return [m for m in await line.ends() if type(m).__name__ != "Commit"]
+
+    errors = edge_counts(server).get("errors", 0)
+    for _ in range(5):
+        assert asyncio.run(run()) == []  # no error
+        nothing_left(server, 2)
+    assert edge_counts(server).get("errors", 0) == errors
+
+
+def test_who_asks_and_leaves_leaves_nothing(server: Running) -> None:
+    """Before OPENED could be sent, too."""
+
+    async def run(wait: float) -> None:
+        async with cloud(server) as line:
+            await line.send(opening(server, PROMPT, max_tokens=4000, ignore_eos=True))
+            await asyncio.sleep(wait)
+            line.socket.transport.abort()
+
+    for wait in (0, 0, 0, 0.001, 0.003, 0.01):
+        asyncio.run(run(wait))
+    wait_for(lambda: server.server._routes.driver.under_way == 0, 20)
+    nothing_left(server, 20)
+
+
+def test_a_lost_connection_is_waited_for_and_then_forgotten(server: Running) -> None:
+    async def run() -> None:
+        async with cloud(server) as line:
+            text = await opened(line, opening(server, PROMPT, max_tokens=4000, ignore_eos=True))
+            await follow(line, text, until=3)
+            line.socket.transport.abort()
+
+    asyncio.run(run())
+    time.sleep(0.1)
+    assert streams_of(server) == 1 and server.server._routes.driver.under_way == 1
+    nothing_left(server, 5)
+
+
+def test_thirty_at_once(server: Running, plain: LLM) -> None:
+    async def run() -> None:
+        cases = []
+        for number in range(30):
+            asked = opening(
+                server,
+                f"{number % 4} and",
+                temperature=0.8 if number % 3 else 0.0,
+                seed=number,
+                max_tokens=25,
+                policy=POLICIES[number % 3],
+            )
+            cases.append((asked, answers[number], list(SAYS.values())[number % len(SAYS)]))
+        texts = await asyncio.gather(*(whole(server, a, say(w)) for a, w, say in cases))
+        assert [text.ids for text, _ in texts] == answers
+
+    answers = [
+        wanted(
+            plain,
+            opening(
+                server,
+                f"{n % 4} and",
+                temperature=0.8 if n % 3 else 0.0,
+                seed=n,
+                max_tokens=25,
+            ),
+        )
+        for n in range(30)
+    ]
+    asyncio.run(run())
+    nothing_left(server)
+
+
+def test_time_is_not_wasted(folder: Path, plain: LLM) -> None:
+    """With the usual half second per wait: nobody may need even one of them per commit."""
+    with edge_server(folder) as server:
+        assert server.server._limits.draft_seconds == 0.5
+        asked = opening(server, PROMPT, temperature=0.8, seed=2, max_tokens=40, policy="block")
+        answer = wanted(plain, asked)
+        for name in ("right", "ahead", "empty"):
+            start = time.monotonic()
+            text, _ = asyncio.run(whole(server, asked, SAYS[name](answer)))
+            assert text.ids == answer
+            assert time.monotonic() - start < 3, name
+        asked = opening(server, PROMPT, temperature=0.8, seed=2, max_tokens=40, policy="adaptive")
+        start = time.monotonic()
+        text, _ = asyncio.run(whole(server, asked))
+        assert text.ids == answer and time.monotonic() - start < 3
+
+
+def test_ids_are_packed(server: Running, plain: LLM) -> None:
+    asked = opening(server, PROMPT, temperature=0.0, max_tokens=16)
+    text, _ = asyncio.run(whole(server, asked))
+    told = [unpack(commit.tokens, text.vocabulary).tolist() for commit in text.commits]
+    assert [token for ids in told for token in ids] == text.ids == wanted(plain, asked)

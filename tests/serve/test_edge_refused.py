@@ -1,0 +1,288 @@
+"""Who may open an edge stream, and what is said to those who may not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from foresay.edge.wire import Close, Commit, DraftMessage, Error, Open, encode, pack
+from foresay.engine.llm import LLM
+from foresay.serve.keys import Keys
+from foresay.serve.limits import Limits
+from serve.edge_client import (
+    Text,
+    cloud,
+    edge_counts,
+    edge_server,
+    follow,
+    nothing_left,
+    opened,
+    opening,
+    wanted,
+    whole,
+)
+from serve.running import Running
+from serve.test_routes import UPGRADE
+from tiny import CONTEXT
+
+ONE, TWO = "the-key-of-one", "the-key-of-two"
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Running]:
+    limits = Limits(draft_seconds=0.02, edge_seconds=0.5, head_seconds=0.5, queue=1)
+    with edge_server(folder, limits=limits, options={"max_running": 2}) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def guarded(folder: Path) -> Iterator[Running]:
+    keys, limits = Keys.of([(ONE, "one"), (TWO, "two")]), Limits(tenant_answers=2)
+    with edge_server(folder, 2, keys=keys, limits=limits) as found:
+        yield found
+
+
+async def refused(server: Running, *messages: Any, **how: Any) -> Error:
+    """The error after these messages, which may be raw frames."""
+    async with cloud(server, **how) as line:
+        for message in messages:
+            if isinstance(message, (bytes, str)):
+                await line.socket.send(message)
+            else:
+                await line.send(message)
+        return await line.error()
+
+
+def open_fields(server: Running, **changes: Any) -> Open:
+    return opening(server, "abc", **changes)
+
+
+def test_another_model_vocabulary_tokenizer(server: Running) -> None:
+    error = asyncio.run(refused(server, open_fields(server, model="another")))
+    assert error.code == "bad_request" and error.param == "model"
+    assert "'another'" in error.message and "'tiny'" in error.message
+    wrong = Open(1, "", b"", 999, pack([1], 999))
+    error = asyncio.run(refused(server, wrong))
+    assert error.param == "vocabulary" and "999" in error.message and "257" in error.message
+    known = server.llm.tokenizer_hash
+    assert known is not None
+    error = asyncio.run(refused(server, open_fields(server, tokenizer=b"\1" * 16)))
+    assert error.param == "tokenizer"
+    assert (b"\1" * 16).hex() in error.message and known.hex() in error.message
+    text, _ = asyncio.run(
+        whole(server, open_fields(server, tokenizer=known, model="tiny", max_tokens=2))
+    )
+    assert len(text.ids) == 2
+    nothing_left(server)
+
+
+def test_prompts_that_do_not_fit(server: Running, plain: LLM) -> None:
+    for prompt, most, words in (
+        ([], 3, "the prompt is empty"),
+        ([1] * CONTEXT, 1, f"the prompt has {CONTEXT} tokens"),
+        ([1] * 200_000, 1, "the prompt has 200000 tokens"),
+        ([1] * 10, CONTEXT, f"max_tokens is {CONTEXT}"),
+    ):
+        error = asyncio.run(refused(server, opening(server, prompt, max_tokens=most)))
+        assert error.code == "bad_request" and words in error.message, error
+    asked = opening(server, [5, 6] * (CONTEXT // 2 - 1), max_tokens=2, temperature=0.0)
+    text, _ = asyncio.run(whole(server, asked, lambda text: [text.draft([1, 2])]))
+    assert text.ids == wanted(plain, asked)
+    nothing_left(server)
+
+
+def test_parameters_that_are_not_valid(server: Running) -> None:
+    for changes, words in (
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"stop": ("x",) * 17}, "stop"),
+        ({"stop": ("x" * 257,)}, "stop"),
+        ({"logit_bias": {999: 1.0}}, "logit_bias"),
+        ({"min_tokens": 9, "max_tokens": 3}, "min_tokens"),
+    ):
+        error = asyncio.run(refused(server, open_fields(server, **changes)))  # type: ignore[arg-type]
+        assert error.code in ("bad_request", "bad_frame") and words in error.message, error
+    server.idle()
+    assert server.http.get("/health").status_code == 200
+
+
+def test_messages_out_of_order(server: Running) -> None:
+    asked = open_fields(server, max_tokens=4000, ignore_eos=True)
+    draft = DraftMessage(1, 3, 0, b"")
+    for messages, words in (
+        ([draft], "expected OPEN or RESUME"),
+        ([Close()], "expected OPEN or RESUME"),
+        ([asked, asked], "expected DRAFT or CLOSE"),
+        ([b""], "expected"),
+        ([b"\xc1"], "expected msgpack"),
+        (["{"], "expected"),
+        (['"text"'], "expected"),
+        ([asked, b"\x00" * 5000], "the frame has 5000 bytes; expected at most 4096"),
+        ([asked, encode(DraftMessage(1, 3, 0, b"\xff" * 40))], "below 257"),
+        ([asked, encode(DraftMessage(1, 3, 0, pack([1], 257), b"\2"))], "parent"),
+    ):
+        if isinstance(messages[0], str):
+            error = asyncio.run(_text_refused(server, messages[0]))
+        else:
+            error = asyncio.run(refused(server, *messages))
+        assert error.code == "bad_frame" and words in error.message, (messages, error)
+    nothing_left(server, 5)
+
+
+async def _text_refused(server: Running, text: str) -> Error:
+    async with cloud(server, as_json=True) as line:
+        await line.socket.send(text)
+        return await line.error()
+
+
+def test_silence_is_not_waited_for(server: Running) -> None:
+    async def run() -> Error:
+        async with cloud(server) as line:
+            return await line.error()
+
+    error = asyncio.run(run())
+    assert error.code == "timeout" and "within 0.5 s" in error.message
+
+
+def test_too_many_answers(server: Running) -> None:
+    """Two run, and one may wait."""
+
+    async def run() -> Error:
+        asked = open_fields(server, max_tokens=4000, ignore_eos=True)
+        async with cloud(server) as one, cloud(server) as two, cloud(server) as three:
+            for line in (one, two, three):
+                await opened(line, asked)
+            error = await refused(server, asked)
+            for line in (one, two, three):
+                await line.send(Close())
+            return error
+
+    error = asyncio.run(run())
+    assert error.code == "busy" and "may have 3 under way" in error.message
+    nothing_left(server)
+
+
+def test_frames_of_more_than_a_body_are_not_taken(server: Running) -> None:
+    async def run() -> int | None:
+        async with cloud(server) as line:
+            await line.socket.send(bytes(5 << 20))
+            await line.ends()
+            return line.socket.close_code
+
+    assert asyncio.run(run()) == 1009
+
+
+def test_pages_of_other_sites_and_names_are_refused(server: Running) -> None:
+    async def status(**headers: str) -> int:
+        try:
+            async with cloud(server, **headers):
+                return 101
+        except InvalidStatus as error:
+            body = json.loads(error.response.body or b"{}")
+            assert body["error"]["code"] in ("wrong_origin", "wrong_host")
+            return error.response.status_code
+
+    async def hosted(host: str) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"GET /v1/edge HTTP/1.1\r\nHost: {host}\r\n"
+        asked = "".join(f"{name}: {value}\r\n" for name, value in UPGRADE.items())
+        writer.write(f"{head}{asked}\r\n".encode())
+        line = await asyncio.wait_for(reader.readline(), 10)
+        writer.close()
+        return line
+
+    own, port = server.url.partition("://")[2], int(server.url.rpartition(":")[2])
+    assert asyncio.run(status(Origin="https://evil.example")) == 403
+    assert asyncio.run(status(Origin="null")) == 403
+    assert asyncio.run(status(Origin=f"http://{own}.evil.example")) == 403
+    assert asyncio.run(status(Origin=f"http://{own}")) == 101
+    assert b" 403 " in asyncio.run(hosted("evil.example"))
+    assert b" 101 " in asyncio.run(hosted("localhost"))
+    nothing_left(server)
+
+
+def test_keys_come_before_the_upgrade(guarded: Running) -> None:
+    async def status(key: str | None) -> int:
+        try:
+            async with cloud(guarded, key=key):
+                return 101
+        except InvalidStatus as error:
+            return error.response.status_code
+
+    assert asyncio.run(status(None)) == asyncio.run(status("wrong-key-here")) == 401
+    assert asyncio.run(status(ONE)) == 101
+
+
+def test_the_stream_of_another_tenant_is_not_known(guarded: Running) -> None:
+    async def run() -> None:
+        asked = opening(guarded, "abc", max_tokens=20)
+        async with cloud(guarded, key=ONE) as line:
+            text = await follow(line, await opened(line, asked), until=3)
+            line.socket.transport.abort()
+        error = await refused(guarded, text.resume(), key=TWO)
+        assert error.code == "unknown_stream"
+        absent = Text(text.opened, text.prompt).resume(stream=bytes(16))
+        other = await refused(guarded, absent, key=TWO)
+        assert other.message == error.message.replace(text.opened.stream.hex(), "00" * 16)
+        async with cloud(guarded, key=ONE) as line:
+            await line.send(text.resume())
+            assert isinstance(await line.receive(), Commit)
+            await line.send(Close())
+            await line.ends()
+
+    asyncio.run(run())
+    nothing_left(guarded)
+
+
+def test_a_tenants_streams_count_as_its_answers(guarded: Running) -> None:
+    async def run() -> Error:
+        asked = opening(guarded, "abc", max_tokens=4000, ignore_eos=True)
+        async with cloud(guarded, key=ONE) as one, cloud(guarded, key=ONE) as two:
+            await opened(one, asked)
+            await opened(two, asked)
+            error = await refused(guarded, asked, key=ONE)
+            text, _ = await whole(guarded, opening(guarded, "abc", max_tokens=2), key=TWO)
+            assert len(text.ids) == 2
+            await one.send(Close())
+            await two.send(Close())
+        return error
+
+    error = asyncio.run(run())
+    assert error.code == "busy" and "one tenant may have 2 under way" in error.message
+
+
+def test_metrics(folder: Path) -> None:
+    with edge_server(folder) as server:
+
+        async def run() -> None:
+            asked = opening(server, "abc", max_tokens=4000, ignore_eos=True, pad=64)
+            async with cloud(server) as line:
+                text = await follow(line, await opened(line, asked), until=2)
+                await line.send(text.draft([1, 2, 3]))
+                await line.send(text.draft([1], parent=5))
+                assert "foresay_edge_streams 1.0" in await asyncio.to_thread(metrics)
+                line.socket.transport.abort()
+            async with cloud(server) as line:
+                await line.send(text.resume())
+                assert isinstance(await line.receive(), Commit)
+                await line.send(Close())
+                await line.ends()
+
+        def metrics() -> str:
+            return server.http.get("/metrics").text
+
+        asyncio.run(run())
+        asyncio.run(refused(server, b"rubbish"))
+        nothing_left(server)
+        counts = edge_counts(server)
+        assert counts["streams"] == counts["resumes"] == counts["errors"] == 1
+        assert counts["drafts"] == 2 and counts["drafts_ignored"] == 1
+        assert counts["drafted_tokens"] == 3
+        assert 50 < counts["bytes_up"] < 1000 and counts["bytes_down"] >= 128
+        assert "foresay_edge_streams 0.0" in metrics()

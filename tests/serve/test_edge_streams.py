@@ -1,0 +1,258 @@
+"""One edge stream, and how long it is waited for, without a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from foresay.draft import Draft
+from foresay.drafter import Offer
+from foresay.edge.prefix import hash_after
+from foresay.edge.wire import MAX_NODES, DraftMessage, decode, encode, unpack
+from foresay.errors import InputError
+from foresay.serve.edge import streams as module
+from foresay.serve.edge.streams import EdgeStream, EdgeStreams
+from foresay.serve.edge.waiting import Waits
+from foresay.serve.limits import Limits
+from foresay.serve.stream import AnswerStream, Piece
+
+PROMPT, VOCABULARY = [1, 2, 3], 1000
+
+
+def stream_of(ids: list[int], finish: Any = None, window: int = 256) -> EdgeStream:
+    """A stream that has these tokens."""
+
+    async def make() -> EdgeStream:
+        answer = AnswerStream(1, None)
+        stream = EdgeStream(answer, np.array(PROMPT, np.int32), VOCABULARY, window, 0)
+        task = asyncio.ensure_future(stream.fill())
+        answer.put(Piece(0, "", ids, finish_reason=finish))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert task.done() == (finish is not None)
+        task.cancel()
+        return stream
+
+    return asyncio.run(make())
+
+
+def message(
+    tokens: list[int], seq: int = 1, base: int = 3, before: list[int] | None = None
+) -> DraftMessage:
+    parent = hash_after([*PROMPT, *(before or [])])
+    draft = Draft.chain(tokens)
+    return DraftMessage.of(draft, seq=seq, base=base, parent=parent, vocabulary=VOCABULARY)
+
+
+def test_a_long_answer_comes_in_several_commits() -> None:
+    ids = [n % VOCABULARY for n in range(10_000)]
+    stream = stream_of(ids, "stop")
+    have, found, ends = 3, list[int](), list[str]()
+    while have < stream.position:
+        commit = decode(encode(stream.commit(have)), side="edge")
+        found += unpack(commit.tokens, VOCABULARY).tolist()  # type: ignore[union-attr]
+        have = commit.upto  # type: ignore[union-attr]
+        ends.append(commit.reason)  # type: ignore[union-attr]
+    assert found == ids and ends == ["", "", "stop"]
+    assert stream.commit(have).upto == have and stream.commit(have).reason == "stop"
+    for wrong in (2, 10_004):
+        with pytest.raises(InputError, match=f"have is {wrong}; expected 3"):
+            stream.commit(wrong)
+
+
+def test_accepted_of_the_longest_draft() -> None:
+    ids = [n % VOCABULARY for n in range(300)]
+    stream = stream_of(ids)
+    stream.draft(message(ids[:MAX_NODES]))
+    commit = stream.commit(3)
+    assert commit.accepted == MAX_NODES
+    assert decode(encode(commit), side="edge") == commit
+    stream.draft(message([*ids[:9], 999], seq=2))
+    assert stream.commit(3).accepted == 9
+    stream.draft(message([7], seq=3, before=[5], base=4))  # of another text
+    assert stream.commit(3).accepted == 0
+
+
+def test_accepted_takes_little_time_for_the_largest_tree() -> None:
+    """It is found for each commit, in the event loop."""
+    ids = [n % VOCABULARY for n in range(300)]
+    stream = stream_of(ids)
+    stream.draft(message(ids[:MAX_NODES]))
+    start = perf_counter()
+    for _ in range(100):
+        stream._accepted()
+    assert perf_counter() - start < 0.2
+
+
+def test_stale_and_repeated_drafts_are_ignored() -> None:
+    stream = stream_of([])
+    assert stream.draft(message([5, 6], seq=4)) is not None
+    for seq in (1, 3, 4):
+        assert stream.draft(message([7], seq=seq)) is None
+    assert stream.draft(message([7], seq=2**32 - 1)) is not None
+    assert stream.draft(message([8], seq=2**32 - 1)) is None
+    assert decode(encode(stream.commit(3)), side="edge").seq == 2**32 - 1  # type: ignore[union-attr]
+
+
+def test_drafts_ahead_are_known_by_what_they_continue() -> None:
+    stream = stream_of([])
+    assert stream.draft(message([5, 6], seq=1)) is not None
+    assert stream.draft(message([7], seq=2, base=5, before=[5, 6])) is not None
+    assert stream.draft(message([8], seq=3, base=4, before=[5])) is not None  # beside 6
+    assert stream.draft(message([9], seq=4, base=5, before=[5, 9])) is None
+    assert stream.draft(message([9], seq=5, base=6, before=[5, 6])) is None  # another place
+    assert stream.draft(message([9], seq=6, base=6, before=[5, 6, 7])) is not None
+
+
+def test_the_window_bounds_what_is_in_flight() -> None:
+    stream = stream_of([], window=8)
+    assert stream.draft(message([1] * 9, seq=1)) is None
+    assert stream.draft(message([1] * 8, seq=2)) is not None
+    assert stream.draft(message([2], seq=3, base=11, before=[1] * 8)) is None
+
+
+def test_no_number_of_drafts_takes_more_memory() -> None:
+    """For one place, while a long step runs; and after the end."""
+    stream = stream_of([])
+    draw = np.random.default_rng(1)
+    for seq in range(1, 400):
+        stream.draft(message(draw.integers(0, VOCABULARY, 200).tolist(), seq=seq))
+        assert len(stream._ends) <= module._MOST_ENDS
+    last = stream_of([5], "stop")
+    for seq in range(1, 10):
+        assert last.draft(message([6, 7], seq=seq, base=4, before=[5])) is None
+    assert not last._ends
+
+
+class Posting:
+    """A driver whose thread is busy."""
+
+    def __init__(self) -> None:
+        self.posted: list[Callable[[Any], None]] = []
+
+    def edge(self, call: Callable[[Any], None]) -> None:
+        self.posted.append(call)
+
+
+def test_drafts_do_not_pile_up_before_a_busy_engine() -> None:
+    driver: Any = Posting()
+    streams, stream = EdgeStreams(driver, Limits()), stream_of([])
+    offer = Offer(3, 0, Draft.chain([1]))
+    assert [streams.offer(stream, offer) for _ in range(1000)].count(True) == 64
+    assert len(driver.posted) == 64
+    told: list[Any] = []
+    waits: Any = SimpleNamespace(offer=lambda *values: told.append(values))
+    for call in driver.posted:
+        call(waits)
+    assert len(told) == 64 and streams.offer(stream, offer)
+
+
+class Holding:
+    """An engine that is told whom to hold, with a drafter that says what it is told."""
+
+    def __init__(self, takes: bool = True) -> None:
+        self.held: list[bool] = []
+        self.drafter = self
+        self.takes_offers = takes
+        self.here = False
+
+    def hold(self, request: Any, held: bool = True) -> None:
+        request.held = held
+        self.held.append(held)
+
+    def offered(self, request: Any) -> bool:
+        return self.here
+
+    def offer(self, request: Any, offer: Offer) -> None:
+        self.here = True
+
+
+class Asked:
+    """A request that gets tokens."""
+
+    def __init__(self) -> None:
+        self.held = self.finished = False
+        self.stats = SimpleNamespace(tokens=0)
+
+
+def rounds(policy: str, takes: bool = True) -> tuple[Holding, Waits, Asked, Callable[[int], int]]:
+    engine: Any = Holding(takes)
+    request: Any = Asked()
+    waits = Waits(engine, 0.01)
+    waits.watch("stream", request, policy)
+
+    def step(tokens: int) -> int:
+        """A step; returns whether the request is held after it."""
+        waits.before_step()
+        engine.here = False
+        request.stats.tokens += tokens
+        waits.after_step([request], 0.05)
+        return int(request.held)
+
+    return engine, waits, request, step
+
+
+def expired(waits: Waits) -> None:
+    end = perf_counter() + 5
+    while waits.expire() is not None:
+        assert perf_counter() < end
+
+
+def test_block_waits_and_lets_go() -> None:
+    engine, waits, request, step = rounds("block")
+    assert step(1) and waits.expire() is not None
+    waits.offer("stream", Offer(3, 0, Draft.chain([1])))
+    assert not request.held and waits.expire() is None
+    assert step(1)
+    waits.offer("stream", Offer(3, 0, Draft.empty()))  # nothing is coming
+    assert not request.held
+    assert step(1)
+    expired(waits)
+    assert not request.held
+    assert step(1)
+    waits.connect("stream", False)
+    assert not request.held and not step(1)
+    waits.connect("stream", True)
+    assert step(1)
+    waits.forget(request)
+    assert len(waits) == 0 and waits.expire() is None
+    waits.offer("stream", Offer(3, 0, Draft.empty()))  # of a stream that has ended
+    assert engine.held.count(True) == 5
+
+
+def test_free_run_never_waits() -> None:
+    _, waits, _, step = rounds("free-run")
+    for _ in range(50):
+        assert not step(1)
+        waits.offer("stream", Offer(3, 0, Draft.chain([1])))
+
+
+def test_adaptive_waits_for_drafts_that_pay_and_not_for_ever() -> None:
+    engine, waits, request, step = rounds("adaptive")
+    assert not any(step(1) for _ in range(50))  # who never drafts is never waited for
+    held = 0
+    for _ in range(40):  # 4 tokens for a step of 50 ms, after almost no time
+        held += step(4)
+        waits.offer("stream", Offer(3, 0, Draft.chain([1])))
+        engine.here = True
+        assert not request.held
+    assert held > 30
+    waited = []
+    for _ in range(100):  # and then no drafts any more
+        waited.append(step(1))
+        expired(waits)
+    assert sum(waited[50:]) < 10
+
+
+@pytest.mark.parametrize("policy", ["block", "adaptive"])
+def test_a_server_without_a_drafter_for_offers_waits_for_nothing(policy: str) -> None:
+    _, waits, _, step = rounds(policy, takes=False)
+    for _ in range(5):
+        assert not step(1)
+        waits.offer("stream", Offer(3, 0, Draft.chain([1])))

@@ -239,20 +239,24 @@ def test_a_cut_at_every_place_of_the_beginning(
     house.empty()
 
 
-def test_a_client_that_leaves_is_forgotten(house: House) -> None:
+def leave(house: House) -> None:
+    """A client that loses its connection in the middle, and never comes back."""
     prompt = house.plain.encode("the cat").tolist()
     params = SamplingParams(max_tokens=2000, seed=1, temperature=0.8, ignore_eos=True)
 
     async def run() -> None:
         async with Proxy(int(house.server.url.rpartition(":")[2])) as proxy:
-            url = f"http://127.0.0.1:{proxy.port}"
-            client = EdgeClient(url, vocabulary=house.vocabulary)
+            client = EdgeClient(f"http://127.0.0.1:{proxy.port}", vocabulary=house.vocabulary)
             stream = client.stream(prompt, params)
             async for _ in stream:
                 break
-            proxy.cut()  # and never comes back
+            proxy.cut()
             await stream.aclose()
             client.close()
 
     asyncio.run(run())
+
+
+def test_a_client_that_leaves_is_forgotten(house: House) -> None:
+    leave(house)
     house.empty()

@@ -189,7 +189,11 @@ def run_scripts(numbers: range, house: House) -> Counter[str]:
             async with free:
                 await one_script(number, house, faults)
 
-        await asyncio.gather(*(one(number) for number in numbers))
+        # All of them end, also if one fails: what is cut off in its middle leaves sockets open.
+        found = await asyncio.gather(*(one(n) for n in numbers), return_exceptions=True)
+        for error in found:
+            if error is not None:
+                raise error
 
     for number in numbers:  # the twin is not for several threads, nor for the event loop
         prompt, params, _ = drawn(number, house)

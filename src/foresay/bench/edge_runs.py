@@ -39,9 +39,9 @@ __all__ = ["EdgeSetup", "run_edge"]
 
 _POLICY = {
     "blocking": "block",
-    "ahead": "block",
+    "ahead": "adaptive",
+    "ahead-block": "block",
     "free-run": "free-run",
-    "adaptive": "adaptive",
 }
 """The cloud's policy for the edge's ways; baselines have no drafts to wait for."""
 

@@ -29,7 +29,7 @@ _NEEDED = {
     "prometheus_client": "prometheus-client",
     "websockets": "websockets",
 }
-_WAYS = "cloud,cloud-drafts,blocking,ahead,free-run,adaptive"
+_WAYS = "cloud,cloud-drafts,blocking,ahead,ahead-block,free-run"
 
 
 @bench_app.command("edge")
@@ -102,9 +102,9 @@ def bench_edge(
     cloud         streams, without drafts anywhere
     cloud-drafts  streams, with the server's drafts
     blocking      the edge drafts, sends, waits for the verdict
-    ahead         the edge drafts on meanwhile; the cloud waits for drafts
+    ahead         the edge drafts on meanwhile; the cloud waits where it pays
+    ahead-block   the same; the cloud always waits
     free-run      the same; the cloud never waits
-    adaptive      the same; the cloud waits as long as pays
     edge-only     the edge's own model alone: not the target's text
 
     Progress goes to stderr. After an interrupt, what was measured is printed.

@@ -284,6 +284,14 @@ class EdgeTable:
         found = [] if row is None or beside is None else row.speedups(beside)
         return geometric_mean(found) if found else None
 
+    def drafting_ahead_alone(self) -> dict[str, float]:
+        """`ahead-block` by `blocking`, by round-trip time in ms: both have the policy block. The
+        bar is of `ahead`, whose policy is another one, so it is not of drafting ahead alone."""
+        found = {rtt: self.ratio("ahead-block", "blocking", rtt) for rtt in self.rtts}
+        return {
+            f"{1e3 * rtt:g}": round(ratio, 4) for rtt, ratio in found.items() if ratio is not None
+        }
+
     def as_dict(self) -> dict[str, Any]:
         """As plain values."""
         rows = []
@@ -300,6 +308,7 @@ class EdgeTable:
             "identical": not self.differences,
             "differences": self.differences,
             "bars": [bar.as_dict() for bar in bars(self)],
+            "drafting_ahead_alone": self.drafting_ahead_alone(),
         }
 
     def log_lines(self) -> Iterable[str]:

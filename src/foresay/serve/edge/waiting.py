@@ -24,24 +24,32 @@ __all__ = ["POLICIES", "Waits"]
 POLICIES = ("block", "free-run", "adaptive")
 _MEMORY = 16  # drafts and steps
 _LONGER = 2.0  # times the usual delay of a draft is waited for
-_TRIAL = 32  # steps without waiting, after which it is tried
+_SHARE = 0.01  # of the time, which may be lost by waiting where it does not seem to pay
 
 
 class _Wait:
     """One stream: its request, and when its drafts arrive."""
 
-    __slots__ = ("arrivals", "connected", "policy", "request", "since", "steps", "tokens", "waited")
+    __slots__ = (
+        "account",
+        "arrivals",
+        "connected",
+        "policy",
+        "request",
+        "since",
+        "steps",
+        "tokens",
+    )
 
     def __init__(self, request: Request, policy: str) -> None:
         self.request = request
         self.policy = policy
         self.connected = True
         self.since: float | None = None  # the last commit, until a draft has arrived
-        self.arrivals: deque[float] = deque(
-            maxlen=_MEMORY
-        )  # seconds from a commit to a draft, inf: none
+        # Seconds from a commit to a draft; inf: none came.
+        self.arrivals: deque[float] = deque(maxlen=_MEMORY)
         self.steps = {True: (1.0, 0.0), False: (1.0, 0.0)}  # by whether there was a draft
-        self.waited = 0  # steps since it was last waited for
+        self.account = 0.0  # seconds that trials may lose
         self.tokens = request.stats.tokens  # of the answer, so far
 
     def learn(self, drafted: bool, tokens: int, seconds: float) -> None:
@@ -50,6 +58,7 @@ class _Wait:
         rate = 1 / _MEMORY
         took = seconds if took == 0.0 else took + (seconds - took) * rate
         self.steps[drafted] = mean + (tokens - mean) * rate, took
+        self.account += _SHARE * seconds
 
     def seconds(self, longest: float) -> float:
         """How long to wait for the next draft."""
@@ -59,11 +68,11 @@ class _Wait:
             return 0.0
         usual = sorted(self.arrivals)[len(self.arrivals) // 2]
         (with_draft, _), (without, took) = self.steps[True], self.steps[False]
-        self.waited += 1
-        gain = max(with_draft - without, 0.0) * took
-        if gain <= usual and self.waited < _TRIAL:
-            return 0.0
-        self.waited = 0
+        # Without drafts a token takes took / without seconds.
+        if (with_draft - without) * took / without <= usual:
+            if self.account < _LONGER * usual:
+                return 0.0
+            self.account = 0.0
         return min(_LONGER * usual, longest)
 
 

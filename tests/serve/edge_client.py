@@ -180,12 +180,11 @@ Say: TypeAlias = Callable[[Text], Iterable[DraftMessage]]
 def opening(server: Running, prompt: Sequence[int] | str, **fields: Any) -> Open:
     """An OPEN; `sampling` may be given by its fields."""
     vocabulary = server.llm.target.vocabulary
-    if isinstance(prompt, str):
-        prompt = server.llm.tokenizer.encode(prompt).tolist()
+    ids = server.llm.tokenizer.encode(prompt).tolist() if isinstance(prompt, str) else prompt
     names = set(Sampling.__struct_fields__)
     sampling = {name: fields.pop(name) for name in list(fields) if name in names}
     given = {"version": 1, "model": "", "tokenizer": b"", "vocabulary": vocabulary, **fields}
-    return Open(prompt=pack(prompt, vocabulary), sampling=Sampling(**sampling), **given)
+    return Open(prompt=pack(ids, vocabulary), sampling=Sampling(**sampling), **given)
 
 
 async def opened(line: Cloud, asked: Open) -> Text:
@@ -201,8 +200,8 @@ async def follow(
     line: Cloud, text: Text, say: Say = lambda text: (), pad: int = 0, until: int | None = None
 ) -> Text:
     """Read commits until the end, or until there are so many tokens, and draft in between."""
-    for message in say(text):
-        await line.send(message, pad)
+    for first in say(text):
+        await line.send(first, pad)
     while not text.finish and (until is None or len(text.ids) < until):
         message = await line.receive()
         assert isinstance(message, Commit), message

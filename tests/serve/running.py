@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,8 @@ def running(llm: LLM, drafter: Any, key: str | None = None, **settings: Any) -> 
             yield Running(server.url, server, llm, http)
     finally:
         if ready.is_set():
-            found["loop"].call_soon_threadsafe(found["server"].drain)
-            found["loop"].call_soon_threadsafe(found["server"].drain)
+            with suppress(RuntimeError):  # it has stopped before
+                found["loop"].call_soon_threadsafe(found["server"].drain)
+                found["loop"].call_soon_threadsafe(found["server"].drain)
         thread.join(20)
         assert not thread.is_alive()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -109,7 +109,7 @@ def late(answer: Sequence[int]) -> Say:
     return say
 
 
-SAYS = {
+SAYS: dict[str, Callable[[Sequence[int]], Say]] = {
     "nothing": lambda answer: lambda text: (),
     "right": right,
     "wrong": wrong,

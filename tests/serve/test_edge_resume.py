@@ -128,6 +128,7 @@ def test_wrong_keys_places_and_prefixes(server: Running, slow: Open) -> None:
         key, name = bytearray(text.opened.key), bytearray(text.opened.stream)
         key[15] ^= 1
         name[0] ^= 1
+        changes: dict[str, Any]
         for changes in ({"key": bytes(key)}, {"stream": bytes(name)}, {"key": bytes(16)}):
             error = await refused(server, text.resume(**changes))
             assert error.code == "unknown_stream" and text.opened.key.hex() not in error.message

@@ -220,7 +220,8 @@ def test_block_waits_and_lets_go() -> None:
     assert not request.held and not step(1)
     waits.connect("stream", True)
     assert step(1)
-    waits.forget(request)
+    ended: Any = request
+    waits.forget(ended)
     assert len(waits) == 0 and waits.expire() is None
     waits.offer("stream", Offer(3, 0, Draft.empty()))  # of a stream that has ended
     assert engine.held.count(True) == 5

@@ -76,23 +76,32 @@ class Offers:
         """The text grew; what it passed is forgotten."""
         tried = self.here
         for token in tokens.tolist():
+            offered = self._places.pop((self._position, self._hash), [])
+            self._size -= len(offered)
             if tried:  # of the nodes here one was right, or none
-                right = token in self._places[(self._position, self._hash)]
+                tried = token in offered
                 keep = 1 - 1 / _MEMORY
-                self._accepted = self._accepted * keep + right
+                self._accepted = self._accepted * keep + tried
                 self._tried = self._tried * keep + 1
-                tried = right
-            self._hash = zlib.crc32(token.to_bytes(4, "little"), self._hash)
-            self._position += 1
+            # What continues a wrong node would take the room of later drafts.
+            for other in offered:
+                if other != token:
+                    self._forget(_after(self._position, self._hash, other))
+            self._position, self._hash = _after(self._position, self._hash, token)
             tried = tried and self.here
         here = self._position, self._hash
-        gone = [
-            place
-            for place in self._places
-            if place[0] < here[0] or (place[0] == here[0] and place != here)
-        ]
-        for place in gone:
-            self._size -= len(self._places.pop(place))
+        for place in list(self._places):
+            if place[0] < here[0] or (place[0] == here[0] and place != here):
+                self._forget(place)
+
+    def _forget(self, place: tuple[int, int]) -> None:
+        """Drop the nodes at a place that will not come, and all that continue them."""
+        gone = [place]
+        while gone:
+            at = gone.pop()
+            tokens = self._places.pop(at, [])
+            self._size -= len(tokens)
+            gone += [_after(*at, token) for token in tokens]
 
     def tree(self, most: int) -> list[tuple[int, int, float]]:
         """Token, parent and score of the nodes that continue the text, level by level, at most so
@@ -106,8 +115,7 @@ class Offers:
                 tokens = self._places.get(place, ())
                 for token in tokens[: most - len(found)]:
                     found.append((token, parent, score * chance / len(tokens)))
-                    after = zlib.crc32(token.to_bytes(4, "little"), place[1])
-                    below.append((len(found) - 1, (place[0] + 1, after), found[-1][2]))
+                    below.append((len(found) - 1, _after(*place, token), found[-1][2]))
             level = below
         return found
 
@@ -263,6 +271,11 @@ class OfferedDrafter:
         if borrow is None:
             raise AttributeError("the drafter has no lend()")
         return lambda target, states, kvs: borrow(target, [state.own for state in states], kvs)
+
+
+def _after(position: int, crc: int, token: int) -> tuple[int, int]:
+    """The place after one more token."""
+    return position + 1, zlib.crc32(token.to_bytes(4, "little"), crc)
 
 
 def _united(offered: list[tuple[int, int, float]], own: Draft, most: int) -> tuple[Draft, Union]:

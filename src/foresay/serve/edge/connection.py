@@ -192,6 +192,7 @@ class EdgeRoute:
 
     async def _read(self, line: _Line, stream: EdgeStream) -> None:
         while True:
+            await asyncio.sleep(0)  # hundreds of drafts may have come at once: others have a turn
             message = await line.receive()
             if stream.owner is not line:
                 raise _resumed()

@@ -1,0 +1,267 @@
+"""50,000 frames that no honest client sends: each ends its connection at most, and nothing else.
+
+Most go to `EdgeRoute.serve` by a WebSocket in the server's own event loop, 2,000 over the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.websockets import WebSocketState
+from websockets.exceptions import ConnectionClosed
+
+from foresay.draft import Draft
+from foresay.edge.json_frames import decode_json, encode_json
+from foresay.edge.wire import (
+    Close,
+    DraftMessage,
+    Error,
+    Message,
+    Open,
+    Opened,
+    Resume,
+    Sampling,
+    decode,
+    encode,
+)
+from foresay.engine.llm import LLM
+from foresay.serve.limits import Limits
+from serve.edge_client import (
+    cloud,
+    edge_counts,
+    edge_server,
+    nothing_left,
+    opening,
+    right,
+    wanted,
+    whole,
+)
+from serve.running import Running
+
+IN_PROCESS, ON_THE_WIRE = 48_000, 2_000
+CODES = {"bad_frame", "bad_request", "busy", "unknown_stream", "unknown_prefix", "resumed"}
+Frame = bytes | str
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Running]:
+    limits = Limits(draft_seconds=0.005, edge_seconds=0.3)
+    with edge_server(folder, limits=limits) as found:
+        yield found
+
+
+class Fuzz:
+    """Frames, honest ones and spoiled ones."""
+
+    def __init__(self, server: Running, seed: int) -> None:
+        self.draw = np.random.default_rng(seed)
+        self.vocabulary = server.llm.target.vocabulary
+        self.open = opening(server, "abc", max_tokens=6, policy="block")
+        self.long = Open(1, "", b"", 257, bytes(9), Sampling(stop=("x",)), 5, 9, "adaptive", 32)
+
+    def number(self, below: int) -> int:
+        return int(self.draw.integers(below))
+
+    def message(self, seq: int) -> Message:
+        """One that can be read, though it may make no sense."""
+        kind, some = self.number(10), bytes(self.draw.integers(0, 256, 16).tolist())
+        if kind < 7:
+            count = self.number(12) if kind < 6 else 255
+            tree = Draft(
+                self.draw.integers(0, self.vocabulary, count).tolist(),
+                [self.number(at + 1) - 1 for at in range(count)],
+            )
+            base = self.number(16) if kind < 5 else self.number(2**31)
+            parent = self.number(2**32)
+            return DraftMessage.of(
+                tree, seq=seq, base=base, parent=parent, vocabulary=self.vocabulary
+            )
+        if kind == 7:
+            return Resume(some, some[::-1], self.number(2**31), self.number(2**32))
+        return (self.open, self.long, Close("x" * self.number(9)))[self.number(3)]
+
+    def frame(self, seq: int) -> Frame:
+        """Spoiled, but for some."""
+        how, message = self.number(12), self.message(seq)
+        if how == 0:
+            return bytes(self.draw.integers(0, 256, self.number(60)).tolist())
+        if how == 1:
+            return self.text(message)
+        data = bytearray(encode(message, self.number(80) if how == 2 else 0))
+        if how < 5 and data:
+            for _ in range(1 + self.number(3)):
+                data[self.number(len(data))] = self.number(256)
+        elif how == 5:
+            del data[self.number(len(data)) :]
+        elif how == 6:
+            at = self.number(len(data))
+            data[at:at] = bytes(self.draw.integers(0, 256, 1 + self.number(5)).tolist())
+        return bytes(data)
+
+    def frames(self, opens: bool) -> Iterator[Frame]:
+        """Of one connection."""
+        if opens:
+            yield encode(self.open)
+        for seq in range(1, 200):
+            yield self.frame(seq)
+
+    def text(self, message: Message) -> str:
+        kind = self.number(5)
+        if kind == 0:
+            return "[" * self.number(3000)
+        if kind == 1:
+            return "".join(map(chr, self.draw.integers(0, 0xD7FF, self.number(50))))
+        text = encode_json(message, vocabulary=self.vocabulary)
+        if kind < 4:
+            at = self.number(len(text))
+            text = text[:at] + chr(32 + self.number(90)) + text[at + self.number(3) :]
+        return text
+
+
+class Socket:
+    """A WebSocket as `EdgeRoute.serve` uses it; the next frame is always there already."""
+
+    def __init__(self, frames: Iterator[Frame]) -> None:
+        self.frames = frames
+        self.received = 0
+        self.state = SimpleNamespace(tenant=None)
+        self.client_state = WebSocketState.CONNECTED
+        self.sent: list[Frame] = []
+        self.closed = False
+
+    async def accept(self) -> None:
+        pass
+
+    async def receive(self) -> dict[str, Any]:
+        frame = next(self.frames, None)
+        if frame is None:
+            self.client_state = WebSocketState.DISCONNECTED
+            return {"type": "websocket.disconnect", "code": 1006}
+        self.received += 1
+        return {
+            "type": "websocket.receive",
+            "text" if isinstance(frame, str) else "bytes": frame,
+        }
+
+    async def send_bytes(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    async def send_text(self, data: str) -> None:
+        self.sent.append(data)
+
+    async def close(self, code: int) -> None:
+        self.closed = True
+
+
+def said(frames: list[Frame], vocabulary: int, ends: Counter[str]) -> None:
+    """All that was answered can be read, and an error is the last of it."""
+    name = b""
+    for at, frame in enumerate(frames):
+        if isinstance(frame, str):
+            message = decode_json(frame, side="edge", vocabulary=vocabulary, stream=name)
+        else:
+            message = decode(frame, side="edge")
+        if isinstance(message, Opened):
+            name = message.stream
+        if isinstance(message, Error):
+            assert at == len(frames) - 1
+            assert message.code in CODES, message
+            assert message.message
+            ends[message.code] += 1
+
+
+class Beside:
+    """Honest streams, one after the other, while the others are sent."""
+
+    def __init__(self, server: Running, plain: LLM) -> None:
+        self._server = server
+        self._asked = opening(server, "ab ab", seed=8, temperature=0.8, max_tokens=40)
+        self._answer = wanted(plain, self._asked)
+        self.texts: list[bool] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+
+    async def _run(self) -> None:
+        while not self._stop.is_set():
+            text, _ = await whole(self._server, self._asked, right(self._answer))
+            self.texts.append(text.ids == self._answer)
+
+    def __enter__(self) -> Beside:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        assert self.texts and all(self.texts)
+
+
+def test_in_the_servers_own_loop(
+    server: Running, plain: LLM, caplog: pytest.LogCaptureFixture
+) -> None:
+    fuzz, route = Fuzz(server, 1), server.server._routes.edge
+    loop, sent, ends = server.server._routes.driver._loop, 0, Counter[str]()
+    assert loop is not None
+
+    async def one(socket: Any) -> None:
+        await asyncio.wait_for(route.serve(socket), 20)
+
+    with Beside(server, plain):
+        while sent < IN_PROCESS:
+            # In a stream drafts are read; to open one takes time.
+            socket = Socket(fuzz.frames(opens=sent % 20 == 0))
+            asyncio.run_coroutine_threadsafe(one(socket), loop).result(30)
+            assert socket.closed or socket.client_state is WebSocketState.DISCONNECTED
+            said(socket.sent, fuzz.vocabulary, ends)
+            sent += socket.received
+    assert ends["bad_frame"] > 1000 and ends["unknown_stream"] > 100
+    assert edge_counts(server)["drafts"] > 2000
+    _healthy(server, caplog)
+
+
+def test_on_the_wire(server: Running, plain: LLM, caplog: pytest.LogCaptureFixture) -> None:
+    fuzz, ends = Fuzz(server, 2), Counter[str]()
+
+    async def run() -> int:
+        sent = 0
+        while sent < ON_THE_WIRE:
+            answers: list[Frame] = []
+            async with cloud(server) as line:
+                with suppress(ConnectionClosed):
+                    if fuzz.number(3) == 0:
+                        await line.socket.send(encode(fuzz.open))
+                    for seq in range(1, 40):
+                        sent += 1
+                        await line.socket.send(fuzz.frame(seq))
+                if fuzz.number(4) == 0:
+                    line.socket.transport.abort()
+                    continue
+                with suppress(ConnectionClosed):
+                    while True:
+                        answers.append(await asyncio.wait_for(line.socket.recv(), 20))
+                assert line.socket.close_code in (1000, 1007), line.socket.close_code
+            said(answers, fuzz.vocabulary, ends)
+        return sent
+
+    with Beside(server, plain):
+        assert asyncio.run(run()) >= ON_THE_WIRE
+    assert sum(ends.values()) > 20
+    _healthy(server, caplog)
+
+
+def _healthy(server: Running, caplog: pytest.LogCaptureFixture) -> None:
+    nothing_left(server)
+    assert server.http.get("/health").status_code == 200
+    assert "failed" not in caplog.text and "Exception" not in caplog.text
+    assert "Traceback" not in caplog.text
+    assert server.llm.engine.drafter.takes_offers  # it was not given up

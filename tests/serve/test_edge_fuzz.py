@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from starlette.websockets import WebSocketState
 from websockets.exceptions import ConnectionClosed
@@ -63,21 +63,22 @@ class Fuzz:
     """Frames, honest ones and spoiled ones."""
 
     def __init__(self, server: Running, seed: int) -> None:
-        self.draw = np.random.default_rng(seed)
+        self.random = Random(seed)
         self.vocabulary = server.llm.target.vocabulary
         self.open = opening(server, "abc", max_tokens=6, policy="block")
-        self.long = Open(1, "", b"", 257, bytes(9), Sampling(stop=("x",)), 5, 9, "adaptive", 32)
+        stops = Sampling(stop=("x",))
+        self.other = Open(1, "another", b"", 257, bytes(9), stops, 5, 9, "adaptive", 32)
 
     def number(self, below: int) -> int:
-        return int(self.draw.integers(below))
+        return self.random.randrange(below)
 
     def message(self, seq: int) -> Message:
         """One that can be read, though it may make no sense."""
-        kind, some = self.number(10), bytes(self.draw.integers(0, 256, 16).tolist())
+        kind, some = self.number(10), self.random.randbytes(16)
         if kind < 7:
             count = self.number(12) if kind < 6 else 255
             tree = Draft(
-                self.draw.integers(0, self.vocabulary, count).tolist(),
+                [self.number(self.vocabulary) for _ in range(count)],
                 [self.number(at + 1) - 1 for at in range(count)],
             )
             base = self.number(16) if kind < 5 else self.number(2**31)
@@ -87,24 +88,26 @@ class Fuzz:
             )
         if kind == 7:
             return Resume(some, some[::-1], self.number(2**31), self.number(2**32))
-        return (self.open, self.long, Close("x" * self.number(9)))[self.number(3)]
+        if kind == 8:
+            return Close("x" * self.number(9))
+        return self.other if self.number(8) else self.open
 
     def frame(self, seq: int) -> Frame:
         """Spoiled, but for some."""
         how, message = self.number(12), self.message(seq)
         if how == 0:
-            return bytes(self.draw.integers(0, 256, self.number(60)).tolist())
+            return self.random.randbytes(self.number(60))
         if how == 1:
             return self.text(message)
         data = bytearray(encode(message, self.number(80) if how == 2 else 0))
-        if how < 5 and data:
+        if how < 5:
             for _ in range(1 + self.number(3)):
                 data[self.number(len(data))] = self.number(256)
         elif how == 5:
             del data[self.number(len(data)) :]
         elif how == 6:
             at = self.number(len(data))
-            data[at:at] = bytes(self.draw.integers(0, 256, 1 + self.number(5)).tolist())
+            data[at:at] = self.random.randbytes(1 + self.number(5))
         return bytes(data)
 
     def frames(self, opens: bool) -> Iterator[Frame]:
@@ -119,7 +122,7 @@ class Fuzz:
         if kind == 0:
             return "[" * self.number(3000)
         if kind == 1:
-            return "".join(map(chr, self.draw.integers(0, 0xD7FF, self.number(50))))
+            return "".join(chr(self.number(0xD7FF)) for _ in range(self.number(50)))
         text = encode_json(message, vocabulary=self.vocabulary)
         if kind < 4:
             at = self.number(len(text))
@@ -194,6 +197,7 @@ class Beside:
         while not self._stop.is_set():
             text, _ = await whole(self._server, self._asked, right(self._answer))
             self.texts.append(text.ids == self._answer)
+            await asyncio.sleep(0.1)
 
     def __enter__(self) -> Beside:
         self._thread.start()
@@ -210,20 +214,22 @@ def test_in_the_servers_own_loop(
     server: Running, plain: LLM, caplog: pytest.LogCaptureFixture
 ) -> None:
     fuzz, route = Fuzz(server, 1), server.server._routes.edge
-    loop, sent, ends = server.server._routes.driver._loop, 0, Counter[str]()
+    loop, ends = server.server._routes.driver._loop, Counter[str]()
     assert loop is not None
 
-    async def one(socket: Any) -> None:
-        await asyncio.wait_for(route.serve(socket), 20)
-
-    with Beside(server, plain):
+    async def run() -> None:
+        sent = 0
         while sent < IN_PROCESS:
             # In a stream drafts are read; to open one takes time.
-            socket = Socket(fuzz.frames(opens=sent % 20 == 0))
-            asyncio.run_coroutine_threadsafe(one(socket), loop).result(30)
+            socket: Any = Socket(fuzz.frames(opens=sent % 20 == 0))
+            await asyncio.wait_for(route.serve(socket), 20)
             assert socket.closed or socket.client_state is WebSocketState.DISCONNECTED
             said(socket.sent, fuzz.vocabulary, ends)
             sent += socket.received
+            await asyncio.sleep(0)
+
+    with Beside(server, plain):
+        asyncio.run_coroutine_threadsafe(run(), loop).result(300)
     assert ends["bad_frame"] > 1000 and ends["unknown_stream"] > 100
     assert edge_counts(server)["drafts"] > 2000
     _healthy(server, caplog)

@@ -180,6 +180,9 @@ class Asked:
         self.held = self.finished = False
         self.stats = SimpleNamespace(tokens=0)
 
+    def __len__(self) -> int:
+        return 3
+
 
 def rounds(policy: str, takes: bool = True) -> tuple[Holding, Waits, Asked, Callable[[int], int]]:
     engine: Any = Holding(takes)
@@ -210,6 +213,8 @@ def test_block_waits_and_lets_go() -> None:
     waits.offer("stream", Offer(3, 0, Draft.chain([1])))
     assert not request.held and waits.expire() is None
     assert step(1)
+    waits.offer("stream", Offer(2, 0, Draft.empty()))  # nothing for a place that has passed
+    assert request.held
     waits.offer("stream", Offer(3, 0, Draft.empty()))  # nothing is coming
     assert not request.held
     assert step(1)
@@ -225,6 +230,24 @@ def test_block_waits_and_lets_go() -> None:
     assert len(waits) == 0 and waits.expire() is None
     waits.offer("stream", Offer(3, 0, Draft.empty()))  # of a stream that has ended
     assert engine.held.count(True) == 5
+
+
+@pytest.mark.parametrize("policy", ["block", "adaptive"])
+def test_a_client_that_drafts_no_more_is_waited_for_a_few_times(policy: str) -> None:
+    engine, waits, request, step = rounds(policy)
+    for _ in range(20):
+        step(4)
+        waits.offer("stream", Offer(3, 0, Draft.chain([1])))
+        engine.here = True
+    waited = 0
+    for _ in range(200):
+        waited += step(1)
+        expired(waits)
+    assert 1 <= waited <= 12  # each of them may take half a second
+    waits.offer("stream", Offer(3, 0, Draft.chain([1])))
+    step(4)
+    assert policy == "adaptive" or step(1)  # it drafts again
+    assert request.held or policy == "adaptive"
 
 
 def test_free_run_never_waits() -> None:

@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -161,9 +161,7 @@ class _Seat:
 
     def _written_alone(self, question: Question, prompt: Sequence[int]) -> EdgeAnswer:
         params = question.params
-        # One more: a drafter leaves the last token of an answer to the target.
-        longer = replace(params, max_tokens=params.max_tokens + 1)
-        sampling = SeededParams(longer, params.seed or 0)
+        sampling = SeededParams(params, params.seed or 0)
         made, began = EdgeAnswer(question.where), perf_counter()
         ends = self._server.ends if not params.ignore_eos else []
         for tokens, _ in write_alone(

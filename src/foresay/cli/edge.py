@@ -37,6 +37,9 @@ class PolicyOption(str, Enum):
     adaptive = "adaptive"
 
 
+_HARD = 1.2  # nats: a drafted token below a chance of 0.3 is hard
+
+
 class KOption(str, Enum):
     seed = "seed"
     link = "link"
@@ -156,7 +159,7 @@ def edge(
     )
     from foresay.edge.client import EdgeClient
     from foresay.edge.connection import edge_url
-    from foresay.edge.gating import Gate, Rules
+    from foresay.edge.gating import Gate, Rules, Thresholds
     from foresay.edge.link import LinkRule, SeedRule
 
     edge_url(cloud)
@@ -175,7 +178,7 @@ def edge(
         policy="" if policy is None else policy.value,
         ahead=not no_ahead,
         rule=SeedRule() if k is KOption.seed else LinkRule(),
-        gate=Gate(rules=Rules()) if gate else None,
+        gate=Gate(Thresholds(nll=_HARD), Rules()) if gate else None,
         decode=tokenizer.decode,
         tree=tree,
         pad=pad,

@@ -7,6 +7,7 @@ enters an `EdgeText`: what the cloud has committed and what the edge wrote stay 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from foresay.arrays import IntsLike
@@ -49,7 +50,9 @@ def write_alone(
     tokens: so many at most; ends: ids that end it. Stop strings are not looked for. Each step
     blocks for as long as the model takes. Raises: StreamError if the model cannot go on.
     """
-    drafts = EdgeDrafts(model, text, sampling)
+    # One more: a drafter leaves the last token of an answer to the target.
+    longer = replace(sampling.params, max_tokens=sampling.params.max_tokens + 1)
+    drafts = EdgeDrafts(model, text, SeededParams(longer, sampling.seed))
     try:
         while tokens > 0:
             proposal = drafts.propose(min(tokens, _STEP))

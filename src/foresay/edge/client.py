@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -208,12 +209,13 @@ class EdgeClient:
         tokens: list[int] = []
         sources: list[Source] = []
         alone = 0
-        async for piece in self.stream(prompt, params, seed=seed):
-            tokens += piece.tokens
-            sources += piece.sources
-            alone += len(piece.tokens) * piece.edge_only
-            if piece.statistics is not None:
-                return Answer(tuple(tokens), tuple(sources), piece.finish, piece.statistics, alone)
+        async with aclosing(self.stream(prompt, params, seed=seed)) as pieces:
+            async for piece in pieces:
+                tokens += piece.tokens
+                sources += piece.sources
+                alone += len(piece.tokens) * piece.edge_only
+                if (told := piece.statistics) is not None:
+                    return Answer(tuple(tokens), tuple(sources), piece.finish, told, alone)
         raise StreamError("the stream ended without a finish reason", "bad_answer")
 
 

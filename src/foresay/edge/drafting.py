@@ -58,6 +58,13 @@ class Part:
             return self
         return self.first(int(np.count_nonzero(self.draft.scores * self.above >= least)))
 
+    def reaches(self, place: int, least: float) -> bool:
+        """Whether it has a token at that place, from 0, whose chance is at least this."""
+        if place >= len(self):
+            return False
+        scores = self.draft.scores
+        return scores is None or float(scores[place]) * self.above >= least
+
 
 NOTHING = Part(Draft.empty(), ())
 

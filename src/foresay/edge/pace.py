@@ -9,10 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import TypeVar
 
+from foresay.errors import StateError
+
 __all__ = ["Pace"]
 
 T = TypeVar("T")
-_QUICK = 0.0005
+_QUICK = 0.002
 """Seconds: below this a call delays nobody."""
 
 
@@ -26,6 +28,7 @@ class Pace:
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
         self._busy = threading.Lock()
+        self._closed = False
         self.seconds: float | None = None
         """A moving average of what a call takes, which falls slowly and rises at once."""
 
@@ -37,6 +40,8 @@ class Pace:
         """The work's result. If the caller is cancelled, the work in the thread still ends, and
         the next one begins behind it. Raises: what the work raises.
         """
+        if self._closed:
+            raise StateError("the client was closed; expected no more drafts")
         if self.quick and self._busy.acquire(blocking=False):
             try:
                 return self._timed(work)
@@ -46,7 +51,7 @@ class Pace:
 
     def later(self, work: Callable[[], object]) -> None:
         """Do it after all calls before, at once if there are none, without waiting for them."""
-        if self._busy.acquire(blocking=False):
+        if self._busy.acquire(blocking=self._closed):
             try:
                 work()
             finally:
@@ -73,7 +78,8 @@ class Pace:
             self.seconds = max(took, old + (took - old) / 4)
 
     def close(self) -> None:
-        """No more calls; what is under way ends by itself."""
+        """No more calls: `call` raises StateError. What is under way ends by itself."""
+        self._closed = True
         if self._thread is not None:
             self._thread.shutdown(wait=False)
             self._thread = None

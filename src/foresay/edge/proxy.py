@@ -303,15 +303,23 @@ def in_thread(proxy: Proxy) -> Iterator[Proxy]:
     ready, loop = threading.Event(), asyncio.SelectorEventLoop(selectors.SelectSelector())
     ended = asyncio.Event()
 
+    failed: list[OSError] = []
+
     async def run() -> None:
-        async with proxy:
+        try:
+            async with proxy:
+                ready.set()
+                await ended.wait()
+        except OSError as error:
+            failed.append(error)
             ready.set()
-            await ended.wait()
 
     thread = threading.Thread(target=loop.run_until_complete, args=(run(),), name="proxy")
     thread.start()
     try:
         ready.wait()
+        if failed:
+            raise failed[0]
         yield proxy
     finally:
         loop.call_soon_threadsafe(ended.set)

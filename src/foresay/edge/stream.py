@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from statistics import median
 from time import perf_counter
 
 from foresay.arrays import Int32s
@@ -41,6 +42,8 @@ from foresay.sampling.noise import SPEC
 from foresay.sampling.params import SamplingParams
 
 __all__ = ["OnRound", "Piece", "Stream", "StreamSettings"]
+
+_RECENT = 8  # commits and round trips that count
 
 OnRound = Callable[[Round], None]
 
@@ -109,7 +112,8 @@ class Stream:
         self._connection: Connection | None = None
         self._backoff = Backoff(settings.retry_seconds)
         self._sent_at: dict[int, tuple[float, int, float]] = {}  # seq: when, bytes, drafting took
-        self._began = perf_counter()
+        self._began = self._heard_at = perf_counter()
+        self._per_token = 0.0  # seconds between committed tokens, on average
         self._supply = None if drafts is None else Supply(drafts, self.text, sending, pace)
         self._limit = self.text.start + params.max_tokens
 
@@ -193,7 +197,7 @@ class Stream:
                 if finish := self._heard(message, connection.last_size):
                     await self._goodbye(connection)
                     return finish
-        except asyncio.CancelledError:  # nobody wants the rest
+        except (asyncio.CancelledError, StreamError):  # nobody wants the rest
             await self._goodbye(connection)
             raise
         finally:
@@ -277,6 +281,11 @@ class Stream:
             self.statistics.commits += 1
             if self.statistics.ttft is None:
                 self.statistics.ttft = now - self._began
+            else:
+                took = (now - self._heard_at) / len(taken.tokens)
+                old = self._per_token or took
+                self._per_token = old + (took - old) / _RECENT
+            self._heard_at = now
             self.pieces.put_nowait(Piece(taken.tokens, taken.sources))
         self._learn(message, taken, now, size)
         self._wake()
@@ -338,12 +347,17 @@ class Stream:
     async def _draft_on(self, supply: Supply) -> None:
         """Send drafts until there is none, or no room."""
         while (connection := self._connection) is not None and self.opened is not None:
-            waits = self.opened.policy in ("block", "adaptive")
-            found = await supply.next_part(say_nothing=not waits)
+            waits = self.opened.policy == "block"
+            found = await supply.next_part(waits=waits, lead=0 if waits else self._lead())
             if found is None:
                 return
             if self._connection is connection and not await self._send(connection, *found):
                 return
+
+    def _lead(self) -> int:
+        """Tokens that the cloud commits while a message goes there and back."""
+        rtts = self.statistics.rtts[-_RECENT:]
+        return int(median(rtts) / self._per_token) if rtts and self._per_token else 0
 
     async def _send(self, connection: Connection, part: Part, took: float) -> bool:
         assert self.opened is not None

@@ -15,11 +15,14 @@ from foresay.edge.sending import Sending
 from foresay.edge.text import EdgeText
 from foresay.errors import ForesayError
 
-__all__ = ["LEAST", "Supply"]
+__all__ = ["LATE", "LEAST", "Supply"]
 
 LEAST = 0.05
 """A token that is less likely than this to be committed is not drafted ahead: it is not worth its
 bytes. Where nothing is in flight it is sent, since the cloud may wait for it."""
+LATE = 0.25
+"""The least chance of a draft to be of use when it arrives, where the cloud does not wait for it:
+each message takes time on both sides."""
 
 
 class Supply:
@@ -67,10 +70,12 @@ class Supply:
         own = () if params is not None and params.ignore_eos else ends
         self._limit, self._ends = limit, frozenset((*own, *stops))
 
-    async def next_part(self, *, say_nothing: bool) -> tuple[Part, float] | None:
+    async def next_part(self, *, waits: bool, lead: int = 0) -> tuple[Part, float] | None:
         """What to send now and the seconds that drafting it took; None: nothing, until `wake`.
 
-        say_nothing: also not that there is no draft, which a cloud that waits wants to know.
+        waits  the cloud always waits, and wants to know if there is no draft
+        lead   tokens that the cloud commits by itself until a draft arrives: one that is not likely
+               to reach beyond them is not sent
         """
         text = self._text
         while self._begun:
@@ -85,11 +90,11 @@ class Supply:
             room = min(self._sending.room(text), self._limit - text.head)
             if room <= 0 or text.head < text.position:
                 continue
-            part = self._beyond(proposal)
+            part = self._beyond(proposal, lead)
             if part is None and proposal.position < text.position and self.error is None:
                 self._last = None
                 continue  # commits came meanwhile that it did not foresee
-            return self._chosen(part or NOTHING, room, say_nothing)
+            return self._chosen(part or NOTHING, room, waits)
         return None
 
     def _known(self, room: int) -> Part:
@@ -130,7 +135,7 @@ class Supply:
         self._drafts.observe(np.array(new, np.int32))
         return self._drafts.propose(budget)
 
-    def _beyond(self, proposal: Proposal) -> Part | None:
+    def _beyond(self, proposal: Proposal, lead: int) -> Part | None:
         """What the proposal has behind the text and the drafts in flight, up to an end token."""
         text = self._text
         following = text.following(proposal.position)
@@ -148,13 +153,15 @@ class Supply:
                     break
             if text.in_flight:
                 part = part.likely(LEAST)
+            if lead and not part.reaches(max(lead - len(text.ahead()), 0), LATE):
+                return NOTHING
         return part
 
-    def _chosen(self, part: Part, room: int, say_nothing: bool) -> tuple[Part, float] | None:
+    def _chosen(self, part: Part, room: int, waits: bool) -> tuple[Part, float] | None:
         text = self._text
         chosen = self._sending.cut(part, text, room)
         if chosen is None or not len(chosen):
-            if say_nothing or text.in_flight or self._told == text.position or len(part):
+            if not waits or text.in_flight or self._told == text.position or len(part):
                 return None
             self._told = text.position
             chosen = NOTHING

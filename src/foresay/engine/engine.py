@@ -351,9 +351,9 @@ class Engine:
         note_logprobs(step.decoding, verified, logprobs, sizes)
         verified = cut(verified, sizes)
         verdicts = verified.verdicts
-        step.showing -= self._clock()
+        began = self._clock()
         told = self.drafter.original_paths(step.chosen, seen_by_drafter(step, verified))
-        self.drafter.shown(step.showing + self._clock())
+        self.drafter.shown(step.showing + self._clock() - began)
         each = iter(verdicts)
         for turn, part in zip(step.turns, step.parts, strict=True):
             part.keep(next(each).path if turn.whole else ())

@@ -24,6 +24,7 @@ __all__ = ["POLICIES", "Waits"]
 POLICIES = ("block", "free-run", "adaptive")
 _MEMORY = 16  # drafts and steps
 _LONGER = 2.0  # times the usual delay of a draft is waited for
+_PATIENCE = 3  # waits in a row in which no draft came
 _SHARE = 0.01  # of the time, which may be lost by waiting where it does not seem to pay
 
 
@@ -62,11 +63,16 @@ class _Wait:
 
     def seconds(self, longest: float) -> float:
         """How long to wait for the next draft."""
+        late = list(self.arrivals)[-_PATIENCE:]
+        if len(late) == _PATIENCE and all(math.isinf(one) for one in late):
+            return 0.0  # until a draft arrives: the client may have none any more
         if self.policy == "block":
             return longest
         if self.policy == "free-run" or not self.arrivals:
             return 0.0
         usual = sorted(self.arrivals)[len(self.arrivals) // 2]
+        if math.isinf(usual):
+            return 0.0
         (with_draft, _), (without, took) = self.steps[True], self.steps[False]
         # Without drafts a token takes took / without seconds.
         if (with_draft - without) * took / without <= usual:
@@ -120,6 +126,8 @@ class Waits:
         wait = self._by_stream.get(stream)
         if wait is None:
             return
+        if not len(offer.draft) and offer.base != len(wait.request):
+            return  # of a place that the text has passed
         if len(offer.draft):
             self._engine.offer(wait.request, offer)
         if not len(offer.draft) or self._engine.drafter.offered(wait.request):

@@ -300,16 +300,34 @@ def test_wrong_drafts_do_not_take_the_room_of_later_ones() -> None:
 
 
 def test_scores_follow_what_became_true() -> None:
-    text, offers = [1], Offers([1])
+    text, drafter = [1], OfferedDrafter(None)
+    state = drafter.begin(np.array(text, np.int32))
     for right in (True, False):
         for _ in range(200):
-            offers.add(Offer(len(text), hash_after(text), Draft.chain([4])))
+            drafter.offer(state, text, Offer(len(text), hash_after(text), Draft.chain([4])))
+            drafter.propose([state], [4])
             new = 4 if right else 5
-            offers.advance(np.array([new], np.int32))
-            text.append(new)
-        offers.add(Offer(len(text), hash_after(text), Draft.chain([4, 4])))
-        (_, _, first), (_, _, second) = offers.tree(9)
+            drafter.observe([state], [Verdict([0] if right else [], [4, 9] if right else [5])])
+            text += [4, 9] if right else [new]
+        drafter.offer(state, text, Offer(len(text), hash_after(text), Draft.chain([4, 4])))
+        (draft,) = drafter.propose([state], [9])
+        assert draft.scores is not None
+        first, second = draft.scores.tolist()
         assert first > 0.9 if right else first < 0.1
         assert second == pytest.approx(first * first)
-        offers.advance(np.array([6], np.int32))
+        drafter.observe([state], [Verdict([], [6])])
         text.append(6)
+
+
+def test_a_node_that_both_have_has_the_servers_chance() -> None:
+    class Half(NgramDrafter):
+        def propose(self, states: Any, budgets: Any, /) -> DraftBatch:
+            return DraftBatch.of([Draft.chain([4, 4], [0.5, 0.125])])
+
+    drafter = OfferedDrafter(Half())
+    state = drafter.begin(np.array([1], np.int32))
+    drafter.offer(state, [1], Offer(1, hash_after([1]), Draft.chain([4, 4, 8])))
+    (draft,) = drafter.propose([state], [9])
+    assert draft.scores is not None
+    assert draft.tokens.tolist() == [4, 4, 8]
+    assert draft.scores.tolist() == pytest.approx([0.5, 0.125, 0.0625])

@@ -11,7 +11,8 @@ Requests without offers are drafted for as if this drafter was not there.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ __all__ = ["MAX_OFFERED", "OfferedDrafter", "OfferedState", "Offers"]
 
 MAX_OFFERED = 1024
 """Nodes that are kept for one request; more are ignored."""
-_PRIOR = (2.0, 3.0)  # accepted and tried nodes before anything is known
+_PRIOR = (1.0, 2.0)  # accepted and tried nodes before anything is known
 _MEMORY = 64.0  # nodes
 _PASSED = frozenset(
     (
@@ -42,11 +43,12 @@ _PASSED = frozenset(
 class Offers:
     """The offered nodes of one request, and how often they were right."""
 
-    __slots__ = ("_accepted", "_hash", "_places", "_position", "_size", "_tried")
+    __slots__ = ("_accepted", "_alone", "_hash", "_places", "_position", "_size", "_tried")
 
     def __init__(self, text: IntsLike) -> None:
         self._position, self._hash = len(text), hash_after(text)
         self._places: dict[tuple[int, int], list[int]] = {}  # tokens by place
+        self._alone: dict[tuple[int, int], set[int]] = {}  # nodes that only the edge proposed
         self._size = 0
         self._accepted, self._tried = _PRIOR
 
@@ -74,21 +76,20 @@ class Offers:
 
     def advance(self, tokens: Int32s) -> None:
         """The text grew; what it passed is forgotten."""
-        tried = self.here
         for token in tokens.tolist():
-            offered = self._places.pop((self._position, self._hash), [])
+            here = self._position, self._hash
+            offered = self._places.pop(here, [])
             self._size -= len(offered)
-            if tried:  # of the nodes here one was right, or none
-                tried = token in offered
+            for one in self._alone.get(here, ()):
                 keep = 1 - 1 / _MEMORY
-                self._accepted = self._accepted * keep + tried
+                self._accepted = self._accepted * keep + (one == token)
                 self._tried = self._tried * keep + 1
             # What continues a wrong node would take the room of later drafts.
             for other in offered:
                 if other != token:
                     self._forget(_after(self._position, self._hash, other))
             self._position, self._hash = _after(self._position, self._hash, token)
-            tried = tried and self.here
+        self._alone = {}
         here = self._position, self._hash
         for place in list(self._places):
             if place[0] < here[0] or (place[0] == here[0] and place != here):
@@ -103,21 +104,31 @@ class Offers:
             self._size -= len(tokens)
             gone += [_after(*at, token) for token in tokens]
 
-    def tree(self, most: int) -> list[tuple[int, int, float]]:
-        """Token, parent and score of the nodes that continue the text, level by level, at most so
+    def tree(self, most: int) -> list[tuple[int, int, tuple[int, int]]]:
+        """Token, parent and place of the nodes that continue the text, level by level, at most so
         many."""
-        chance = self._accepted / self._tried
-        found: list[tuple[int, int, float]] = []
-        level = [(-1, (self._position, self._hash), 1.0)]
+        found: list[tuple[int, int, tuple[int, int]]] = []
+        level = [(-1, (self._position, self._hash))]
         while level and len(found) < most:
             below = []
-            for parent, place, score in level:
-                tokens = self._places.get(place, ())
-                for token in tokens[: most - len(found)]:
-                    found.append((token, parent, score * chance / len(tokens)))
-                    below.append((len(found) - 1, _after(*place, token), found[-1][2]))
+            for parent, place in level:
+                for token in self._places.get(place, ())[: most - len(found)]:
+                    found.append((token, parent, place))
+                    below.append((len(found) - 1, _after(*place, token)))
             level = below
         return found
+
+    def note_alone(self, nodes: Iterable[tuple[int, tuple[int, int]]]) -> None:
+        """Tokens and places of the nodes of the last tree that nobody else proposed: how often
+        such are right is learned."""
+        self._alone = {}
+        for token, place in nodes:
+            self._alone.setdefault(place, set()).add(token)
+
+    @property
+    def chance(self) -> float:
+        """Of such a node to be right, given its parent."""
+        return self._accepted / self._tried
 
 
 class OfferedState:
@@ -203,7 +214,7 @@ class OfferedDrafter:
         for at in having:
             offers = states[at].offers
             assert offers is not None
-            drafts[at], states[at].last = _united(offers.tree(budgets[at]), drafts[at], budgets[at])
+            drafts[at], states[at].last = _united(offers, drafts[at], budgets[at])
         drafts = [_scored(draft) for draft in drafts]
         if self._adopts and self._own is not None:
             own: Any = self._own
@@ -278,36 +289,40 @@ def _after(position: int, crc: int, token: int) -> tuple[int, int]:
     return position + 1, zlib.crc32(token.to_bytes(4, "little"), crc)
 
 
-def _united(offered: list[tuple[int, int, float]], own: Draft, most: int) -> tuple[Draft, Union]:
-    """Both in one tree: first the offered nodes, then what the other draft has beside them."""
+def _united(offers: Offers, own: Draft, most: int) -> tuple[Draft, Union]:
+    """Both in one tree: first the offered nodes, then what the other draft has beside them.
+
+    Who has a node gives its chance, given its parent: the server's drafter where it has it too,
+    since it weighs each; else what such nodes of this client were worth so far.
+    """
+    offered = offers.tree(most)
     tokens = [token for token, _, _ in offered]
     parents = [parent for _, parent, _ in offered]
-    scores = [score for _, _, score in offered]
+    siblings = Counter(parents)
     known = {(parent, token): at for at, (token, parent, _) in enumerate(offered)}
-    count = len(offered)
-    homes: list[int] = []
-    given = _scored(own).scores
-    assert given is not None or not len(own)
-    levels = [] if given is None else given.tolist()
-    rows = zip(own.tokens.tolist(), own.parents.tolist(), levels, strict=True)
+    count, homes = len(offered), list[int]()
+    given: dict[int, float] = {}  # chances by the server's drafter
+    scored = _scored(own).scores
+    scores = [] if scored is None else scored.tolist()
+    rows = zip(own.tokens.tolist(), own.parents.tolist(), scores, strict=True)
     for token, parent, score in rows:
         above = -1 if parent < 0 else homes[parent]
         home = -1 if parent >= 0 and above < 0 else known.get((above, token), -2)
-        limit = 1.0 if above < 0 else scores[above]
-        if home >= 0:
-            scores[home] = min(limit, 1 - (1 - scores[home]) * (1 - score))
-        elif home == -2 and len(tokens) < most:
+        if home == -2 and len(tokens) < most:
             home = known[(above, token)] = len(tokens)
             tokens.append(token)
             parents.append(above)
-            scores.append(min(limit, score))
+        if home >= 0:
+            whole = 1.0 if parent < 0 else scores[parent]
+            given[home] = min(score / whole, 1.0) if whole > 0 else 0.0
         homes.append(max(home, -1))
-    # A node that several say may have become likelier than its parent was by one of them.
+    offers.note_alone((offered[at][0], offered[at][2]) for at in range(count) if at not in given)
+    found: list[float] = []
     for at, parent in enumerate(parents):
-        if parent >= 0:
-            scores[at] = min(scores[at], scores[parent])
+        chance = given.get(at, offers.chance / siblings[parent] if at < count else 0.0)
+        found.append(chance if parent < 0 else chance * found[parent])
     draft = Draft(
-        np.array(tokens, np.int32), np.array(parents, np.int32), np.array(scores, np.float32)
+        np.array(tokens, np.int32), np.array(parents, np.int32), np.array(found, np.float32)
     )
     assert draft.scores is not None
     return draft, Union(draft.scores, [np.array(homes, np.int32)], [(count, 0, 0)], True)

@@ -86,10 +86,6 @@ class Offers:
                 keep = 1 - 1 / _MEMORY
                 self._accepted = self._accepted * keep + tried
                 self._tried = self._tried * keep + 1
-            # What continues a wrong node would take the room of later drafts.
-            for other in offered:
-                if other != token:
-                    self._forget(_after(self._position, self._hash, other))
             self._position, self._hash = _after(self._position, self._hash, token)
             tried = tried and self.here
         here = self._position, self._hash
@@ -98,7 +94,8 @@ class Offers:
                 self._forget(place)
 
     def _forget(self, place: tuple[int, int]) -> None:
-        """Drop the nodes at a place that will not come, and all that continue them."""
+        """Drop the nodes at a place that did not come, and all that continue them: they would
+        take the room of later drafts."""
         gone = [place]
         while gone:
             at = gone.pop()

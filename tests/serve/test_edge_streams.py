@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from queue import SimpleQueue
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +15,14 @@ import pytest
 from foresay.draft import Draft
 from foresay.drafter import Offer
 from foresay.edge.prefix import hash_after
-from foresay.edge.wire import MAX_NODES, DraftMessage, decode, encode, unpack
+from foresay.edge.wire import MAX_NODES, Close, DraftMessage, decode, encode, unpack
 from foresay.errors import InputError
+from foresay.serve.driver import Driver
 from foresay.serve.edge import streams as module
+from foresay.serve.edge.connection import EdgeRoute
 from foresay.serve.edge.streams import EdgeStream, EdgeStreams
 from foresay.serve.edge.waiting import Waits
-from foresay.serve.limits import Limits
+from foresay.serve.limits import Limits, Refused
 from foresay.serve.stream import AnswerStream, Piece
 
 PROMPT, VOCABULARY = [1, 2, 3], 1000
@@ -151,6 +154,68 @@ def test_drafts_do_not_pile_up_before_a_busy_engine() -> None:
     for call in driver.posted:
         call(waits)
     assert len(told) == 64 and streams.offer(stream, offer)
+
+
+def test_a_connection_that_lost_its_stream_cannot_end_it() -> None:
+    """Its CLOSE may have been on the way when another resumed the stream."""
+    dropped: list[Any] = []
+    route, stream = EdgeRoute.__new__(EdgeRoute), stream_of([])
+    streams: Any = SimpleNamespace(drop=dropped.append)
+    route.streams, stream.owner = streams, "another connection"
+
+    async def receive() -> Close:
+        return Close()
+
+    line: Any = SimpleNamespace(receive=receive)
+    with pytest.raises(Refused, match="another connection"):
+        asyncio.run(route._read(line, stream))
+    assert not dropped
+    stream.owner = line
+    asyncio.run(route._read(line, stream))
+    assert dropped == [stream]
+
+
+def test_a_step_that_fails_for_one_that_waits_spares_the_held() -> None:
+    names = ("held", "held before it", "free", "behind it")
+    requests = [SimpleNamespace(name=name, held=name.startswith("held")) for name in names]
+    driver: Any = Driver.__new__(Driver)
+    scheduler = SimpleNamespace(running=requests[:1], waiting=requests[1:])
+    driver._engine = SimpleNamespace(scheduler=scheduler)
+    driver._states = _Named()
+    assert driver._victims() == ["free"]
+    scheduler.running.append(SimpleNamespace(name="runs", held=False))
+    assert driver._victims() == ["runs"]
+
+
+class _Named:
+    """The states of requests: their names."""
+
+    def __contains__(self, request: Any) -> bool:
+        return True
+
+    def __getitem__(self, request: Any) -> str:
+        return str(request.name)
+
+
+def test_what_is_posted_without_end_does_not_keep_steps_back() -> None:
+    driver: Any = Driver.__new__(Driver)
+    driver._inbox, driver._stopped, driver._blocked = SimpleQueue(), False, False
+    driver._engine = SimpleNamespace(busy=True)
+    driver._waits = SimpleNamespace(expire=lambda: None)
+    calls = [0]
+
+    def post() -> None:
+        calls[0] += 1
+        if not driver._stopped and calls[0] < 1000:
+            driver._inbox.put(post)
+
+    def step() -> None:
+        driver._stopped = True
+
+    driver._step = step
+    post()
+    driver._run()
+    assert calls[0] < 10
 
 
 class Holding:

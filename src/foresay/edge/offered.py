@@ -84,10 +84,6 @@ class Offers:
                 keep = 1 - 1 / _MEMORY
                 self._accepted = self._accepted * keep + (one == token)
                 self._tried = self._tried * keep + 1
-            # What continues a wrong node would take the room of later drafts.
-            for other in offered:
-                if other != token:
-                    self._forget(_after(self._position, self._hash, other))
             self._position, self._hash = _after(self._position, self._hash, token)
         self._alone = {}
         here = self._position, self._hash
@@ -96,7 +92,8 @@ class Offers:
                 self._forget(place)
 
     def _forget(self, place: tuple[int, int]) -> None:
-        """Drop the nodes at a place that will not come, and all that continue them."""
+        """Drop the nodes at a place that did not come, and all that continue them: they would
+        take the room of later drafts."""
         gone = [place]
         while gone:
             at = gone.pop()

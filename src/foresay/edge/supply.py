@@ -25,6 +25,9 @@ LATE = 0.25
 each message takes time on both sides."""
 
 
+_SKIPS = 3  # commits that are skipped at most, after drafts that would come too late
+
+
 class Supply:
     """Drafts for one stream, as long as there is room for them.
 
@@ -55,6 +58,8 @@ class Supply:
         self._last: Proposal | None = None
         self._spent = 0.0  # seconds of drafting that no message has accounted for yet
         self._told = -1  # the position where "no draft" was sent
+        self._misses = 0  # proposals in a row that would come too late
+        self._skip = 0  # commits for which none is asked for: drafting takes time, too
 
     @property
     def seconds(self) -> float:
@@ -78,6 +83,9 @@ class Supply:
                to reach beyond them is not sent
         """
         text = self._text
+        if lead and self._skip:
+            self._skip -= 1
+            return None
         while self._begun:
             room = min(self._sending.room(text), self._limit - text.head)
             if room <= 0:
@@ -154,7 +162,10 @@ class Supply:
             if text.in_flight:
                 part = part.likely(LEAST)
             if lead and not part.reaches(max(lead - len(text.ahead()), 0), LATE):
+                self._misses = min(self._misses + 1, _SKIPS)
+                self._skip = self._misses
                 return NOTHING
+            self._misses = 0
         return part
 
     def _chosen(self, part: Part, room: int, waits: bool) -> tuple[Part, float] | None:

@@ -355,9 +355,10 @@ class Stream:
                 return
 
     def _lead(self) -> int:
-        """Tokens that the cloud commits while a message goes there and back."""
+        """Tokens that the cloud commits while a message goes there and back, and in the step that
+        runs when it arrives."""
         rtts = self.statistics.rtts[-_RECENT:]
-        return int(median(rtts) / self._per_token) if rtts and self._per_token else 0
+        return 1 + int(median(rtts) / self._per_token) if rtts and self._per_token else 0
 
     async def _send(self, connection: Connection, part: Part, took: float) -> bool:
         assert self.opened is not None

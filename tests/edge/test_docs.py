@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from foresay.edge.json_frames import JSON_NAMES
-from foresay.edge.wire import MESSAGES, NAMES, TAGS, Sampling
+from foresay.edge.wire import CODES, MESSAGES, NAMES, TAGS, Sampling
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "edge.md"
 KINDS: dict[str, type[msgspec.Struct]] = {
@@ -60,6 +60,14 @@ def test_the_fields_of_a_table(name: str) -> None:
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert lines[:2] == ["| field | type | meaning |", "|---|---|---|"]
     assert len(lines) == 2 + len(found), "a row that is no field"
+
+
+def test_the_codes_of_errors() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    section = re.search(r"^## Errors\n(.*?)(?=^## )", text, re.DOTALL | re.MULTILINE)
+    assert section is not None
+    rows = re.findall(r"^\| (\w+) \| (.*?) \|$", section[1], re.MULTILINE)
+    assert rows == [("code", "meaning"), *CODES.items()]
 
 
 def test_the_names_of_the_json_form() -> None:

@@ -24,6 +24,7 @@ from foresay.errors import InputError
 from foresay.sampling.params import SamplingParams
 
 __all__ = [
+    "CODES",
     "FINISH",
     "MAX_NODES",
     "MAX_PAD",
@@ -46,6 +47,20 @@ MAX_NODES = 255
 MAX_PAD = 16384
 FINISH = ("", "stop", "length", "cancelled", "error")
 """The finish reasons; on the wire the index."""
+
+CODES = {
+    "bad_frame": "a frame is not valid, or not expected there",
+    "bad_request": "what OPEN asks for cannot be answered",
+    "unauthorized": "the API key is missing or wrong",
+    "unknown_stream": "RESUME names no stream of this server: open it again with the same seed",
+    "unknown_prefix": "RESUME has another text than the stream",
+    "resumed": "another connection has resumed the stream",
+    "busy": "there is no room; try again later",
+    "draining": "the server is stopping; try again later",
+    "timeout": "no message came in time; try again",
+    "internal": "the server failed; its log says why",
+}
+"""The codes of ERROR, and what they mean."""
 
 Policy: TypeAlias = Literal["", "block", "free-run", "adaptive"]
 _Position: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -296,7 +311,7 @@ class Close(msgspec.Struct, array_like=True, tag=6, frozen=True, forbid_unknown_
 class Error(msgspec.Struct, array_like=True, tag=7, frozen=True, forbid_unknown_fields=True):
     """ERROR, down: what was wrong; the connection closes afterwards.
 
-    code     a short word
+    code     one of `CODES`
     message  a sentence that names the value and what would be valid
     param    the field; empty: none in particular
     padding  zero bytes that fill the frame

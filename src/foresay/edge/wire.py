@@ -13,6 +13,7 @@ import msgspec
 
 from foresay.edge.ids import bits_of, count_of, pack, unpack
 from foresay.edge.messages import (
+    CODES,
     FINISH,
     MAX_NODES,
     MAX_PAD,
@@ -31,6 +32,7 @@ from foresay.edge.messages import (
 from foresay.errors import InputError
 
 __all__ = [
+    "CODES",
     "DEFAULTS",
     "FINISH",
     "MAX_FRAME",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 from foresay.engine.pages import PAGE, Pages, pages_of
 from foresay.engine.prefixes import Prefixes
@@ -96,7 +96,7 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether no request could take part in a step: there is none, or all are held."""
-        return all(request.held for request in (*self.running, *self.waiting))
+        return all(request.held for request in chain(self.running, self.waiting))
 
     def reserve(self, request: Request, nodes: int) -> bool:
         """Hold memory for so many drafted tokens after the request's text; False if there is none.

@@ -16,6 +16,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from foresay.edge.json_frames import decode_json, encode_json
 from foresay.edge.wire import (
+    CODES,
     MAX_NODES,
     Close,
     DraftMessage,
@@ -42,7 +43,6 @@ __all__ = ["EdgeRoute"]
 _LATER = 4096  # bytes of a frame that is not the first: a draft of 255 nodes takes a third of it
 _FLUSH = 5.0  # seconds for a client to read the last message
 _DEFAULT: Policy = "adaptive"
-_CODES = ("bad_request", "draining", "resumed", "timeout", "unknown_prefix", "unknown_stream")
 _BY_STATUS = {401: "unauthorized", 429: "busy", 503: "busy"}
 _log = logging.getLogger("foresay.serve")
 
@@ -85,7 +85,7 @@ class EdgeRoute:
         except WebSocketDisconnect:
             pass
         except Refused as error:
-            code = error.code if error.code in _CODES else _BY_STATUS.get(error.status)
+            code = error.code if error.code in CODES else _BY_STATUS.get(error.status)
             said = Error(code or "bad_request", str(error), error.param or "")
         except InputError as error:
             said = Error("bad_frame", str(error))

@@ -13,6 +13,7 @@
     │   └── UnsupportedModel             a model that cannot be run exactly, or not at all
     ├── ServerError                      another server did not answer as it should
     │   └── StreamError                  an edge stream cannot go on
+    │       └── GapError                 committed tokens are missing, and have to be asked for
     ├── WorkerError                      a drafter's process did not start, or not answer
     └── Refused                          our server refuses a request
 
@@ -84,6 +85,10 @@ class StreamError(ServerError):
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)
         self.code = code
+
+
+class GapError(StreamError):
+    """A commit starts behind the text's end: tokens are missing, and have to be asked for."""
 
 
 class WorkerError(ForesayError):

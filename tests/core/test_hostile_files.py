@@ -75,7 +75,7 @@ def test_heads_that_are_too_wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(hostile_files, "HEAD", 4128)
     fields = hostile_files.sound("llama")
     (tmp_path / "a.gguf").write_bytes(b"".join(field.raw for field in fields))
-    with pytest.raises(ForesayError, match=r"a.gguf' has sizes that cannot be used: key_dim"):
+    with pytest.raises(ForesayError, match=r"a.gguf' has heads 4128 wide; expected at most 4096"):
         logits(tmp_path / "a.gguf", tmp_path / "c")
 
 

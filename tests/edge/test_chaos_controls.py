@@ -9,8 +9,8 @@ import pytest
 
 from edge.test_chaos import House, leave, open_house, run_scripts
 from foresay.edge.stream import Stream
-from foresay.edge.text import EdgeText, Gap, Taken
-from foresay.errors import StreamError
+from foresay.edge.text import EdgeText, Taken
+from foresay.errors import GapError, StreamError
 from foresay.serve.edge.streams import EdgeStreams
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,7 @@ def closes_gaps(self: EdgeText, upto: int, tokens: Any, seq: int = 0) -> Taken:
     """A commit with tokens missing before it is joined to the text."""
     try:
         return _commit(self, upto, tokens, seq)
-    except Gap:
+    except GapError:
         return _commit(self, self.position + len(tokens), tokens, seq)
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from foresay.draft import Draft
 from foresay.drafter import Source
-from foresay.edge.text import EdgeText, Gap, best_chain
-from foresay.errors import InputError, StreamError
+from foresay.edge.text import EdgeText, best_chain
+from foresay.errors import GapError, InputError, StreamError
 
 PROMPT = [5, 6, 7]
 Tokens = st.lists(st.integers(0, 3), max_size=30)
@@ -50,7 +50,7 @@ def test_the_text_is_always_a_prefix_of_the_true_one(
             assert sent.parent == crc([*PROMPT, *before])
         try:
             taken = text.commit(text.start + last, np.array(true[first:last], np.int32))
-        except Gap:
+        except GapError:
             assert first > longest
             continue
         assert list(taken.tokens) == true[longest:last] if last > longest else not taken.tokens

@@ -22,7 +22,7 @@ from foresay.edge.pace import Pace
 from foresay.edge.sending import Sending
 from foresay.edge.statistics import StreamStatistics
 from foresay.edge.supply import Supply
-from foresay.edge.text import EdgeText, Gap, Taken
+from foresay.edge.text import EdgeText, Taken
 from foresay.edge.wire import (
     VERSION,
     Close,
@@ -37,7 +37,7 @@ from foresay.edge.wire import (
     pack,
     unpack,
 )
-from foresay.errors import InputError, StreamError
+from foresay.errors import GapError, InputError, StreamError
 from foresay.sampling.noise import SPEC
 from foresay.sampling.params import SamplingParams
 
@@ -271,7 +271,7 @@ class Stream:
             raise Lost(f"the cloud sent what is no commit: {error}") from error
         try:
             taken = self.text.commit(message.upto, tokens, message.seq)
-        except Gap as gap:
+        except GapError as gap:
             raise Lost(str(gap)) from gap  # RESUME asks for what is missing
         if message.credit is not None:
             self._sending.credit = message.credit

@@ -21,13 +21,9 @@ from foresay.arrays import Int32s, IntsLike, as_tokens
 from foresay.draft import Draft
 from foresay.drafter import Source, as_prompt
 from foresay.edge.prefix import Prefix, hash_after
-from foresay.errors import InputError, StreamError
+from foresay.errors import GapError, InputError, StreamError
 
-__all__ = ["Counts", "Decided", "EdgeText", "Gap", "Sent", "Taken", "best_chain"]
-
-
-class Gap(StreamError):
-    """A commit starts behind the text's end: tokens are missing, and have to be asked for."""
+__all__ = ["Counts", "Decided", "EdgeText", "Sent", "Taken", "best_chain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +235,7 @@ class EdgeText:
         """Take what is new in a commit of these tokens, the last ones before `upto`.
 
         seq: the latest draft that the cloud had seen.
-        Raises: `Gap` for tokens that are missing before these,
+        Raises: GapError for tokens that are missing before these,
         StreamError for tokens that differ from what was committed before or lie in the prompt.
         """
         given = as_tokens(tokens).tolist()
@@ -251,7 +247,7 @@ class EdgeText:
                 "contradiction",
             )
         if first > self.position:
-            raise Gap(
+            raise GapError(
                 f"the cloud committed tokens from position {first} on; expected them from "
                 f"{self.position} on, where the text ends",
                 "gap",

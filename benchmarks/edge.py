@@ -136,7 +136,7 @@ def measure_gating(options: argparse.Namespace, questions: list[Question]) -> di
         "suffix": auc_by_signal(Signals(nll=own), missed),
     }
     return {
-        "edge_model": name,
+        "edge_model": Path(name).name,
         "same_model": name == options.model,
         "temperature": TEMPERATURE,
         "prompts": len(questions),
@@ -206,7 +206,7 @@ def main() -> None:
         parts["gating"] = measure_gating(options, questions)
     figures = {
         "load_average": {"before": load, "after": os.getloadavg()},
-        "prompts": [question.where for question in questions],
+        "prompts": [Path(question.where).name for question in questions],
         "max_tokens": options.tokens,
         "parts": parts,
     }

@@ -86,9 +86,10 @@ class EdgeSetup:
         """As plain values."""
         first = self.links[0]
         return {
-            "model": self.model,
+            "model": Path(self.model).name,
             "edge_drafter": self.drafter,
-            "edge_model": self.edge_model,
+            "edge_corpus": None if self.corpus is None else self.corpus.name,
+            "edge_model": None if self.edge_model is None else Path(self.edge_model).name,
             "cloud_drafter": self.cloud_drafter,
             "cloud_policy": self.policy,
             "rtts_ms": [round(1e3 * link.rtt, 3) for link in self.links],

@@ -33,11 +33,11 @@ import record
 from foresay.bench.edge import WAYS, EdgeTable, edge_ways
 from foresay.bench.edge_report import COLUMNS, cells, html_report
 from foresay.bench.edge_runs import EdgeSetup, run_edge
+from foresay.bench.proxy import EmulatedLink
 from foresay.bench.questions import Question, built_in_questions, read_questions, some_of_each
 from foresay.draft import Draft
 from foresay.edge.drafting import EdgeDrafts, edge_drafter
 from foresay.edge.gating import Signals, auc_by_signal, nll_of_scores, signals_of
-from foresay.edge.proxy import EmulatedLink
 from foresay.engine.llm import LLM
 from foresay.models import weights
 from foresay.models.target import Part

@@ -34,8 +34,8 @@ import numpy as np
 
 import record
 from foresay.bench.cloud import Cloud, cloud
+from foresay.bench.proxy import Proxy
 from foresay.edge.client import EdgeClient
-from foresay.edge.proxy import Proxy
 from foresay.errors import ForesayError, StreamError
 from foresay.models import weights
 from foresay.sampling.params import SamplingParams

@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edge.chaos import Action, chaos, random_script
 from foresay.arrays import Int32s
+from foresay.bench.proxy import Proxy
 from foresay.draft import Draft
-from foresay.edge.chaos import Action, chaos, random_script
 from foresay.edge.client import Answer, EdgeClient
-from foresay.edge.offered import OfferedDrafter
-from foresay.edge.proxy import Proxy
 from foresay.engine.llm import LLM
 from foresay.errors import StreamError
 from foresay.sampling.params import SamplingParams
+from foresay.serve.edge.offered import OfferedDrafter
 from foresay.serve.limits import Limits
 from foresay.serve.start import tenant_drafter
 from foresay.verdict import Verdict, Wants

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge.chaos import Action, Part, Splitter, chaos, random_script
 from edge.test_proxy import no_task_is_left
-from foresay.edge.chaos import Action, Part, Splitter, chaos, random_script
-from foresay.edge.proxy import LOOPBACK, Proxy
+from foresay.bench.proxy import LOOPBACK, Proxy
 from foresay.errors import InputError
 
 HEAD = b"GET /v1/edge HTTP/1.1\r\nHost: a\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
+from edge.chaos import Action, chaos
 from foresay.bench.cloud import Cloud, cloud
-from foresay.edge.chaos import Action, chaos
+from foresay.bench.proxy import Proxy
 from foresay.edge.client import Answer, EdgeClient
-from foresay.edge.offered import OfferedDrafter
-from foresay.edge.proxy import Proxy
 from foresay.engine.llm import LLM
 from foresay.sampling.params import SamplingParams
+from foresay.serve.edge.offered import OfferedDrafter
 from foresay.serve.limits import Limits
 from foresay.serve.start import tenant_drafter
 from serve.running import MEMORY, Running, running, wait_for

@@ -16,13 +16,13 @@ from foresay import Draft, SamplingParams, Verdict
 from foresay.draft import DraftBatch
 from foresay.drafter import Offer, Source
 from foresay.drafters import MergeDrafter, NgramDrafter, RecycleDrafter, SuffixDrafter
-from foresay.edge.offered import MAX_OFFERED, OfferedDrafter, Offers
 from foresay.edge.prefix import hash_after
 from foresay.engine.engine import Engine
 from foresay.engine.request import Request
 from foresay.errors import StateError
 from foresay.models.load_transformers import target_of
 from foresay.models.target import Target
+from foresay.serve.edge.offered import MAX_OFFERED, OfferedDrafter, Offers
 from models import zoo
 
 pytestmark = pytest.mark.filterwarnings("error")  # a drafter that is given up warns

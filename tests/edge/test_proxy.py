@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foresay.edge.proxy import LOOPBACK, EmulatedLink, Proxy, in_thread, over, straight
+from foresay.bench.proxy import LOOPBACK, EmulatedLink, Proxy, in_thread, over, straight
 from foresay.errors import InputError
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -290,7 +290,7 @@ def test_as_a_process() -> None:
     async def run() -> None:
         server = await asyncio.start_server(echo, LOOPBACK, 0)
         port = server.sockets[0].getsockname()[1]
-        command = [sys.executable, "-m", "foresay.edge.proxy", "--to", str(port), "--rtt", "0.02"]
+        command = [sys.executable, "-m", "foresay.bench.proxy", "--to", str(port), "--rtt", "0.02"]
         pipe = subprocess.PIPE
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
             assert process.stdin is not None and process.stdout is not None

@@ -9,11 +9,11 @@ import pytest
 from engine.asking import ASKED, GREEDY, STOPS, prompts, wanted
 from foresay import SamplingParams
 from foresay.drafters import SuffixDrafter
-from foresay.edge.offered import OfferedDrafter
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
 from foresay.errors import InputError
 from foresay.models.target import Target
+from foresay.serve.edge.offered import OfferedDrafter
 
 ASK = list(zip(prompts(6, seed=4), ASKED[:6], strict=True))
 

@@ -14,7 +14,6 @@ from websockets.exceptions import ConnectionClosed
 
 from foresay.draft import Draft
 from foresay.edge.json_frames import decode_json, encode_json
-from foresay.edge.offered import OfferedDrafter
 from foresay.edge.prefix import hash_after
 from foresay.edge.wire import (
     Commit,
@@ -31,6 +30,7 @@ from foresay.edge.wire import (
     unpack,
 )
 from foresay.engine.llm import LLM
+from foresay.serve.edge.offered import OfferedDrafter
 from foresay.serve.start import tenant_drafter
 from serve.running import MEMORY, Running, running, wait_for
 from tiny import one_thread

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.request import Request, urlopen
 
-from foresay.edge.proxy import EmulatedLink
+from foresay.bench.proxy import EmulatedLink
 from foresay.errors import ForesayError
 
 __all__ = ["Child", "Cloud", "LinkProcess", "child", "cloud", "link_process", "peak_mb"]
@@ -195,7 +195,7 @@ class LinkProcess:
 @contextmanager
 def link_process(port: int, link: EmulatedLink) -> Iterator[LinkProcess]:
     """A proxy to that port while the body runs."""
-    command = ["-m", "foresay.edge.proxy", "--to", str(port), "--rtt", str(link.rtt)]
+    command = ["-m", "foresay.bench.proxy", "--to", str(port), "--rtt", str(link.rtt)]
     command += ["--jitter", str(link.jitter), "--loss", str(link.loss), "--seed", str(link.seed)]
     if link.bandwidth is not None:
         command += ["--bandwidth", str(link.bandwidth)]

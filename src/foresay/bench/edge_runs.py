@@ -25,13 +25,13 @@ from foresay.bench.edge import (
     EdgeRow,
     EdgeTable,
 )
+from foresay.bench.proxy import EmulatedLink
 from foresay.bench.questions import Question
 from foresay.drafter import SeededParams
 from foresay.edge.alone import model_in, write_alone
 from foresay.edge.client import EdgeClient
 from foresay.edge.drafting import edge_drafter
 from foresay.edge.link import Round
-from foresay.edge.proxy import EmulatedLink
 from foresay.errors import ForesayError, InputError
 from foresay.models.progress import Progress, silent
 

@@ -116,7 +116,7 @@ def bench_edge(
       foresay bench edge --prompts question.jsonl --category summarization --per-category 8 --json
     """
     from foresay.bench.edge import EdgeTable, edge_ways
-    from foresay.edge.proxy import EmulatedLink
+    from foresay.bench.proxy import EmulatedLink
 
     tolerate_encoding()
     links = [

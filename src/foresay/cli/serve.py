@@ -236,13 +236,12 @@ def _drafter(
 ) -> Any:
     if name == "none":
         return None
-    from foresay.edge.offered import OfferedDrafter
+    from foresay.drafters.lineup import make_drafter
+    from foresay.serve.edge.offered import OfferedDrafter
+    from foresay.serve.start import tenant_room
 
     if name == "edge":
         return OfferedDrafter(None)
-    from foresay.drafters.lineup import make_drafter
-    from foresay.serve.start import tenant_room
-
     room = tenant_room(tenants, tenant_bytes)
     own = make_drafter(name, share="all", corpus=corpus, verify=True, room=room, model=model)
     return OfferedDrafter(own)

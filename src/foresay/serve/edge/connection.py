@@ -149,6 +149,8 @@ class EdgeRoute:
         prompt = unpack(asked.prompt, vocabulary)
         seed = new_seed() if asked.seed is None else asked.seed
         generation = self._validator.ids(prompt, asked.params(), seed)
+        if not self._llm.engine.drafter.takes_offers:
+            _log.warning("an edge stream opens, and this server's drafter takes no drafts of edges")
         policy: Policy = asked.policy or _DEFAULT
         answer = await self._driver.submit(generation, tenant)
         answer.asked = len(prompt)

@@ -1,6 +1,6 @@
 """Faults on a connection, by script: for tests of both ends of an edge stream.
 
-`chaos(script)` is a `Carry` for `foresay.edge.proxy.Proxy`. It knows WebSocket: what it repeats,
+`chaos(script)` is a `Carry` for `foresay.bench.proxy.Proxy`. It knows WebSocket: what it repeats,
 swaps or cuts are whole messages, frames as they were written, so that each fault is one that the
 other end has to bear, and not a broken frame; `truncate` alone breaks one.
 
@@ -30,7 +30,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from foresay.edge.proxy import Carry, Connection, Way
+from foresay.bench.proxy import Carry, Connection, Way
 from foresay.errors import InputError
 
 __all__ = ["Action", "Fault", "Part", "Splitter", "chaos", "random_script"]

@@ -4,9 +4,9 @@
         ...  # connect to proxy.port instead of port
 
 Bytes arrive in order and complete, later. A lost segment is shown as TCP shows it: what follows
-waits for the retransmission. `foresay.edge.chaos` breaks connections.
+waits for the retransmission. `edge.chaos` breaks connections.
 
-    python -m foresay.edge.proxy --to PORT [--rtt 0.02] [--jitter 0] [--loss 0] [--bandwidth BITS]
+    python -m foresay.bench.proxy --to PORT [--rtt 0.02] [--jitter 0] [--loss 0] [--bandwidth BITS]
 
 prints {"port": …}, answers each line on stdin with {"up", "down", "connections"}: the bytes and
 connections so far, and ends with its stdin.

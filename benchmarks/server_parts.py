@@ -9,10 +9,7 @@ import re
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from urllib.request import urlopen
 
 import numpy as np
 
+from foresay.bench.cloud import Child, child
 from server_client import ask_together, question
 
 HERE = Path(__file__).parent
@@ -43,61 +41,17 @@ class EngineSettings:
         return {key: value for key, value in asdict(self).items() if key != "folder"}
 
 
-class Child:
-    """A process that says a line of JSON when it is ready; further ones answer what it is told."""
-
-    def __init__(self, process: subprocess.Popen[str], log: Any) -> None:
-        self._process, self._log = process, log
-        self.ready = self.read()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def read(self) -> Any:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            self._log.seek(0)
-            sys.exit(f"{self._process.args!r} has ended: {self._log.read()[-3000:]}")
-        return json.loads(line)
-
-    def tell(self, value: Any) -> Any:
-        """Its answer to a line."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(value) + "\n")
-        self._process.stdin.flush()
-        return self.read()
-
-    def cpu(self) -> float:
-        """Seconds of processor that it has used."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
-
-    def memory(self) -> tuple[float, float]:
-        """MB in memory, and MB of them that are not mapped from files."""
-        fields = Path(f"/proc/{self.pid}/statm").read_text().split()
-        resident, shared = int(fields[1]), int(fields[2])
-        return resident * PAGE / 1e6, (resident - shared) * PAGE / 1e6
+def cpu(one: Child) -> float:
+    """Seconds of processor that a process has used."""
+    fields = Path(f"/proc/{one.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-@contextmanager
-def child(*command: str) -> Iterator[Child]:
-    """It ends with the body: by SIGTERM, and if that does not help, at once."""
-    with tempfile.TemporaryFile("w+") as log:
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(
-            [sys.executable, *command], stdin=pipe, stdout=pipe, stderr=log, text=True
-        )
-        try:
-            yield Child(process, log)
-        finally:
-            process.terminate()
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            process.communicate()
+def memory(one: Child) -> tuple[float, float]:
+    """MB in memory, and MB of them that are not mapped from files."""
+    fields = Path(f"/proc/{one.pid}/statm").read_text().split()
+    resident, shared = int(fields[1]), int(fields[2])
+    return resident * PAGE / 1e6, (resident - shared) * PAGE / 1e6
 
 
 def server(settings: EngineSettings, *more: str) -> Any:
@@ -127,13 +81,13 @@ def measure_overhead(
     with server(settings) as one, child(str(HERE / "server_engine.py"), wanted) as other:
 
         def through_the_server(bodies: list[dict[str, Any]]) -> dict[str, Any]:
-            url, ran = one.ready["url"], one.cpu()
+            url, ran = one.ready["url"], cpu(one)
             before, own = counted(url), time.process_time()
             seconds, answers = asyncio.run(ask_together(url, bodies))
             for answer in answers:
                 if answer.error is not None:
                     sys.exit(f"a client got no answer: {answer.error}")
-            used, client_used = one.cpu() - ran, time.process_time() - own
+            used, client_used = cpu(one) - ran, time.process_time() - own
             steps, drafted = (b - a for a, b in zip(before, counted(url), strict=True))
             return {
                 "seconds": seconds,
@@ -145,10 +99,14 @@ def measure_overhead(
                 "drafted": drafted,
             }
 
+        def by_the_engine(bodies: list[dict[str, Any]]) -> dict[str, Any]:
+            found: dict[str, Any] = other.say(json.dumps(bodies))
+            return found
+
         for turn in range(rounds + 1):  # the first one warms up
             numbers = range(turn * at_once, (turn + 1) * at_once)
             bodies = [question(number, tokens, past_the_end=True) for number in numbers]
-            ways = [("server", through_the_server), ("engine", other.tell)]
+            ways = [("server", through_the_server), ("engine", by_the_engine)]
             found = {name: ask(bodies) for name, ask in (ways if turn % 2 else ways[::-1])}
             texts = [found[name].pop("texts") for name in ("server", "engine")]
             different += sum(a != b for a, b in zip(*texts, strict=True))
@@ -185,7 +143,7 @@ def measure_load(settings: EngineSettings, clients: int, seconds: float) -> dict
         limits = "--seconds", str(seconds), "--warm-up", str(warm_up)
         command = [sys.executable, str(HERE / "server_client.py"), one.ready["url"], *limits]
         command += ["--clients", str(clients)]
-        start, ran = time.monotonic(), one.cpu()
+        start, ran = time.monotonic(), cpu(one)
         samples: list[tuple[float, float, float]] = []
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as crowd:
             try:
@@ -193,7 +151,7 @@ def measure_load(settings: EngineSettings, clients: int, seconds: float) -> dict
                     now = time.monotonic() - start
                     # Answers that end later are not counted: the crowd gets smaller by then.
                     if now <= seconds:
-                        samples.append((now, *one.memory()))
+                        samples.append((now, *memory(one)))
                     time.sleep(SAMPLE)
             except BaseException:
                 crowd.kill()
@@ -203,7 +161,7 @@ def measure_load(settings: EngineSettings, clients: int, seconds: float) -> dict
         took = time.monotonic() - start
         if crowd.returncode:
             sys.exit(f"the clients have ended with status {crowd.returncode}")
-        share = (one.cpu() - ran) / took
+        share = (cpu(one) - ran) / took
     return {
         "seconds": seconds,
         "warm_up_seconds": warm_up,

@@ -32,6 +32,10 @@ class Child:
         self.process, self._log = process, log
         self.ready = self._read()
 
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
     def _read(self) -> Any:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -101,7 +105,7 @@ class Cloud:
 
     @property
     def pid(self) -> int:
-        return self._running.process.pid
+        return self._running.pid
 
     def encode(self, text: str) -> list[int]:
         """The prompt's ids: as a chat, or as it is for a model that does not chat."""

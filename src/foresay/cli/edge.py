@@ -15,6 +15,18 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from foresay.cli.asking import (
+    AsJson,
+    MaxTokens,
+    MinP,
+    Prompts,
+    Raw,
+    Seed,
+    Stop,
+    Temperature,
+    TopK,
+    TopP,
+)
 from foresay.cli.generate import read_prompts
 from foresay.cli.model import DEFAULT_MODEL, Corpus
 from foresay.cli.options import naming_options
@@ -49,10 +61,7 @@ class KOption(str, Enum):
 @naming_options({"url": "--cloud"})
 def edge(
     cloud: Annotated[str, typer.Option(help="The server: http(s):// or ws(s)://.")],
-    prompts: Annotated[
-        list[str] | None,
-        typer.Argument(help="The prompt; - is all of stdin.", metavar="PROMPT", show_default=False),
-    ] = None,
+    prompts: Prompts = None,
     model: Annotated[
         str, typer.Option(help="The cloud's model, for its tokenizer: a name as for generate.")
     ] = DEFAULT_MODEL,
@@ -64,27 +73,14 @@ def edge(
         typer.Option(help="A smaller model that drafts too, as +model:NAME.", show_default=False),
     ] = None,
     corpus: Corpus = None,
-    max_tokens: Annotated[int, typer.Option(help="Tokens per answer, at most.")] = 256,
-    temperature: Annotated[
-        float, typer.Option(help="0 is greedy: always the likeliest token.")
-    ] = 0.0,
-    top_k: Annotated[int, typer.Option(help="Only the k likeliest tokens; 0: all.")] = 0,
-    top_p: Annotated[
-        float, typer.Option(help="Only the likeliest tokens that together reach this probability.")
-    ] = 1.0,
-    min_p: Annotated[
-        float, typer.Option(help="Only tokens at least this likely, relative to the likeliest.")
-    ] = 0.0,
-    seed: Annotated[
-        int | None, typer.Option(help="The same seed gives the same answer.", show_default=False)
-    ] = None,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(help="A stop string; may be given again.", show_default=False),
-    ] = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Continue the prompt as it is, without chat template.")
-    ] = False,
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    raw: Raw = False,
     policy: Annotated[
         PolicyOption | None,
         typer.Option(
@@ -125,9 +121,7 @@ def edge(
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per line and answer.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Draft here, and let a server verify: the answer is the server's model's, to the token.
 

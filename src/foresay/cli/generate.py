@@ -10,6 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from foresay.cli.asking import (
+    AsJson,
+    MaxTokens,
+    MinP,
+    Prompts,
+    Raw,
+    Seed,
+    Stop,
+    Temperature,
+    TopK,
+    TopP,
+)
 from foresay.cli.interrupts import Interrupts
 from foresay.cli.model import (
     DEFAULT_MODEL,
@@ -37,10 +49,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def generate(
-    prompts: Annotated[
-        list[str] | None,
-        typer.Argument(help="The prompt; - is all of stdin.", metavar="PROMPT", show_default=False),
-    ] = None,
+    prompts: Prompts = None,
     file: Annotated[
         Path | None,
         typer.Option(
@@ -52,36 +61,21 @@ def generate(
     drafter: Drafter = "suffix",
     policy: Policy = "adaptive",
     corpus: Corpus = None,
-    max_tokens: Annotated[int, typer.Option(help="Tokens per answer, at most.")] = 256,
-    temperature: Annotated[
-        float, typer.Option(help="0 is greedy: always the likeliest token.")
-    ] = 0.0,
-    top_k: Annotated[int, typer.Option(help="Only the k likeliest tokens; 0: all.")] = 0,
-    top_p: Annotated[
-        float, typer.Option(help="Only the likeliest tokens that together reach this probability.")
-    ] = 1.0,
-    min_p: Annotated[
-        float, typer.Option(help="Only tokens at least this likely, relative to the likeliest.")
-    ] = 0.0,
-    seed: Annotated[
-        int | None, typer.Option(help="The same seed gives the same answer.", show_default=False)
-    ] = None,
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    seed: Seed = None,
     n: Annotated[int, typer.Option("-n", help="Answers to each prompt.")] = 1,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(help="A stop string; may be given again.", show_default=False),
-    ] = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Continue the prompt as it is, without chat template.")
-    ] = False,
+    stop: Stop = None,
+    raw: Raw = False,
     dtype: Dtype = DtypeOption.auto,
     quantize: Quantize = None,
     sources: Annotated[
         bool, typer.Option("--sources", help="Show where each token was drafted from.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per line and answer.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Answer one or many prompts.
 

@@ -1,0 +1,36 @@
+"""The options by which a command is asked for answers: prompts and sampling parameters."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+__all__ = [
+    *("AsJson", "MaxTokens", "MinP", "Prompts", "Raw", "Seed", "Stop", "Temperature", "TopK"),
+    "TopP",
+]
+
+Prompts = Annotated[
+    list[str] | None,
+    typer.Argument(help="The prompt; - is all of stdin.", metavar="PROMPT", show_default=False),
+]
+MaxTokens = Annotated[int, typer.Option(help="Tokens per answer, at most.")]
+Temperature = Annotated[float, typer.Option(help="0 is greedy: always the likeliest token.")]
+TopK = Annotated[int, typer.Option(help="Only the k likeliest tokens; 0: all.")]
+TopP = Annotated[
+    float, typer.Option(help="Only the likeliest tokens that together reach this probability.")
+]
+MinP = Annotated[
+    float, typer.Option(help="Only tokens at least this likely, relative to the likeliest.")
+]
+Seed = Annotated[
+    int | None, typer.Option(help="The same seed gives the same answer.", show_default=False)
+]
+Stop = Annotated[
+    list[str] | None, typer.Option(help="A stop string; may be given again.", show_default=False)
+]
+Raw = Annotated[
+    bool, typer.Option("--raw", help="Continue the prompt as it is, without chat template.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line and answer.")]

@@ -6,12 +6,8 @@ ways     `foresay bench edge`: every way at every round-trip time on the same pr
          server, the proxy and the client are processes on this machine and share its cores. Bars at
          20 ms: free-run by the cloud alone with the same server drafts, draft-ahead by blocking;
          texts; bytes of a round. One text that differs and the script fails.
-gating   whether a signal foretells rejection, by the area under the ROC curve: .5 says nothing.
-         Every position of the target's own answers is an examined token: the drafter proposes the
-         next token after the true text, and it is rejected if the target wrote another. Of the
-         edge's model (nll, entropy, margin of its distribution), greedy drafts; of the suffix
-         drafter the nll of its scores. Sampled answers, since with the same model greedy ones would
-         never be rejected.
+gating   whether a signal or a rule of the gate foretells rejection, by the area under the ROC
+         curve: .5 says nothing (`edge_gating.py`). With --corpus also the rule for rare words.
 
 Run it on a machine with nothing else to do.
 """
@@ -22,30 +18,21 @@ import argparse
 import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
+import edge_gating
 import record
 from foresay.bench.edge import WAYS, EdgeTable, edge_ways
 from foresay.bench.edge_report import COLUMNS, cells, html_report
 from foresay.bench.edge_runs import EdgeSetup, run_edge
 from foresay.bench.proxy import EmulatedLink
 from foresay.bench.questions import Question, built_in_questions, read_questions, some_of_each
-from foresay.draft import Draft
-from foresay.edge.drafting import EdgeDrafts, edge_drafter
-from foresay.edge.gating import Signals, auc_by_signal, nll_of_scores, signals_of
-from foresay.engine.llm import LLM
 from foresay.models import weights
-from foresay.models.target import Part
 from foresay.sampling.params import SamplingParams
 
 PARTS = ("ways", "gating")
 RTTS = "0,5,20,50,100"
-TEMPERATURE = 0.8  # of gating's answers
 
 
 def questions_of(options: argparse.Namespace, tokens: int, each: int) -> list[Question]:
@@ -86,65 +73,6 @@ def measure_ways(options: argparse.Namespace, questions: list[Question]) -> Edge
     for found in run_edge(setup, questions, told):
         table = found
     return table
-
-
-def measure_gating(options: argparse.Namespace, questions: list[Question]) -> dict[str, Any]:
-    """The area of each signal, of the edge's model and of the suffix drafter."""
-    target = LLM(options.model, None, memory=options.memory_mb << 20)
-    name = options.edge_model or options.model
-    edge = target if name == options.model else LLM(name, None, memory=options.memory_mb << 20)
-    signals: list[Signals] = []
-    wrong: list[bool] = []
-    scores: list[float] = []
-    missed: list[bool] = []
-    drafter = edge_drafter("suffix")
-    for question in questions:
-        params = replace(question.params, temperature=TEMPERATURE, seed=1)
-        prompt = target.encode(
-            [{"role": "user", "content": question.turns[0]}]
-            if target.tokenizer.chats
-            else question.turns[0]
-        )
-        answer = np.array(target.generate(prompt, params)[0].token_ids, np.int32)
-        with torch.inference_mode():
-            part = Part.of(
-                edge.target, edge.target.open(), prompt, Draft.chain(answer[:-1]),
-                prefill=len(prompt) - 1,
-            )  # fmt: skip
-            rows = edge.target.forward([part]).logits.float()
-        probs = torch.softmax(rows / TEMPERATURE, -1).double().numpy()
-        drafted = probs.argmax(-1).astype(np.int32)
-        signals.append(signals_of(probs / probs.sum(-1, keepdims=True), drafted))
-        wrong += (drafted != answer).tolist()
-        text = EdgeDrafts(drafter, prompt)
-        for token in answer.tolist():
-            found = text.propose(1).draft
-            if len(found) and found.scores is not None:
-                scores.append(min(1.0, float(found.scores[0])))
-                missed.append(int(found.tokens[0]) != token)
-            text.observe(np.array([token], np.int32))
-        text.finish()
-    joined = Signals(
-        *(
-            np.concatenate([getattr(one, name) for one in signals])
-            for name in ("nll", "entropy_bits", "margin")
-        )
-    )
-    own = np.array([float(nll_of_scores(np.array([score]))[0]) for score in scores])
-    areas = {
-        "model": auc_by_signal(joined, wrong),
-        "suffix": auc_by_signal(Signals(nll=own), missed),
-    }
-    return {
-        "edge_model": Path(name).name,
-        "same_model": name == options.model,
-        "temperature": TEMPERATURE,
-        "prompts": len(questions),
-        "areas": {
-            drafter: {signal: found._asdict() for signal, found in each.items()}
-            for drafter, each in areas.items()
-        },
-    }
 
 
 def show(parts: dict[str, Any]) -> None:
@@ -203,7 +131,10 @@ def main() -> None:
         if options.html is not None:
             options.html.write_text(html_report(table), encoding="utf-8")
     if "gating" in chosen:
-        parts["gating"] = measure_gating(options, questions)
+        edge_model = options.edge_model or options.model
+        parts["gating"] = edge_gating.measure(
+            questions, options.model, edge_model, options.corpus, options.memory_mb << 20
+        )
     figures = {
         "load_average": {"before": load, "after": os.getloadavg()},
         "prompts": [Path(question.where).name for question in questions],

@@ -14,7 +14,6 @@ from foresay.edge.gating import (
     Decision,
     Gate,
     Rules,
-    Signals,
     Thresholds,
     block_rule,
     hard_ratio,
@@ -22,6 +21,7 @@ from foresay.edge.gating import (
     offsets_of_pieces,
 )
 from foresay.errors import InputError
+from foresay.sampling.signals import Signals
 
 H, E = True, False
 

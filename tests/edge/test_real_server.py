@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
+from foresay.corpus import build_from
 from foresay.drafter import Source
 from foresay.edge.client import EdgeClient
 from foresay.edge.gating import Gate, Thresholds
 from foresay.engine.llm import LLM
 from foresay.errors import StreamError
 from foresay.sampling.params import SamplingParams
-from serve.running import MEMORY, Running, running, tiny_llm
+from serve.edge_client import edge_llm
+from serve.running import MEMORY, Running, running
 from tiny import call, one_thread, save_model
 
 COUNT = 48
@@ -35,7 +37,7 @@ def llm(folder: Path) -> LLM:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Running]:
-    with one_thread(), running(*tiny_llm(folder)) as found:
+    with one_thread(), running(*edge_llm(folder)) as found:
         yield found
 
 
@@ -77,6 +79,40 @@ def test_the_text_is_that_of_the_model(
             assert sum(s != Source.MODEL for s in found.sources) == counted.accepted
 
     asyncio.run(run())
+    server.idle()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_signals_of_a_model_say_when_to_send(
+    server: Running, llm: LLM, folder: Path, temperature: float
+) -> None:
+    """Entropy, margin and the variance over passes with dropout: each alone makes every token
+    hard or none, and the text stays."""
+    prompt = llm.tokenizer.encode(TEXT)
+    expected = llm.generate([prompt], params(temperature))[0].token_ids
+    off: dict[str, Any] = {"entropy_bits": None, "margin": None, "hard_ratio": 1.0}
+    limits = {"nll": (0.0, 1e9), "entropy_bits": (0.0, 1e9), "margin": (1.0, 0.0)}
+    limits["variance"] = (0.0, 1.0)
+
+    async def run(gate: Gate) -> float:
+        client = EdgeClient(
+            server.url,
+            vocabulary=llm.target.vocabulary,
+            policy="block",
+            drafter=f"model:{folder}",
+            gate=gate,
+            dropout=4,
+        )
+        found = await asyncio.wait_for(client.answer(prompt, params(temperature)), 60)
+        client.close()
+        assert list(found.tokens) == list(expected)
+        assert found.statistics.sent > 0 and found.statistics.drafter_error is None
+        assert found.statistics.hard_ratio is not None
+        return found.statistics.hard_ratio
+
+    for name, (all_hard, none_hard) in limits.items():
+        assert asyncio.run(run(Gate(Thresholds(**{**off, name: all_hard})))) == 1.0, name
+        assert asyncio.run(run(Gate(Thresholds(**{**off, name: none_hard})))) == 0.0, name
     server.idle()
 
 
@@ -157,6 +193,28 @@ def test_the_command(server: Running, llm: LLM, folder: Path) -> None:
         + "\n"
     )
     assert "bytes up" in done.complaints and "round trip" in done.complaints
+
+
+def test_the_command_with_a_gate(server: Running, llm: LLM, folder: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "words.corpus"
+    build_from([llm.tokenizer.encode(TEXT)], corpus, vocabulary=llm.target.vocabulary)
+    asked = SamplingParams(max_tokens=COUNT, temperature=0)
+    expected = llm.generate([TEXT], asked, chat=True)[0]
+    fixed = ("edge", "--cloud", server.url, "--model", folder, "--max-tokens", COUNT, TEXT)
+    model = ("--drafter", f"model:{folder}")
+    for drafter in (("--corpus", corpus), (*model, "--dropout", 3)):
+        done = call(*fixed, "--gate", "--json", "--policy", "block", *drafter)
+        assert done.status == 0, done.err
+        out = json.loads(done.out)
+        assert out["token_ids"] == list(expected.token_ids)
+        assert out["stats"]["hard_ratio"] > 0
+    for options, sentence in (
+        (("--dropout", 3), "--dropout is 3; expected 0 without a gate"),
+        (("--gate", "--dropout", 3), "the drafter 'suffix' cannot draft with dropout"),
+        (("--gate", "--dropout", 1, *model), "passes is 1; expected a whole number from 2"),
+    ):
+        done = call(*fixed, *options)
+        assert done.status == 1 and sentence in done.complaints
 
 
 def test_the_command_refuses_in_sentences(server: Running, folder: Path) -> None:

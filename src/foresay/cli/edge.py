@@ -38,6 +38,7 @@ from foresay.errors import InputError
 
 if TYPE_CHECKING:
     from foresay.edge.client import EdgeClient
+    from foresay.edge.gating import CorpusWords
     from foresay.edge.statistics import StreamStatistics
     from foresay.models.tokenizer import Tokenizer
     from foresay.sampling.params import SamplingParams
@@ -50,6 +51,7 @@ class PolicyOption(str, Enum):
 
 
 _HARD = 1.2  # nats: a drafted token below a chance of 0.3 is hard
+_VARIES = 0.01  # variance over passes with dropout: 0.1 more or less is hard
 
 
 class KOption(str, Enum):
@@ -96,6 +98,13 @@ def edge(
     gate: Annotated[
         bool, typer.Option("--gate", help="Send early, and draft less far, at hard tokens.")
     ] = False,
+    dropout: Annotated[
+        int,
+        typer.Option(
+            help="With --gate and --drafter model:NAME, passes with dropout: tokens whose chance "
+            "varies are hard too. 0: none."
+        ),
+    ] = 0,
     tree: Annotated[
         bool, typer.Option("--tree", help="Send whole trees where nothing is in flight.")
     ] = False,
@@ -162,6 +171,7 @@ def edge(
         raise InputError("--edge-only needs a model that drafts; expected --draft-model NAME")
     with waiting(as_json) as wait:
         tokenizer, vocabulary, known = _tokenizer(model, wait)
+    rules = Rules() if corpus is None or not gate else Rules(word_counts=_words(corpus, tokenizer))
     client = EdgeClient(
         cloud,
         vocabulary=vocabulary,
@@ -172,7 +182,8 @@ def edge(
         policy="" if policy is None else policy.value,
         ahead=not no_ahead,
         rule=SeedRule() if k is KOption.seed else LinkRule(),
-        gate=Gate(Thresholds(nll=_HARD), Rules()) if gate else None,
+        gate=Gate(Thresholds(nll=_HARD, variance=_VARIES), rules) if gate else None,
+        dropout=dropout,
         decode=tokenizer.decode,
         tree=tree,
         pad=pad,
@@ -194,6 +205,13 @@ def _drafter(name: str, draft_model: str | None) -> str | None:
     if draft_model is None:
         return None if name == "none" else name
     return f"model:{draft_model}" if name == "none" else f"{name}+model:{draft_model}"
+
+
+def _words(corpus: Path, tokenizer: Tokenizer) -> CorpusWords:
+    from foresay.corpus import open_corpus
+    from foresay.edge.gating import CorpusWords
+
+    return CorpusWords(open_corpus(corpus), lambda text: tokenizer.encode(text, special=False))
 
 
 def _tokenizer(model: str, wait: Any) -> tuple[Tokenizer, int, bytes | None]:

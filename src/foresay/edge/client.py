@@ -21,10 +21,10 @@ from foresay.drafter import Drafter, SeededParams, Source, as_prompt
 from foresay.edge.alone import model_in, sources_of, write_alone
 from foresay.edge.connection import edge_url
 from foresay.edge.drafting import EdgeDrafts, check_edge_drafter, edge_drafter
-from foresay.edge.gating import Gate
+from foresay.edge.gating import Decode, Gate
 from foresay.edge.link import EdgeK, LinkRule
 from foresay.edge.pace import Pace
-from foresay.edge.sending import Decode, Sending
+from foresay.edge.sending import Sending
 from foresay.edge.statistics import StreamStatistics
 from foresay.edge.stream import OnRound, Piece, Stream, StreamSettings
 from foresay.edge.wire import Policy, bits_of, check_pad
@@ -63,7 +63,9 @@ class EdgeClient:
     policy           block, free-run or adaptive; empty: the cloud chooses
     ahead            False: one draft is in flight, and the next one follows its verdict
     rule             how many tokens a message has, for all streams; None: a `LinkRule`
-    gate             when to send and how far ahead; None: a message has k tokens
+    gate             when to send and how far ahead; None: a message has k tokens. A drafter
+                     `model:NAME` then says how uncertain it was of each token
+    dropout          with a gate, passes with dropout of such a model, for the variance; 0: none
     decode           token ids to text, for the gate's rules
     tree             where nothing is in flight, a whole tree is sent
     pad              0, or messages of both sides are padded to a multiple of so many bytes
@@ -93,6 +95,7 @@ class EdgeClient:
         ahead: bool = True,
         rule: EdgeK | None = None,
         gate: Gate | None = None,
+        dropout: int = 0,
         decode: Decode | None = None,
         tree: bool = False,
         pad: int = 0,
@@ -122,8 +125,14 @@ class EdgeClient:
             retry_seconds=retry_seconds,
             on_round=on_round,
         )
+        if dropout and (gate is None or not isinstance(drafter, str)):
+            raise InputError(
+                f"dropout is {dropout!r}; expected 0 without a gate and a drafter model:NAME"
+            )
         if isinstance(drafter, str):
-            drafter = edge_drafter(drafter, corpus=corpus, tree=tree)
+            drafter = edge_drafter(
+                drafter, corpus=corpus, tree=tree, signals=gate is not None, dropout=dropout
+            )
         elif corpus is not None:
             raise InputError("a corpus is given without a drafter's name that could use it")
         if drafter is not None:

@@ -21,6 +21,7 @@ from foresay.drafter import MAX_BUDGET, Drafter, SeededParams, Source, as_prompt
 from foresay.drafters.lineup import make_drafter
 from foresay.edge.text import best_chain, child_with
 from foresay.errors import InputError
+from foresay.sampling.signals import Signals
 from foresay.verdict import Verdict, Wants
 
 __all__ = ["LONGEST", "EdgeDrafts", "Part", "Proposal", "check_edge_drafter", "edge_drafter"]
@@ -33,12 +34,14 @@ LONGEST = 64
 class Part:
     """What can be sent: a draft behind those in flight, and where each node comes from.
 
-    above: the chance that what lies before it will be committed.
+    above    the chance that what lies before it will be committed
+    signals  how uncertain the drafter was of each node; None: it does not say
     """
 
     draft: Draft
     sources: tuple[Source, ...]
     above: float = 1.0
+    signals: Signals | None = None
 
     def __len__(self) -> int:
         return len(self.draft)
@@ -50,7 +53,8 @@ class Part:
         draft = self.draft
         scores = None if draft.scores is None else draft.scores[:count]
         first = Draft(draft.tokens[:count], draft.parents[:count], scores)
-        return Part(first, self.sources[:count], self.above)
+        signals = None if self.signals is None else self.signals.at(slice(count))
+        return Part(first, self.sources[:count], self.above, signals)
 
     def likely(self, least: float) -> Part:
         """Of a chain with scores the tokens whose chance is at least this, from now on."""
@@ -78,6 +82,7 @@ class Proposal:
     draft: Draft
     sources: tuple[Source, ...]
     seconds: float
+    signals: Signals | None = None
 
     def beyond(self, following: Sequence[int], *, tree: bool = False) -> Part | None:
         """What it has beyond the tokens that follow its position; None if it disagrees with them.
@@ -95,7 +100,8 @@ class Proposal:
         chain = best_chain(self.draft, node)
         tokens = self.draft.tokens[chain]
         above = 1.0 if node < 0 or self.draft.scores is None else float(self.draft.scores[node])
-        return Part(Draft.chain(tokens, self._scores(chain, node)), self._sources(chain), above)
+        scores, signals = self._scores(chain, node), self._signals(chain)
+        return Part(Draft.chain(tokens, scores), self._sources(chain), above, signals)
 
     def _below(self, root: int) -> Part:
         kept: dict[int, int] = {root: -1}
@@ -107,7 +113,7 @@ class Proposal:
         draft = Draft(
             self.draft.tokens[nodes], np.array(parents, np.int32), self._scores(nodes, root)
         )
-        return Part(draft, self._sources(nodes))
+        return Part(draft, self._sources(nodes), signals=self._signals(nodes))
 
     def _scores(self, nodes: list[int], root: int) -> Any:
         """The chance of each given that `root` is committed, which it is."""
@@ -119,6 +125,9 @@ class Proposal:
 
     def _sources(self, nodes: list[int]) -> tuple[Source, ...]:
         return tuple(self.sources[node] for node in nodes)
+
+    def _signals(self, nodes: list[int]) -> Signals | None:
+        return None if self.signals is None else self.signals.at(nodes)
 
 
 class EdgeDrafts:
@@ -176,17 +185,17 @@ class EdgeDrafts:
     def propose(self, budget: int) -> Proposal:
         """What follows the observed text, with at most so many nodes; empty after an error."""
         began = perf_counter()
-        draft, sources = Draft.empty(), ()
+        draft, sources, signals = Draft.empty(), (), None
         if self.error is None and budget > 0:
             try:
-                draft, sources = self._ask(min(budget, MAX_BUDGET))
+                draft, sources, signals = self._ask(min(budget, MAX_BUDGET))
             except Exception as error:
                 self._fail(error)
         seconds = perf_counter() - began
         self.seconds += seconds
-        return Proposal(self.position, draft, sources, seconds)
+        return Proposal(self.position, draft, sources, seconds, signals)
 
-    def _ask(self, budget: int) -> tuple[Draft, Any]:
+    def _ask(self, budget: int) -> tuple[Draft, Any, Signals | None]:
         found = self._drafter.propose([self._state], [budget])[0]
         if not isinstance(found, Draft) or len(found) > budget:
             raise InputError(f"the drafter proposed {found!r}; expected at most {budget} nodes")
@@ -198,8 +207,12 @@ class EdgeDrafts:
         sources = tuple(node[0] if node else Source.OTHER for node in said)
         if len(sources) != len(draft):
             sources = (Source.OTHER,) * len(draft)
+        uncertain = getattr(self._drafter, "signals", None)
+        signals = uncertain(self._state) if uncertain is not None and len(draft) else None
+        if signals is not None and len(signals) != len(draft):
+            signals = None
         self._last = draft
-        return draft, sources
+        return draft, sources, signals
 
     def finish(self) -> None:
         """End the drafter's request. A second call does nothing."""
@@ -230,12 +243,22 @@ def check_edge_drafter(drafter: Drafter[Any]) -> None:
 
 
 def edge_drafter(
-    name: str, *, corpus: str | Path | None = None, tree: bool = False
+    name: str,
+    *,
+    corpus: str | Path | None = None,
+    tree: bool = False,
+    signals: bool = False,
+    dropout: int = 0,
 ) -> Drafter[Any]:
     """A drafter by its name, as `drafters.lineup` has them, for an edge. Models draft chains of up
     to `LONGEST` tokens.
 
-    tree: it may branch. Raises: as `make_drafter`; InputError for one that needs the target.
+    tree      it may branch
+    signals   a model that drafts alone says how uncertain it was; in one tree with others it does
+              not, since the scores there say more: they are calibrated by what came true
+    dropout   passes with dropout for the variance too, 2 or more; 0: none
+
+    Raises: as `make_drafter`; InputError for one that needs the target.
     """
     made = make_drafter(name, share="all", corpus=corpus, verify=True, chain=not tree)
     parts = getattr(made, "drafters", (made,))
@@ -245,4 +268,18 @@ def edge_drafter(
             from foresay.drafters.decoding.shapes import as_shape
 
             part.shape = as_shape(LONGEST)
+    if (signals or dropout) and hasattr(made, "keep_signals"):
+        made.keep_signals(_dropout(name, dropout) if dropout else None)
+    elif dropout:
+        raise InputError(
+            f"the drafter {name!r} cannot draft with dropout; expected a model alone, model:NAME"
+        )
     return made
+
+
+def _dropout(name: str, passes: int) -> Any:
+    from foresay.drafters.decoding.dropout import Dropout
+    from foresay.models.load import find_model
+    from foresay.models.tables import tables_of
+
+    return Dropout(tables_of(find_model(name.removeprefix("model:"))).output, passes)

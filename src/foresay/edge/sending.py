@@ -5,23 +5,21 @@ Nothing here changes what is committed; it decides when drafts travel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foresay.edge.drafting import Part
-from foresay.edge.gating import Gate, Signals, nll_of_scores, offsets_of_pieces
+from foresay.edge.gating import Decode, Gate, read_tokens
 from foresay.edge.link import EdgeK
 from foresay.edge.text import EdgeText
+from foresay.sampling.signals import Signals, nll_of_scores
 
-__all__ = ["Decode", "Marks", "Sending"]
+__all__ = ["CONTEXT", "Marks", "Sending"]
 
-Decode: TypeAlias = Callable[[Sequence[int]], str]
-"""Token ids to text."""
-_CONTEXT = 32
+CONTEXT = 32
 """Tokens before a draft that a rule of the gate sees."""
 
 
@@ -126,8 +124,8 @@ class Sending:
 
     def _hard(self, part: Part, text: EdgeText) -> list[bool]:
         assert self.gate is not None
-        signals = None
-        if part.draft.scores is not None:
+        signals = part.signals
+        if signals is None and part.draft.scores is not None:
             falling = np.minimum.accumulate(np.clip(part.draft.scores, 0, 1))
             signals = Signals(nll=nll_of_scores(falling))
         given: dict[str, Any] = {}
@@ -142,16 +140,6 @@ class Sending:
         """The draft as text behind the tokens before it, for the rules."""
         assert self._decode is not None
         before = [*text.prompt.tolist(), *text.tokens[: text.confirmed - text.start], *text.ahead()]
-        before = before[-_CONTEXT:]
-        tokens = part.draft.tokens.tolist()
-        texts = [self._decode([*before, *tokens[:n]]) for n in range(len(tokens) + 1)]
-        # A token that completes no character is decoded as a mark that the next one replaces.
-        ends = [len(texts[-1])] * len(texts)
-        for at in range(len(texts) - 2, -1, -1):
-            ends[at] = min(len(texts[at].rstrip("\ufffd")), ends[at + 1])
-        pieces = [texts[-1][a:b] for a, b in pairwise(ends)]
-        return {
-            "text": texts[-1],
-            "offsets": offsets_of_pieces(pieces, ends[0]),
-            "tokens": part.draft.tokens,
-        }
+        before = before[-CONTEXT:]
+        whole, offsets = read_tokens(self._decode, before, part.draft.tokens.tolist())
+        return {"text": whole, "offsets": offsets, "tokens": part.draft.tokens}

@@ -12,9 +12,11 @@ from foresay.drafters.decoding.noise_weight import NoiseWeight
 from foresay.drafters.decoding.shapes import ShapeLike, as_shape
 from foresay.drafters.decoding.written import Written
 from foresay.errors import InputError, TokenizerMismatch
+from foresay.sampling.signals import Signals
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
 if TYPE_CHECKING:
+    from foresay.drafters.decoding.dropout import Dropout
     from foresay.models.target import Target
 
 __all__ = ["MEMORY", "Choice", "DecodingDrafter"]
@@ -56,6 +58,8 @@ class DecodingDrafter:
         self._memory = memory
         self._calls = 0  # of propose
         self._noise = NoiseWeight()
+        self._signals = False
+        self._dropout: Dropout | None = None
         self._live: dict[int, Written] = {}
         self._model: Target | None = None
         self.vocabulary = 0
@@ -144,7 +148,7 @@ class DecodingDrafter:
                 state.used = self._calls
             if state.proposed_for == wanted:
                 continue
-            state.proposed, state.proposed_for = Draft.empty(), None
+            state.proposed, state.proposed_for, state.signals = Draft.empty(), None, None
             depth = self._depth(state, budget)
             if depth > 0:
                 state.prepare(self.model)
@@ -160,9 +164,16 @@ class DecodingDrafter:
             else:
                 state.proposed_for = wanted
         if growing:
-            grow(self.model, [growth for growth, _ in growing], self.vocabulary)
+            grow(
+                self.model,
+                [growth for growth, _ in growing],
+                self.vocabulary,
+                signals=self._signals,
+                dropout=self._dropout,
+            )
         for growth, wanted in growing:
             growth.state.proposed, growth.state.proposed_for = growth.draft(), wanted
+            growth.state.signals = growth.signals()
         return [state.proposed for state in alive if state.proposed is not None]
 
     def observe(self, states: Sequence[Written], verdicts: Sequence[Verdict], /) -> None:
@@ -191,7 +202,7 @@ class DecodingDrafter:
         as_states([state], Written, self)
         del self._live[id(state)]
         state.finished = True
-        state.proposed = state.proposed_for = None
+        state.proposed = state.proposed_for = state.signals = None
         state.forget()
 
     def sources(self, state: Written, /) -> list[tuple[Source, ...]]:
@@ -201,6 +212,19 @@ class DecodingDrafter:
         """
         as_states([state], Written, self)
         return [(Source.DRAFT_MODEL,)] * (0 if state.proposed is None else len(state.proposed))
+
+    def keep_signals(self, dropout: Dropout | None = None) -> None:
+        """From the next proposal on, keep how uncertain the model is of each drafted token; with
+        `dropout` also the variance, which takes a hidden state of each."""
+        self._signals, self._dropout = True, dropout
+
+    def signals(self, state: Written, /) -> Signals | None:
+        """Of each node of the state's last draft; None if they are not kept, or there is no node.
+
+        Raises: StateError.
+        """
+        as_states([state], Written, self)
+        return state.signals
 
     def text(self, state: Written, /) -> Int32s:
         """A copy of prompt and observed tokens.

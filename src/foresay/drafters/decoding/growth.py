@@ -15,10 +15,12 @@ from torch import Tensor
 
 from foresay.arrays import Floats, Int32s
 from foresay.draft import Draft
-from foresay.drafters.decoding.law import Found, Row, Way, next_tokens
+from foresay.drafters.decoding.dropout import Dropout
+from foresay.drafters.decoding.law import Found, Row, Way, distributions, next_tokens
 from foresay.drafters.decoding.shapes import Shape
 from foresay.drafters.decoding.written import Written
-from foresay.models.target import Part, Target
+from foresay.models.target import Outputs, Part, Target
+from foresay.sampling.signals import Signals
 
 __all__ = ["Growth", "grow"]
 
@@ -52,6 +54,7 @@ class Growth:
         self._parents: list[int] = []
         self._scores: list[float] = []
         self._probs: list[Floats] = []
+        self._signals: list[Signals] = []
         self._frontier = [-1]  # nodes that get children next; -1 is the text
         self._trunk: list[int] = []  # nodes that all of these come after, or are
         self._below: list[int] = []  # nodes of the part's draft
@@ -101,6 +104,8 @@ class Growth:
                 self._parents.append(node)
                 self._scores.append(above * children.chances[at])
                 self._probs += children.probs[at : at + 1]
+                if children.signals is not None:
+                    self._signals.append(children.signals.at([at]))
         self._level += 1
         self._frontier = self._next_frontier(first)
         self._store()
@@ -108,9 +113,7 @@ class Growth:
 
     def draft(self) -> Draft:
         """The best nodes within the budget; where they were sampled, all."""
-        nodes = list(range(len(self._tokens)))
-        if self._way != "sampled":
-            nodes = sorted(self._best())
+        nodes = self._kept()
         if not nodes:
             return Draft.empty()
         place = {node: at for at, node in enumerate(nodes)}
@@ -120,6 +123,15 @@ class Growth:
             np.array([self._scores[node] for node in nodes], np.float32),
             np.stack(self._probs) if self._probs else None,
         )
+
+    def signals(self) -> Signals | None:
+        """How uncertain the model is of each node of `draft`; None unless they are kept."""
+        if len(self._signals) < len(self._tokens) or not self._tokens:
+            return None
+        return Signals.joined([self._signals[node] for node in self._kept()])
+
+    def _kept(self) -> list[int]:
+        return list(range(len(self._tokens))) if self._way == "sampled" else sorted(self._best())
 
     def _best(self) -> list[int]:
         """The likeliest nodes within the budget, the best first. A node never without its parent:
@@ -168,8 +180,19 @@ class Growth:
         return np.array([self._tokens[at] for at in self._nodes(node)], np.int32)
 
 
-def grow(target: Target, growths: Sequence[Growth], vocabulary: int) -> None:
-    """Grow them to the end, all of a level together. `vocabulary`: ids that may be drafted.
+def grow(
+    target: Target,
+    growths: Sequence[Growth],
+    vocabulary: int,
+    *,
+    signals: bool = False,
+    dropout: Dropout | None = None,
+) -> None:
+    """Grow them to the end, all of a level together.
+
+    vocabulary  ids that may be drafted
+    signals     keep how uncertain the model is of each token
+    dropout     of these the variance too; None: not
 
     Raises: what the model raises; what was stored of these texts is forgotten then.
     """
@@ -178,16 +201,21 @@ def grow(target: Target, growths: Sequence[Growth], vocabulary: int) -> None:
         with torch.inference_mode():
             _catch_up(target, [growth.state for growth in growths])
             while growths:
-                picked: list[Tensor] = []
+                picked: list[Outputs] = []
                 rows: list[Row] = []
                 counts = []
                 parts = [growth.part(target) for growth in growths]
-                for growth, logits in zip(growths, _forward(target, parts), strict=True):
+                passed = _forward(target, parts, hidden=dropout is not None)
+                for growth, outputs in zip(growths, passed, strict=True):
                     which, wanted = growth.rows()
-                    picked.append(logits[which])
+                    picked.append(_rows_of(outputs, which))
                     rows += wanted
                     counts.append(len(wanted))
-                found = iter(next_tokens(_fitted(torch.cat(picked), vocabulary), rows, threads))
+                logits = _fitted(torch.cat([each.logits for each in picked]), vocabulary)
+                tokens = next_tokens(logits, rows, threads)
+                if signals:
+                    tokens = _uncertain(tokens, logits, rows, picked, dropout)
+                found = iter(tokens)
                 growths = [
                     growth
                     for growth, count in zip(growths, counts, strict=True)
@@ -218,8 +246,33 @@ def _catch_up(target: Target, states: Sequence[Written]) -> None:
             part.keep()
 
 
-def _forward(target: Target, parts: Sequence[Part]) -> Iterator[Tensor]:
-    """The logits of each part, in as many passes as its rows need."""
+def _uncertain(
+    found: Sequence[Found],
+    logits: Tensor,
+    rows: Sequence[Row],
+    picked: Sequence[Outputs],
+    dropout: Dropout | None,
+) -> list[Found]:
+    """The tokens with their signals."""
+    probs = distributions(logits, rows)
+    passes = None
+    if dropout is not None:
+        hidden = torch.cat([each.hidden for each in picked if each.hidden is not None])
+        thinned = [_fitted(each, logits.shape[1]) for each in dropout.logits(hidden)]
+        passes = np.stack([distributions(each, rows) for each in thinned], axis=1)
+    return [
+        one.with_signals(probs[at], None if passes is None else passes[at])
+        for at, one in enumerate(found)
+    ]
+
+
+def _rows_of(outputs: Outputs, which: list[int] | slice) -> Outputs:
+    hidden = outputs.hidden
+    return Outputs(outputs.logits[which], None if hidden is None else hidden[which])
+
+
+def _forward(target: Target, parts: Sequence[Part], *, hidden: bool) -> Iterator[Outputs]:
+    """The outputs of each part, in as many passes as its rows need."""
     group: list[Part] = []
     rows = 0
     for at, part in enumerate(parts):
@@ -229,7 +282,11 @@ def _forward(target: Target, parts: Sequence[Part]) -> Iterator[Tensor]:
         more = sum(len(p.tokens) + len(p.draft) for p in following)
         if not following or rows + more > _ROWS:
             sizes = [1 + len(p.draft) for p in group]
-            yield from torch.split(target.forward(group).logits, sizes)
+            found = target.forward(group, hidden=hidden)
+            first = 0
+            for size in sizes:
+                yield _rows_of(found, slice(first, first + size))
+                first += size
             group, rows = [], 0
 
 

@@ -31,8 +31,9 @@ from foresay.sampling.acceptance.rows import Rows
 from foresay.sampling.ask import Ask, AskBatch
 from foresay.sampling.noise import Doubles, Stream
 from foresay.sampling.processors import RowStatus
+from foresay.sampling.signals import Signals, signals_of
 
-__all__ = ["Found", "Row", "Way", "next_tokens"]
+__all__ = ["Found", "Row", "Way", "distributions", "next_tokens"]
 
 Way: TypeAlias = Literal["likeliest", "coupled", "sampled"]
 _CANDIDATES = 256
@@ -58,12 +59,25 @@ class Found(NamedTuple):
     chances  of each, given its parent
     probs    what each was sampled from, [vocabulary]; empty unless they were sampled
     by_weight  the first token for each of `WEIGHTS` of the noise; empty unless they were coupled
+    signals  how uncertain the model is of each; None unless they are kept
     """
 
     tokens: list[int]
     chances: list[float]
     probs: list[Floats]
     by_weight: tuple[int, ...] = ()
+    signals: Signals | None = None
+
+    def with_signals(self, probs: Doubles, passes: Doubles | None) -> Found:
+        """With the signals of its tokens. `probs` [vocabulary] is the distribution that they were
+        taken from, `passes` [passes, vocabulary] the same with dropout."""
+        count = len(self.tokens)
+        if not count:
+            return self
+        rows = np.broadcast_to(probs, (count, len(probs)))
+        if passes is not None:
+            passes = np.broadcast_to(passes[:, None], (len(passes), count, len(probs)))
+        return self._replace(signals=signals_of(rows, self.tokens, passes))
 
 
 def next_tokens(logits: Tensor, rows: Sequence[Row], threads: int = 1) -> list[Found]:
@@ -71,10 +85,7 @@ def next_tokens(logits: Tensor, rows: Sequence[Row], threads: int = 1) -> list[F
     asks = AskBatch([row.ask for row in rows])
     if not asks.processed and not asks.temperatures.any() and logits.device.type == "cpu":
         return _greedy(logits, rows, threads)
-    none: Int32s = np.empty(0, np.int32)
-    alone = Rows.of(DraftBatch._trusted(none, none, np.zeros(len(rows) + 1, np.int32)))
-    given = scores(logits, alone, asks)
-    given = Scores(given.values.float().cpu(), given.temperatures.cpu())
+    given = _processed(logits, asks)
     found = [Found([], [], []) for _ in rows]
     for ways, find in (("likeliest", "coupled"), _ranked), (("sampled",), _sampled):
         which = [at for at, row in enumerate(rows) if row.way in ways]
@@ -86,6 +97,20 @@ def next_tokens(logits: Tensor, rows: Sequence[Row], threads: int = 1) -> list[F
             ):
                 found[at] = one
     return found
+
+
+def distributions(logits: Tensor, rows: Sequence[Row]) -> Doubles:
+    """What tokens are taken from, without noise: the softmax of each row's processed logits,
+    [R, vocabulary]; of greedy requests at temperature 1. Rows without a valid one are nan."""
+    given = _processed(logits, AskBatch([row.ask for row in rows]))
+    return _scaled(given).double().softmax(-1).numpy()
+
+
+def _processed(logits: Tensor, asks: AskBatch) -> Scores:
+    none: Int32s = np.empty(0, np.int32)
+    alone = Rows.of(DraftBatch._trusted(none, none, np.zeros(len(logits) + 1, np.int32)))
+    given = scores(logits, alone, asks)
+    return Scores(given.values.float().cpu(), given.temperatures.cpu())
 
 
 def _greedy(logits: Tensor, rows: Sequence[Row], threads: int) -> list[Found]:

@@ -13,6 +13,7 @@ from foresay.drafter import SeededParams
 from foresay.sampling.ask import Ask
 from foresay.sampling.noise import new_seed, seed_of_sample
 from foresay.sampling.params import SamplingParams
+from foresay.sampling.signals import Signals
 
 if TYPE_CHECKING:
     from foresay.draft import Draft
@@ -38,6 +39,7 @@ class Written:
         self.sampling = sampling
         self.proposed: Draft | None = None
         self.proposed_for: tuple[int, int] | None = None  # budget, and version of the weights
+        self.signals: Signals | None = None  # of the proposal, where they are kept
         self.by_weight: tuple[int, ...] = ()  # the first drafted token for each weight of noise
         self.used = 0  # the last call that wanted a draft
         self.highest = int(prompt.max())  # of the token ids
@@ -131,7 +133,7 @@ class Written:
         self._buffer[self._length : end] = tokens
         self._length = end
         self.highest = max(self.highest, int(tokens.max(initial=0)))
-        self.proposed = self.proposed_for = None
+        self.proposed = self.proposed_for = self.signals = None
         self.by_weight = ()
 
     def forget(self) -> None:

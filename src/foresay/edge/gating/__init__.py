@@ -1,14 +1,17 @@
 """When the edge sends its drafts, and how far it drafts ahead: never what is committed.
 
-signals   how uncertain the drafter was of each token
 rules     hard tokens by their text; numbers, names: the patterns
+corpus_words   how often a word occurs in a corpus file: which are rare
 gate      hard tokens to a decision: send, draft on, or wait
 auc       whether a signal foretells rejection
+
+How uncertain a drafter was of each token: `sampling.signals`.
 """
 
 from __future__ import annotations
 
 from foresay.edge.gating.auc import Auc, auc, auc_by_signal
+from foresay.edge.gating.corpus_words import CorpusWords
 from foresay.edge.gating.gate import (
     OFF,
     Decision,
@@ -20,6 +23,7 @@ from foresay.edge.gating.gate import (
 )
 from foresay.edge.gating.rules import (
     KINDS,
+    Decode,
     Kind,
     Rules,
     Span,
@@ -28,46 +32,32 @@ from foresay.edge.gating.rules import (
     offsets_of_pieces,
     rare_tokens,
     rare_words,
+    read_tokens,
     tokens_in,
-)
-from foresay.edge.gating.signals import (
-    Signals,
-    Unit,
-    entropy,
-    margin,
-    mc_variance,
-    nll,
-    nll_of_scores,
-    signals_of,
 )
 
 __all__ = [
     "KINDS",
     "OFF",
     "Auc",
+    "CorpusWords",
     "Decision",
+    "Decode",
     "Gate",
     "Kind",
     "Rules",
-    "Signals",
     "Span",
     "Thresholds",
-    "Unit",
     "auc",
     "auc_by_signal",
     "block_rule",
     "count_tokens",
-    "entropy",
     "hard_ratio",
     "hard_spans",
-    "margin",
-    "mc_variance",
-    "nll",
-    "nll_of_scores",
     "nll_threshold",
     "offsets_of_pieces",
     "rare_tokens",
     "rare_words",
-    "signals_of",
+    "read_tokens",
     "tokens_in",
 ]

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foresay.edge.gating.signals import Signals
 from foresay.errors import InputError
+from foresay.sampling.signals import Signals
 
 __all__ = ["Auc", "auc", "auc_by_signal"]
 

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from foresay.arrays import IntsLike, check_positive
 from foresay.edge.gating.rules import Rules
-from foresay.edge.gating.signals import Signals
 from foresay.errors import InputError
+from foresay.sampling.signals import Signals
 
 __all__ = ["OFF", "Decision", "Gate", "Thresholds", "block_rule", "hard_ratio", "nll_threshold"]
 

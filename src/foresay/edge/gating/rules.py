@@ -12,8 +12,9 @@ No model and no dependency: patterns and short lists. They take linear time.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -26,6 +27,7 @@ from foresay.errors import InputError
 
 __all__ = [
     "KINDS",
+    "Decode",
     "Kind",
     "Rules",
     "Span",
@@ -34,10 +36,13 @@ __all__ = [
     "offsets_of_pieces",
     "rare_tokens",
     "rare_words",
+    "read_tokens",
     "tokens_in",
 ]
 
 Bools: TypeAlias = NDArray[np.bool_]
+Decode: TypeAlias = Callable[[Sequence[int]], str]
+"""Token ids to text."""
 Kind: TypeAlias = Literal["number", "date", "money", "percentage", "name"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -166,6 +171,19 @@ def offsets_of_pieces(pieces: Sequence[str], start: int = 0) -> NDArray[np.int64
     completes no character has an empty text, and the place of the next character."""
     ends = start + np.cumsum([0, *map(len, pieces)], dtype=np.int64)
     return np.stack([ends[:-1], ends[1:]], axis=1)
+
+
+def read_tokens(
+    decode: Decode, before: Sequence[int], tokens: Sequence[int]
+) -> tuple[str, NDArray[np.int64]]:
+    """The tokens as text behind those before them: the whole text, and the tokens' offsets."""
+    texts = [decode([*before, *tokens[:n]]) for n in range(len(tokens) + 1)]
+    # A token that completes no character is decoded as a mark that the next one replaces.
+    ends = [len(texts[-1])] * len(texts)
+    for at in range(len(texts) - 2, -1, -1):
+        ends[at] = min(len(texts[at].rstrip("\ufffd")), ends[at + 1])
+    pieces = [texts[-1][a:b] for a, b in pairwise(ends)]
+    return texts[-1], offsets_of_pieces(pieces, ends[0])
 
 
 def tokens_in(spans: Iterable[tuple[int, int, str]], offsets: Any, length: int) -> Bools:

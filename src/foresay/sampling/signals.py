@@ -18,6 +18,7 @@ and for token ids outside the vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -80,10 +81,28 @@ class Signals:
         if len(set(sizes.values())) > 1:
             raise InputError(f"the signals have lengths {sizes}; expected one length")
 
+    def at(self, nodes: Any) -> Signals:
+        """Those of some of the tokens: whole numbers, or a slice."""
+        return Signals(*(None if one is None else one[nodes] for one in self._all()))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Signals]) -> Signals:
+        """Those of several drafts, one after the other. Raises: InputError if some have a signal
+        that others lack."""
+        found: list[Doubles | None] = []
+        for values in zip(*(part._all() for part in parts), strict=True):
+            known = [one for one in values if one is not None]
+            if known and len(known) < len(values):
+                raise InputError("some of the signals are not known for all drafts")
+            found.append(np.concatenate(known) if known else None)
+        return cls(*found)
+
+    def _all(self) -> tuple[Doubles | None, ...]:
+        return self.nll, self.entropy_bits, self.margin, self.variance
+
     def __len__(self) -> int:
         """For how many tokens; 0 if no signal is known."""
-        known = (self.nll, self.entropy_bits, self.margin, self.variance)
-        return next((len(values) for values in known if values is not None), 0)
+        return next((len(values) for values in self._all() if values is not None), 0)
 
 
 def signals_of(probs: Rows, tokens: IntsLike, passes: Rows | None = None) -> Signals:

@@ -1,9 +1,8 @@
-"""Signals by hand, in their units; the area under the ROC curve against all pairs."""
+"""How uncertain a distribution is: by hand, in its units."""
 
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foresay.edge.gating import (
-    Auc,
+from foresay.errors import InputError, TokenTypeError
+from foresay.sampling.signals import (
     Signals,
-    auc,
-    auc_by_signal,
     entropy,
     margin,
     mc_variance,
@@ -23,7 +20,6 @@ from foresay.edge.gating import (
     nll_of_scores,
     signals_of,
 )
-from foresay.errors import InputError, TokenTypeError
 
 ROWS = np.array([[0.5, 0.25, 0.125, 0.125], [1.0, 0.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]])
 
@@ -147,43 +143,12 @@ def test_other_input_that_is_not_valid() -> None:
         Signals(nll=np.zeros(2), margin=np.zeros(3))
 
 
-# -- the area under the ROC curve --------------------------------------------------------------
-
-
-def test_auc_by_hand() -> None:
-    assert auc([1, 2, 3, 4], [False, False, True, True]) == Auc(1.0, 2, 2)
-    assert auc([4, 3, 2, 1], [False, False, True, True]) == Auc(0.0, 2, 2)
-    assert auc([1, 1], [False, True]) == Auc(0.5, 1, 1)
-    assert auc([1, 2, 2, 3], [False, True, False, True]) == Auc(3.5 / 4, 2, 2)
-    assert auc([0.0, math.inf, math.inf], [False, True, False]) == Auc(0.75, 1, 2)
-
-
-def test_auc_of_one_class_is_not_known() -> None:
-    assert auc([1.0, 2.0], [True, True]) == Auc(None, 2, 0)
-    assert auc([1.0], [False]) == Auc(None, 0, 1)
-    assert auc([], []) == Auc(None, 0, 0)
-
-
-@given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), max_size=30))
-def test_auc_against_all_pairs(tokens: list[tuple[int, bool]]) -> None:
-    bad = [value for value, rejected in tokens if rejected]
-    good = [value for value, rejected in tokens if not rejected]
-    wins = sum(Fraction((b > g) * 2 + (b == g), 2) for b in bad for g in good)
-    found = auc([value for value, _ in tokens], [rejected for _, rejected in tokens])
-    area = float(wins / (len(bad) * len(good))) if bad and good else None
-    assert found == Auc(area, len(bad), len(good))
-
-
-def test_auc_of_each_signal_turns_the_margin_round() -> None:
-    uncertain = [True, False]
-    signals = Signals(nll=np.array([2.0, 0.1]), margin=np.array([0.1, 0.9]))
-    assert auc_by_signal(signals, uncertain) == {"nll": Auc(1.0, 1, 1), "margin": Auc(1.0, 1, 1)}
-
-
-def test_auc_of_input_that_is_not_valid() -> None:
-    with pytest.raises(InputError, match=r"signal\[0\] is nan"):
-        auc([math.nan], [True])
-    with pytest.raises(InputError, match="2 signals and 1 outcomes"):
-        auc([1.0, 2.0], [True])
-    with pytest.raises(InputError, match="expected True or False"):
-        auc([1.0], [2])  # type: ignore[list-item]
+def test_parts_of_signals_and_signals_joined() -> None:
+    one = Signals(nll=np.array([1.0, 2.0, 3.0]), margin=np.array([0.1, 0.2, 0.3]))
+    few = one.at([2, 0])
+    assert few.nll is not None and few.nll.tolist() == [3, 1] and few.entropy_bits is None
+    both = Signals.joined([one.at(slice(1)), few])
+    assert both.nll is not None and both.nll.tolist() == [1, 3, 1] and len(both) == 3
+    assert both.margin is not None and both.margin.tolist() == [0.1, 0.3, 0.1]
+    with pytest.raises(InputError, match="not known for all drafts"):
+        Signals.joined([one, Signals(nll=np.zeros(1))])

@@ -26,6 +26,7 @@ WRONG = 5000  # a token that no text has
 @dataclass
 class Clock:
     now: float = 0.0
+    steps: int = 0  # that `speed` has begun
 
     def __call__(self) -> float:
         return self.now
@@ -49,7 +50,6 @@ class Knowing:
     per_pass: Callable[[int], float] = lambda at: 0.0
     wants: Wants = field(default_factory=Wants)
     asked: list[list[tuple[int, int]]] = field(default_factory=list)  # each step: place, nodes
-    steps_at: int = 0  # how many there were when it observed last
 
     def begin(
         self,
@@ -66,6 +66,7 @@ class Knowing:
         levels = min(self.depth, max(budgets, default=0))
         self.clock.now += levels * self.per_pass(len(self.asked))
         asked = [(100 * s[0] + s[1], n) for s, n in zip(states, budgets, strict=True) if n]
+        self._pad(self.clock.steps - 1)
         self.asked.append(asked)
         return [
             self._draft(request, place, min(n, self.depth))
@@ -81,16 +82,18 @@ class Knowing:
         return Draft.chain(drafted, [chance ** (i + 1) for i in range(nodes)])
 
     def observe(self, states: Sequence[list[int]], verdicts: Sequence[Verdict], /) -> None:
-        if self.steps_at == len(self.asked):
-            self.asked.append([])  # it was not asked in this step
-        self.steps_at = len(self.asked)
         for state, verdict in zip(states, verdicts, strict=True):
             state[1] += len(verdict.tokens)
 
     def finish(self, state: list[int], /) -> None: ...
 
+    def _pad(self, steps: int) -> None:
+        """In the others of so many steps it was not asked."""
+        self.asked += [[]] * (steps - len(self.asked))
+
     def share_asked(self, first: int = 0, last: int | None = None) -> float:
         """Of the proposals."""
+        self._pad(self.clock.steps)
         steps = self.asked[first:last]
         return sum(map(bool, steps)) / len(steps)
 
@@ -139,6 +142,7 @@ def speed(
     places = [0] * batch
     counted, since = 0, 0.0
     while min(places) < length:
+        clock.steps += 1
         if min(places) < after:
             counted, since = 0, clock.now
         load = Load(np.full(batch, 16), np.full(batch, 1 << 30), ids=np.arange(batch))

@@ -201,20 +201,23 @@ def test_without_a_price_all_are_asked() -> None:
 def test_a_price_holds_for_one_step() -> None:
     _, _, slow, both = pair(knows=always(0.01), per_pass=slowly(1.0))
     state = both.begin(tokens(0))
-    for _ in range(20):
+    asked = []
+    for place in range(20):
         both.price(STEP, 0.0, STEP)
+        before = len(slow.asked)
         both.propose([state], [8])
-        both.observe([state], [Verdict([], [token_at(0, state.states[1][1])])])
-    assert not slow.asked[-1]
+        asked.append(len(slow.asked) > before)
+        both.observe([state], [Verdict([], [token_at(0, place)])])
+    assert asked[0] and not asked[-1]
     assert both.weighed_seconds() == 0.0
     both.propose([state], [8])
-    assert slow.asked[-1]
+    assert slow.asked[-1] == [(20, 20)]  # it has heard of all tokens
 
 
 def test_the_same_proposal_twice() -> None:
     _, _, slow, both = pair(knows=always(0.3), per_pass=slowly(0.1))
     states = [both.begin(tokens(at)) for at in range(3)]
-    counts = set()
+    counts, places = set(), [0, 0, 0]
     for _ in range(150):
         both.price(0.6 * STEP, 0.02 * STEP, STEP)
         before = len(slow.asked)
@@ -223,7 +226,8 @@ def test_the_same_proposal_twice() -> None:
         asked = [each for each in slow.asked[before:] if each]
         assert asked[::2] == asked[1::2]
         counts.add(len(asked[0]) if asked else 0)
-        verdicts = [verdict(drafts[0][at], at, states[at].states[1][1]) for at in range(3)]
+        verdicts = [verdict(drafts[0][at], at, places[at]) for at in range(3)]
+        places = [place + len(one.tokens) for place, one in zip(places, verdicts, strict=True)]
         both.observe(states, verdicts)
     assert counts > {0, 1}
 

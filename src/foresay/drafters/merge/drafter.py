@@ -45,8 +45,18 @@ from foresay.drafter import (
     check_drafter,
     check_lengths,
 )
+from foresay.drafters.merge import by_one
 from foresay.drafters.merge.members import Members, Tree
-from foresay.drafters.merge.merged import MergeState, Union, all_wants, check_fits, own_verdicts
+from foresay.drafters.merge.merged import (
+    MergeState,
+    Union,
+    all_wants,
+    catch_up,
+    check_fits,
+    learn,
+    note_missed,
+    own_verdicts,
+)
 from foresay.errors import InputError, StateError, UnknownGroup
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
@@ -57,9 +67,9 @@ class MergeDrafter:
     """Asks each drafter for more than the budget and proposes the best of their union: what one
     drafter finds unlikely may be good where another one says the same.
 
-    Each drafter observes every commit: its verdict has all committed tokens, and a path in the
-    indices of its *own* last proposal, without the nodes that only others proposed. `wants` is the
-    union of the drafters' `wants`, and each drafter gets what it wants.
+    Each drafter observes every commit, at the latest before it is asked again: its verdict has all
+    committed tokens, and a path in the indices of its *own* last proposal, without the nodes that
+    only others proposed. `wants` is the union of the drafters' `wants`; each gets its own.
 
     prior  the chance of a node given its parent, of a drafter without scores
     rule   "union", or "first": a request's draft is that of the first drafter that has one. With
@@ -94,6 +104,7 @@ class MergeDrafter:
         self.wants = all_wants([drafter.wants for drafter in drafters])
         self._merge = _core.TreeMerge(len(drafters), prior)
         self._clock = clock
+        self._only: int | None = None  # the drafter of the last proposal, if there was but one
         self._showing = 0.0  # seconds that finding what they want to see took in this step
         # Some learn from every verified node, not from their own alone: they get the merged drafts.
         self._adopting = [hasattr(drafter, "adopt") for drafter in drafters]
@@ -103,10 +114,11 @@ class MergeDrafter:
 
         Raises: InputError, TokenizerMismatch if one of them cannot draft for it.
         """
-        for drafter in self.drafters:
-            fit = getattr(drafter, "fit", None)
-            if fit is not None:
-                fit(target, tokenizer_hash)
+        for fit in self._having("fit"):
+            fit(target, tokenizer_hash)
+
+    def _having(self, name: str) -> list[Callable[..., Any]]:
+        return [getattr(drafter, name) for drafter in self.drafters if hasattr(drafter, name)]
 
     def begin(
         self,
@@ -135,12 +147,9 @@ class MergeDrafter:
 
     def price(self, token: float, node: float, step: float) -> None:
         """How many seconds a committed token is worth in the next step, verifying a node takes, and
-        the step would take without drafts.
-        """
-        for drafter in self.drafters:
-            tell = getattr(drafter, "price", None)
-            if tell is not None:
-                tell(token, node, step)
+        the step would take without drafts."""
+        for tell in self._having("price"):
+            tell(token, node, step)
         self._members.price(token, node, step)
 
     def wants_now(self) -> Wants:
@@ -165,6 +174,7 @@ class MergeDrafter:
         def lend(target: Any, states: Sequence[MergeState], kvs: Sequence[Any], /) -> None:
             states = as_states(states, MergeState, self)
             for k, borrow in every:
+                catch_up(self.drafters[k], k, states)
                 borrow(target, [state.states[k] for state in states], kvs)
 
         return lend
@@ -181,6 +191,12 @@ class MergeDrafter:
         """
         states = as_states(states, MergeState, self)
         checked = as_budgets(budgets, len(states))
+        fresh = all(state.last is None for state in states)
+        self._only = self._members.only(sum(n > 0 for n in checked)) if fresh else None
+        if self._only is not None:
+            if (drafts := by_one.propose(self.drafters, self._only, states, checked)) is not None:
+                return drafts
+            self._only = None
         own = [[state.states[k] for state in states] for k in range(len(self.drafters))]
 
         def united(batches: Sequence[DraftBatch]) -> Tree:
@@ -196,7 +212,12 @@ class MergeDrafter:
 
         unread = [[state.length - read for read in state.read] for state in states]
         batches, (merged, homes, is_union), notes = self._members.proposed(
-            own, checked, unread, united, fresh=all(state.last is None for state in states)
+            own,
+            checked,
+            unread,
+            united,
+            catch_up=lambda k: catch_up(self.drafters[k], k, states),
+            fresh=fresh,
         )
         offsets, scores = merged.offsets, merged.scores
         assert scores is not None
@@ -217,26 +238,36 @@ class MergeDrafter:
         Mutates: the states and what the drafters' `observe` mutates. Valid until: `finish`. Raises:
         StateError, InputError for lengths that differ, a state that is there twice, or a path or
         top-k that does not fit the last proposal; nothing has changed then. If one drafter alone
-        refuses (a request that is too long for it), the drafters before it have observed the commit
-        already: `text` then says that they differ, and the request can only be finished.
+        refuses, those before it have observed the commit already: `text` then says that they
+        differ, and the request can only be finished.
         """
         states = as_states(states, MergeState, self)
         batch = VerdictBatch.of(verdicts)
         check_lengths(len(states), len(batch), "verdicts")
         unions = [state.last for state in states]
         check_fits(batch, unions)
-        told = []
+        if self._only is not None and None not in unions:
+            by_one.observe(self.drafters[self._only], self._only, states, batch)
+            self._members.passed(len(batch.tokens))
+            self._only, self._showing = None, 0.0
+            return
+        told: list[VerdictBatch | None] = []
         for k, drafter in enumerate(self.drafters):
-            wants, adopting = drafter.wants, self._adopting[k]
-            if not self._members.awake(k):
-                wants, adopting = Wants(), False
-            told.append(own_verdicts(batch, unions, k, wants, adopting=adopting))
+            awake, own = self._members.awake(k), None
+            if not self._members.told_later(k):
+                wants, adopting = drafter.wants if awake else Wants(), awake and self._adopting[k]
+                own = own_verdicts(batch, unions, k, wants, adopting=adopting)
+            told.append(own)
         observing = []
         for k, drafter in enumerate(self.drafters):
-            began = self._clock()
-            drafter.observe([state.states[k] for state in states], told[k])
+            own, began = told[k], self._clock()
+            if own is None:
+                note_missed(k, states, batch)
+            else:
+                catch_up(drafter, k, states)
+                drafter.observe([state.states[k] for state in states], own)
             observing.append(self._clock() - began)
-        self._learn(states, batch)
+        learn(self._merge, states, batch)
         self._members.observe(unions, batch, observing, self._showing)
         self._showing = 0.0
         for state, union, count in zip(states, unions, sizes_of(batch.offsets), strict=True):
@@ -244,17 +275,6 @@ class MergeDrafter:
                 state.read[asked] = state.length
             state.last = None
             state.length += int(count)
-
-    def _learn(self, states: Sequence[MergeState], batch: VerdictBatch) -> None:
-        """Learn how right the chances of unions were."""
-        united = [state.last is not None and state.last.united for state in states]
-        if all(united):
-            self._merge.learn([state.memory for state in states], batch.tokens, batch.offsets)
-            return
-        for state, own, verdict in zip(states, united, batch, strict=True) if any(united) else ():
-            if own:
-                ends = np.array([0, len(verdict.tokens)], np.int32)
-                self._merge.learn([state.memory], verdict.tokens, ends)
 
     def finish(self, state: MergeState, /) -> None:
         """End the request in every drafter.
@@ -265,8 +285,9 @@ class MergeDrafter:
         as_states([state], MergeState, self)
         state.finished = True
         with ExitStack() as every:  # all of them, also if one raises
-            for drafter, inner in zip(self.drafters, state.states, strict=True):
+            for k, (drafter, inner) in enumerate(zip(self.drafters, state.states, strict=True)):
                 every.callback(drafter.finish, inner)
+                every.callback(catch_up, drafter, k, [state])  # before it: the last comes first
 
     def add_to_group(
         self, group: str, prompt: IntsLike, answer: IntsLike, *, tenant: str | None = None
@@ -275,30 +296,24 @@ class MergeDrafter:
 
         Raises: TokenTypeError, InputError.
         """
-        for drafter in self.drafters:
-            add = getattr(drafter, "add_to_group", None)
-            if add is not None:
-                add(group, prompt, answer, tenant=tenant)
+        for add in self._having("add_to_group"):
+            add(group, prompt, answer, tenant=tenant)
 
     def new_version(self, keep: int, *, tenant: str | None = None) -> None:
         """Tell every drafter with a history that its texts are of an old version now.
 
         Raises: InputError.
         """
-        for drafter in self.drafters:
-            change = getattr(drafter, "new_version", None)
-            if change is not None:
-                change(keep, tenant=tenant)
+        for change in self._having("new_version"):
+            change(keep, tenant=tenant)
 
     def drop_tenant(self, tenant: str) -> None:
         """Forget a tenant in every drafter that keeps anything of tenants.
 
         Raises: InputError.
         """
-        for drafter in self.drafters:
-            drop = getattr(drafter, "drop_tenant", None)
-            if drop is not None:
-                drop(tenant)
+        for drop in self._having("drop_tenant"):
+            drop(tenant)
 
     def drop_group(self, group: str, tenant: str | None = None) -> None:
         """Forget a group in every drafter that keeps groups.
@@ -308,10 +323,7 @@ class MergeDrafter:
         """
         refusals: list[UnknownGroup] = []
         known = False
-        for drafter in self.drafters:
-            drop = getattr(drafter, "drop_group", None)
-            if drop is None:
-                continue
+        for drop in self._having("drop_group"):
             try:
                 drop(group, tenant)
                 known = True
@@ -324,8 +336,7 @@ class MergeDrafter:
     def bytes_used(self) -> Callable[[], int]:
         """What the drafters hold in memory, all together.
 
-        Raises: AttributeError if a drafter has no `bytes_used`: a caller that looks for the name
-        must not get a part of the sum.
+        Raises: AttributeError if a drafter has no `bytes_used`: a part of the sum would mislead.
         """
         every = [drafter.bytes_used for drafter in self.drafters]  # type: ignore[attr-defined]
         return lambda: sum(used() for used in every)
@@ -336,7 +347,7 @@ class MergeDrafter:
 
         Raises: AttributeError if none knows tenants.
         """
-        every = [d.bytes_of for d in self.drafters if hasattr(d, "bytes_of")]
+        every = self._having("bytes_of")
         if not every:
             raise AttributeError("none of the drafters has bytes_of()")
         return lambda tenant: sum(of(tenant) for of in every)
@@ -348,6 +359,8 @@ class MergeDrafter:
         if no drafter has `text`.
         """
         as_states([state], MergeState, self)
+        for k, drafter in enumerate(self.drafters):
+            catch_up(drafter, k, [state])
         readers = [getattr(drafter, "text", None) for drafter in self.drafters]
         texts: list[Int32s] = [
             read(inner) for read, inner in zip(readers, state.states, strict=True) if read
@@ -369,13 +382,7 @@ class MergeDrafter:
         Raises: StateError.
         """
         as_states([state], MergeState, self)
-        if state.last is None:
-            return []
-        found: list[list[int]] = [[] for _ in range(state.last.size)]
-        for k, home in enumerate(state.last.homes):
-            for node in sorted({node for node in home.tolist() if node >= 0}):
-                found[node].append(k)
-        return [tuple(places) for places in found]
+        return [] if state.last is None else state.last.proposers()
 
     def sources(self, state: MergeState, /) -> list[tuple[Source, ...]]:
         """The sources of all drafters that proposed a node, for each node of the state's last
@@ -386,11 +393,8 @@ class MergeDrafter:
         as_states([state], MergeState, self)
         if state.last is None:
             return []
-        found: list[set[Source]] = [set() for _ in range(state.last.size)]
+        said = []
         for drafter, inner, home in zip(self.drafters, state.states, state.last.homes, strict=True):
             say = getattr(drafter, "sources", None)
-            said = [(Source.OTHER,)] * len(home) if say is None else say(inner)
-            for node, its in zip(home.tolist(), said, strict=True):
-                if node >= 0:
-                    found[node].update(its)
-        return [tuple(source for source in Source if source in node) for node in found]
+            said.append([(Source.OTHER,)] * len(home) if say is None else say(inner))
+        return state.last.sources(said)

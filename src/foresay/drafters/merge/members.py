@@ -97,6 +97,8 @@ class Members:
         self._price: Price | None = None  # until the next verdicts
         self._priced = False  # whether there ever was one
         self._step: list[_Asked] = []  # of the last proposal, in the order of asking
+        self._scoring: set[int] = set()  # drafters whose drafts have scores
+        self._catch_up: Callable[[int], None] = lambda k: None
         self.weighed = 0.0
         """Seconds of the last proposal that slow drafters took."""
 
@@ -113,6 +115,36 @@ class Members:
         """Whether a drafter takes part in the next step; see `seeing`."""
         return k not in self._seeing or self._seeing[k].awake
 
+    def only(self, requests: int) -> int | None:
+        """The drafter that takes part in this step alone: it is quick and the others rest. None:
+        several do, and `proposed` asks them. Then `passed` ends the step."""
+        self.weighed = 0.0
+        if self._price is None or self._first:
+            return None
+        if any(seeing.awake for seeing in self._seeing.values()):
+            return None  # it has to see every step
+        active = [k for k, paying in enumerate(self._paying) if self.awake(k) and not paying.rests]
+        if len(active) != 1 or active[0] not in self._scoring:
+            return None
+        return active[0] if self._quick(active[0], requests) else None
+
+    def passed(self, committed: int) -> None:
+        """A step in which one drafter alone took part committed so many tokens."""
+        price, self._price, self._step = self._price, None, []
+        assert price is not None
+        for paying in self._paying:
+            if paying.rests:
+                paying.rested(committed, price)
+        for seeing in self._seeing.values():
+            seeing.observe(0.0)
+
+    def told_later(self, k: int) -> bool:
+        """Whether a drafter need not hear of the tokens that were just committed: it was not asked,
+        and sees nothing but tokens. Before it is asked it has to."""
+        if self._price is None or any(one.drafter == k and one.requests for one in self._step):
+            return False
+        return not (k in self._seeing and self._seeing[k].awake)
+
     def proposed(
         self,
         own: list[list[Any]],
@@ -120,22 +152,25 @@ class Members:
         unread: Sequence[Sequence[int]],
         united: Callable[[Sequence[DraftBatch]], Tree],
         *,
+        catch_up: Callable[[int], None],
         fresh: bool,
     ) -> tuple[list[DraftBatch], Tree, list[Notes]]:
         """The drafts of each drafter, more than the budgets, the best of all, and how each request
         was asked for.
 
-        own     the states of each drafter
-        unread  tokens that each drafter has not read, by request: it was not asked since
-        united  makes the tree, with the chances of its nodes as scores
-        fresh   whether no state has a proposal that was not observed. A drafter that has one, of a
-                step that failed, is asked for nothing, so that it forgets it
+        own       the states of each drafter
+        unread    tokens that each drafter has not read, by request: it was not asked since
+        united    makes the tree, with the chances of its nodes as scores
+        catch_up  tells a drafter, before it is asked, of tokens that it was not told of
+        fresh     whether no state has a proposal that was not observed. A drafter that has one, of
+                  a step that failed, is asked for nothing, so that it forgets it
 
         Raises: InputError for a draft with too many nodes; what the drafters raise.
         """
         # More than the budget: what one drafter finds unlikely may be good where another agrees.
         asked = [min(2 * n + 4, MAX_BUDGET) if n else 0 for n in budgets]
         self.weighed = self._uniting = 0.0
+        self._catch_up = catch_up
         if self._price is None:
             everything = self._everyone(own, asked)
             return everything, united(everything), [[]] * len(asked)
@@ -259,9 +294,11 @@ class Members:
 
     def _ask(self, one: _Asked, inner: list[Any]) -> None:
         if self._workers[one.drafter]:
+            self._catch_up(one.drafter)
             self._drafters[one.drafter].ask(inner, one.budgets)  # type: ignore[attr-defined]
 
     def _drafts(self, one: _Asked, inner: list[Any]) -> DraftBatch:
+        self._catch_up(one.drafter)
         given = self._drafters[one.drafter].propose(inner, one.budgets)
         if one.plan is not None and not one.plan.groups and not any(map(len, given)):
             return _no_drafts(len(one.budgets))
@@ -274,6 +311,8 @@ class Members:
                 f"expected at most {max(one.budgets)}"
             )
         one.depth = deepest(batch) if one.plan is not None else 0
+        if batch.scores is not None:
+            self._scoring.add(one.drafter)
         return batch
 
     def observe(

@@ -11,11 +11,21 @@ from numpy.typing import NDArray
 from foresay import _core
 from foresay.arrays import Floats, Int32s, offsets_of
 from foresay.draft import Draft, DraftBatch
-from foresay.drafter import SeededParams, known_noise
+from foresay.drafter import MAX_BUDGET, Drafter, SeededParams, Source, known_noise
 from foresay.errors import InputError
-from foresay.verdict import TopK, VerdictBatch, Wants
+from foresay.verdict import TopK, Verdict, VerdictBatch, Wants
 
-__all__ = ["MergeState", "Union", "all_wants", "check_fits", "chosen", "own_verdicts"]
+__all__ = [
+    "MergeState",
+    "Union",
+    "all_wants",
+    "catch_up",
+    "check_fits",
+    "chosen",
+    "learn",
+    "note_missed",
+    "own_verdicts",
+]
 
 
 class Union:
@@ -36,6 +46,30 @@ class Union:
         self.notes = notes  # who was asked, see `Notes`
         self.united = united  # see `Tree`
 
+    @classmethod
+    def of_one(cls, scores: Floats, k: int, drafters: int) -> Union:
+        """The draft of drafter k as it is."""
+        homes = [_NOWHERE] * drafters
+        homes[k] = _COUNT[: len(scores)]
+        return cls(scores, homes, [(k, 0, -1)], False)
+
+    def proposers(self) -> list[tuple[int, ...]]:
+        """The drafters of each node, rising."""
+        found: list[list[int]] = [[] for _ in range(self.size)]
+        for k, home in enumerate(self.homes):
+            for node in sorted({node for node in home.tolist() if node >= 0}):
+                found[node].append(k)
+        return [tuple(places) for places in found]
+
+    def sources(self, said: Sequence[Sequence[tuple[Source, ...]]]) -> list[tuple[Source, ...]]:
+        """The sources of each node, by what each drafter said of its own nodes."""
+        found: list[set[Source]] = [set() for _ in range(self.size)]
+        for home, its in zip(self.homes, said, strict=True):
+            for node, sources in zip(home.tolist(), its, strict=True):
+                if node >= 0:
+                    found[node].update(sources)
+        return [tuple(source for source in Source if source in node) for node in found]
+
 
 class MergeState:
     """One request: the state of each drafter, and the last proposal.
@@ -48,6 +82,7 @@ class MergeState:
         "last",
         "length",
         "memory",
+        "missed",
         "owner",
         "read",
         "seed",
@@ -62,6 +97,7 @@ class MergeState:
         self.states = states
         self.length = length  # tokens of the text
         self.read = [0] * len(states)  # of them, those that each drafter had when it was asked
+        self.missed: list[list[Int32s]] = [[] for _ in states]  # tokens that it was not told of yet
         self.seed, self.temperature = known_noise(sampling)
         self.memory = _core.MergeMemory()
         self.last: Union | None = None
@@ -84,6 +120,35 @@ def all_wants(wants: Sequence[Wants]) -> Wants:
         hidden=bool(layers),
         hidden_layers=next(iter(layers), ()),
     )
+
+
+def catch_up(drafter: Drafter[Any], k: int, states: Sequence[MergeState]) -> None:
+    """Tell drafter k what was committed while it was not asked."""
+    behind = [state for state in states if state.missed[k]]
+    if behind:
+        missed = [Verdict(_NOWHERE, np.concatenate(state.missed[k])) for state in behind]
+        for state in behind:
+            state.missed[k] = []
+        drafter.observe([state.states[k] for state in behind], missed)
+
+
+def note_missed(k: int, states: Sequence[MergeState], batch: VerdictBatch) -> None:
+    """Drafter k is told later what was committed."""
+    bounds = batch.offsets.tolist()
+    for state, first, end in zip(states, bounds, bounds[1:], strict=False):
+        state.missed[k].append(batch.tokens[first:end].copy())
+
+
+def learn(merge: _core.TreeMerge, states: Sequence[MergeState], batch: VerdictBatch) -> None:
+    """Learn how right the chances of unions were."""
+    united = [state.last is not None and state.last.united for state in states]
+    if all(united):
+        merge.learn([state.memory for state in states], batch.tokens, batch.offsets)
+        return
+    for state, own, verdict in zip(states, united, batch, strict=True) if any(united) else ():
+        if own:
+            ends = np.array([0, len(verdict.tokens)], np.int32)
+            merge.learn([state.memory], verdict.tokens, ends)
 
 
 def chosen(drafts: Sequence[Draft]) -> DraftBatch:
@@ -173,3 +238,4 @@ def _own_topk(batch: VerdictBatch, homes: Sequence[Int32s]) -> tuple[TopK, Int32
 
 
 _NOWHERE: Int32s = np.empty(0, np.int32)
+_COUNT: Int32s = np.arange(MAX_BUDGET, dtype=np.int32)

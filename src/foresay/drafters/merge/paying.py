@@ -38,7 +38,8 @@ _DEPTH = 6  # of drafts that were not seen yet
 _MOST_ACCOUNT = 1.0  # steps without drafts, where no trial costs more
 _UNREAD = 16  # tokens of a request, from which on reading them is counted apart
 _SERVES = 32  # drafts that reading a text serves
-_RESTS = 8  # steps
+_RESTS = 8  # steps; each rest that follows another is twice as long
+_LONGEST = 64  # of a rest
 _BURST = 4  # trials in a row: the first one has to read what was committed since the last
 
 
@@ -125,6 +126,7 @@ class Paying:
         self._account = 0.0
         self._loss = 0.0  # of the last trial that was planned
         self._rest = 0  # for so many steps nothing is planned
+        self._next_rest = _RESTS
         self._burst = 0  # trials left of those that follow each other
         self._deeper = False  # what the next trial prefers: more nodes, or more requests
 
@@ -253,17 +255,28 @@ class Paying:
         for gain in (self._every, self._groups[group]):
             gain.observe(level, won, nodes)
 
+    def rested(self, committed: int, price: Price) -> None:
+        """A step of a rest committed so many tokens."""
+        self._rest -= 1
+        self._earn(committed, price)
+
+    def _earn(self, committed: int, price: Price) -> None:
+        self._account += self._share * committed * price.token
+        self._account = min(self._account, max(2 * self._loss, _MOST_ACCOUNT))
+
     def settle(self, plan: Plan, requests: int, committed: int, wins: float, price: Price) -> None:
         """Pay the trial of a step that committed so many tokens, or its gain into the account."""
-        self._rest -= 1
-        if self._rest < 0 and not plan.groups and self._pays_for_none(requests, price):
-            self._rest = _RESTS
-        self._account += self._share * committed * price.token
-        if not self.rests:
-            self._loss = plan.loss or 0.0
-        loss = self._loss
+        if self.rests:
+            self.rested(committed, price)
+            return
+        if plan.groups:
+            self._next_rest = _RESTS
+        elif self._pays_for_none(requests, price):
+            self._rest = self._next_rest
+            self._next_rest = min(2 * self._next_rest, _LONGEST)
+        loss = self._loss = plan.loss or 0.0
+        self._earn(committed, price)
         if not plan.trial:
-            self._account = min(self._account, max(2 * loss, _MOST_ACCOUNT))
             return
         before = plan.wins + loss  # what the best plan was expected to win
         self._account = min(self._account + wins - before, 2 * loss)

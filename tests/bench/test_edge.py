@@ -106,7 +106,7 @@ def test_bars() -> None:
     assert [bar.met for bar in bars(other)] == [None, None, None, True, True, True]
 
 
-def test_drafting_ahead_alone_compares_equal_policies() -> None:
+def test_drafting_ahead_alone_compares_equal_waits() -> None:
     found = table({"blocking": [1.1], "ahead": [0.6], "ahead-block": [0.9]})
     assert found.drafting_ahead_alone() == {"20": 1.25}  # 1.0 s by 0.8 s after the first token
     assert table({"blocking": [1.1], "ahead": [0.6]}).drafting_ahead_alone() == {}

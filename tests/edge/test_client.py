@@ -55,18 +55,18 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("policy", ["block", "free-run"])
+@pytest.mark.parametrize("wait", ["block", "free-run"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("way", WAYS)
-def test_the_text_is_that_of_the_plain_loop(way: str, temperature: float, policy: str) -> None:
+def test_the_text_is_that_of_the_plain_loop(way: str, temperature: float, wait: str) -> None:
     async def run() -> None:
-        async with toy_cloud(policy=policy) as cloud:
+        async with toy_cloud(wait=wait) as cloud:
             found = await answer(cloud, temperature, **WAYS[way])
         counted = found.statistics
         assert counted.accepted + counted.wasted == counted.sent
         if way == "no drafter":
             assert counted.sent == 0
-        elif not temperature and policy == "block":
+        elif not temperature and wait == "block":
             assert counted.accepted > 10
             assert sum(source != Source.MODEL for source in found.sources) == counted.accepted
         assert cloud.ignored == 0
@@ -262,7 +262,7 @@ def test_the_gate_reads_text() -> None:
     [
         ({"url": "127.0.0.1:8000"}, "expected a URL such as"),
         ({"url": "ftp://x"}, "expected a URL such as"),
-        ({"policy": "fast"}, "policy is 'fast'; expected block"),
+        ({"wait": "fast"}, "wait is 'fast'; expected block"),
         ({"pad": -1}, "pad is -1"),
         ({"drafter": "recycle"}, "needs to see the target"),
         ({"drafter": "self"}, "needs to see the target"),

@@ -163,7 +163,7 @@ def test_a_slow_drafter_delays_no_commit() -> None:
     drafter = Slow()
 
     async def run() -> float:
-        async with toy_cloud(policy="free-run") as cloud:
+        async with toy_cloud(wait="free-run") as cloud:
             client = EdgeClient(cloud.url, vocabulary=VOCABULARY, drafter=drafter)
             began = time.perf_counter()
             found = await client.answer([1, 2, 3], SamplingParams(max_tokens=40), seed=4)

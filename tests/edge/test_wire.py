@@ -135,7 +135,7 @@ WRONG: list[tuple[Message, Side, str, Any, str]] = [
     (OPEN, "cloud", "version", 2, "^version is 2; expected 1$"),
     (OPEN, "cloud", "version", -1, "^version of a message open is -1; expected"),
     (OPEN, "cloud", "vocabulary", 0, "vocabulary of a message open is 0; expected"),
-    (OPEN, "cloud", "policy", "lossy", "policy of a message open is 'lossy'; invalid enum"),
+    (OPEN, "cloud", "wait", "lossy", "wait of a message open is 'lossy'; invalid enum"),
     (OPEN, "cloud", "pad", MAX_PAD + 1, f"pad of a message open is {MAX_PAD + 1}"),
     (OPEN, "cloud", "max_tokens", 0, "^max_tokens is 0; expected"),
     (OPEN, "cloud", "seed", -1, "seed of a message open is -1"),

@@ -65,7 +65,7 @@ class Fuzz:
     def __init__(self, server: Running, seed: int) -> None:
         self.random = Random(seed)
         self.vocabulary = server.llm.target.vocabulary
-        self.open = opening(server, "abc", max_tokens=6, policy="block")
+        self.open = opening(server, "abc", max_tokens=6, wait="block")
         stops = Sampling(stop=("x",))
         self.other = Open(1, "another", b"", 257, bytes(9), stops, 5, 9, "adaptive", 32)
 

@@ -249,11 +249,11 @@ class Asked:
         return 3
 
 
-def rounds(policy: str, takes: bool = True) -> tuple[Holding, Waits, Asked, Callable[[int], int]]:
+def rounds(wait: str, takes: bool = True) -> tuple[Holding, Waits, Asked, Callable[[int], int]]:
     engine: Any = Holding(takes)
     request: Any = Asked()
     waits = Waits(engine, 0.01)
-    waits.watch("stream", request, policy)
+    waits.watch("stream", request, wait)
 
     def step(tokens: int) -> int:
         """A step; returns whether the request is held after it."""
@@ -297,9 +297,9 @@ def test_block_waits_and_lets_go() -> None:
     assert engine.held.count(True) == 5
 
 
-@pytest.mark.parametrize("policy", ["block", "adaptive"])
-def test_a_client_that_drafts_no_more_is_waited_for_a_few_times(policy: str) -> None:
-    engine, waits, request, step = rounds(policy)
+@pytest.mark.parametrize("wait", ["block", "adaptive"])
+def test_a_client_that_drafts_no_more_is_waited_for_a_few_times(wait: str) -> None:
+    engine, waits, request, step = rounds(wait)
     for _ in range(20):
         step(4)
         waits.offer("stream", Offer(3, 0, Draft.chain([1])))
@@ -311,8 +311,8 @@ def test_a_client_that_drafts_no_more_is_waited_for_a_few_times(policy: str) -> 
     assert 1 <= waited <= 12  # each of them may take half a second
     waits.offer("stream", Offer(3, 0, Draft.chain([1])))
     step(4)
-    assert policy == "adaptive" or step(1)  # it drafts again
-    assert request.held or policy == "adaptive"
+    assert wait == "adaptive" or step(1)  # it drafts again
+    assert request.held or wait == "adaptive"
 
 
 def test_free_run_never_waits() -> None:
@@ -339,9 +339,9 @@ def test_adaptive_waits_for_drafts_that_pay_and_not_for_ever() -> None:
     assert sum(waited[50:]) < 10
 
 
-@pytest.mark.parametrize("policy", ["block", "adaptive"])
-def test_a_server_without_a_drafter_for_offers_waits_for_nothing(policy: str) -> None:
-    _, waits, _, step = rounds(policy, takes=False)
+@pytest.mark.parametrize("wait", ["block", "adaptive"])
+def test_a_server_without_a_drafter_for_offers_waits_for_nothing(wait: str) -> None:
+    _, waits, _, step = rounds(wait, takes=False)
     for _ in range(5):
         assert not step(1)
         waits.offer("stream", Offer(3, 0, Draft.chain([1])))

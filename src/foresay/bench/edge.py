@@ -287,8 +287,8 @@ class EdgeTable:
         return geometric_mean(found) if found else None
 
     def drafting_ahead_alone(self) -> dict[str, float]:
-        """`ahead-block` by `blocking`, by round-trip time in ms: both have the policy block. The
-        bar is of `ahead`, whose policy is another one, so it is not of drafting ahead alone."""
+        """`ahead-block` by `blocking`, by round-trip time in ms: in both the cloud always waits.
+        The bar is of `ahead`, whose wait is another one, so it is not of drafting ahead alone."""
         found = {rtt: self.ratio("ahead-block", "blocking", rtt) for rtt in self.rtts}
         return {
             f"{1e3 * rtt:g}": round(ratio, 4) for rtt, ratio in found.items() if ratio is not None

@@ -32,18 +32,19 @@ from foresay.edge.alone import model_in, write_alone
 from foresay.edge.client import EdgeClient
 from foresay.edge.drafting import edge_drafter
 from foresay.edge.link import Round
+from foresay.edge.messages import Wait
 from foresay.errors import ForesayError, InputError
 from foresay.models.progress import Progress, silent
 
 __all__ = ["EdgeSetup", "run_edge"]
 
-_POLICY = {
+_WAIT: dict[str, Wait] = {
     "blocking": "block",
     "ahead": "adaptive",
     "ahead-block": "block",
     "free-run": "free-run",
 }
-"""The cloud's policy for the edge's ways; baselines have no drafts to wait for."""
+"""How long the cloud waits in the edge's ways; baselines have no drafts to wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class _Seat:
             api_key=server.keys[tenant],
             drafter=own,
             corpus=None if own is None else setup.corpus,
-            policy=_POLICY.get(way, "free-run"),  # type: ignore[arg-type]
+            wait=_WAIT.get(way, "free-run"),
             ahead=way != "blocking",
             on_round=self._rounds.append,
         )

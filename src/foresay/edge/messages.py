@@ -29,6 +29,7 @@ __all__ = [
     "MAX_NODES",
     "MAX_PAD",
     "VERSION",
+    "WAITS",
     "Close",
     "Commit",
     "DraftMessage",
@@ -36,9 +37,9 @@ __all__ = [
     "Message",
     "Open",
     "Opened",
-    "Policy",
     "Resume",
     "Sampling",
+    "Wait",
 ]
 
 VERSION = 1
@@ -62,7 +63,9 @@ CODES = {
 }
 """The codes of ERROR, and what they mean."""
 
-Policy: TypeAlias = Literal["", "block", "free-run", "adaptive"]
+Wait: TypeAlias = Literal["", "block", "free-run", "adaptive"]
+WAITS: tuple[Wait, ...] = ("block", "free-run", "adaptive")
+"""How long the cloud may wait for drafts."""
 _Position: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _Seq: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 _Hash: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
@@ -140,7 +143,7 @@ class Open(msgspec.Struct, array_like=True, tag=1, frozen=True, forbid_unknown_f
     sampling    the sampling parameters
     seed        of the noise; none: the cloud draws one
     max_tokens  the answer ends after this many
-    policy      how long the cloud waits for drafts; empty: the cloud chooses
+    wait        how long the cloud waits for drafts; empty: the cloud chooses
     pad         0, or every later message of both sides is padded to a multiple of so many bytes
     padding     zero bytes that fill the frame
     """
@@ -153,7 +156,7 @@ class Open(msgspec.Struct, array_like=True, tag=1, frozen=True, forbid_unknown_f
     sampling: Sampling = Sampling()
     seed: _Seed | None = None
     max_tokens: _Count = 256
-    policy: Policy = ""
+    wait: Wait = ""
     pad: Annotated[int, Meta(ge=0, le=MAX_PAD)] = 0
     padding: _Padding = b""
 
@@ -182,7 +185,7 @@ class Opened(msgspec.Struct, array_like=True, tag=2, frozen=True, forbid_unknown
     nodes       the most nodes of one draft
     seconds     how long the stream survives without a connection
     ends        token ids that end the answer, for the edge's own drafts
-    policy      the one used
+    wait        the one used
     padding     zero bytes that fill the frame
     """
 
@@ -196,7 +199,7 @@ class Opened(msgspec.Struct, array_like=True, tag=2, frozen=True, forbid_unknown
     nodes: Annotated[int, Meta(ge=0, le=MAX_NODES)]
     seconds: _Count
     ends: _Ids = ()
-    policy: Policy = ""
+    wait: Wait = ""
     padding: _Padding = b""
 
     def __repr__(self) -> str:  # which a log may have: not the key

@@ -14,7 +14,7 @@ class StreamStatistics:
     """Of one stream; seconds by the edge's clock.
 
     prompt_tokens, tokens    of the prompt, of the answer
-    seed, policy             that the cloud used
+    seed, wait               that the cloud used
     rounds                   drafts that the text reached
     drafts, sent, accepted   messages with a draft; drafted tokens in them; those committed
     wasted                   drafted tokens that were sent and not committed
@@ -40,7 +40,7 @@ class StreamStatistics:
     prompt_tokens: int = 0
     tokens: int = 0
     seed: int | None = None
-    policy: str = ""
+    wait: str = ""
     rounds: int = 0
     drafts: int = 0
     sent: int = 0

@@ -31,9 +31,9 @@ from foresay.edge.wire import (
     Message,
     Open,
     Opened,
-    Policy,
     Resume,
     Sampling,
+    Wait,
     pack,
     unpack,
 )
@@ -74,7 +74,7 @@ class StreamSettings:
     api_key: str | None = None
     model: str = ""
     tokenizer_hash: bytes = b""
-    policy: Policy = ""
+    wait: Wait = ""
     pad: int = 0
     json: bool = False
     connect_seconds: float = 10.0
@@ -228,7 +228,7 @@ class Stream:
                 self._asked,
                 seed,
                 self.params.max_tokens,
-                told.policy,
+                told.wait,
                 told.pad,
             )
         )
@@ -243,7 +243,7 @@ class Stream:
             )
         self._prepare(connection, answer)
         self.opened = answer
-        self.statistics.seed, self.statistics.policy = answer.seed, answer.policy
+        self.statistics.seed, self.statistics.wait = answer.seed, answer.wait
         self._sending.credit, self._sending.nodes = answer.window, answer.nodes
         if self._supply is not None:
             coupled = SeededParams(self.params, answer.seed) if answer.noise == SPEC else None
@@ -347,7 +347,7 @@ class Stream:
     async def _draft_on(self, supply: Supply) -> None:
         """Send drafts until there is none, or no room."""
         while (connection := self._connection) is not None and self.opened is not None:
-            waits = self.opened.policy == "block"
+            waits = self.opened.wait == "block"
             found = await supply.next_part(waits=waits, lead=0 if waits else self._lead())
             if found is None:
                 return

@@ -162,13 +162,13 @@ class Driver:
         self._inbox.put(run)
         return await answer
 
-    def watch(self, stream: AnswerStream, policy: str) -> None:
-        """Begin to take drafts for a stream of one answer, by a policy of `edge.waiting`."""
+    def watch(self, stream: AnswerStream, wait: str) -> None:
+        """Begin to take drafts for a stream of one answer; wait: as `edge.waiting` has it."""
 
         def begin() -> None:
             for request, state in self._states.items():
                 if state.stream is stream:
-                    self._waits.watch(stream, request, policy)
+                    self._waits.watch(stream, request, wait)
 
         self._inbox.put(begin)
 

@@ -24,8 +24,8 @@ from foresay.edge.wire import (
     Message,
     Open,
     Opened,
-    Policy,
     Resume,
+    Wait,
     decode,
     encode,
     unpack,
@@ -42,7 +42,7 @@ __all__ = ["EdgeRoute"]
 
 _LATER = 4096  # bytes of a frame that is not the first: a draft of 255 nodes takes a third of it
 _FLUSH = 5.0  # seconds for a client to read the last message
-_DEFAULT: Policy = "adaptive"
+_DEFAULT: Wait = "adaptive"
 _BY_STATUS = {401: "unauthorized", 429: "busy", 503: "busy"}
 _log = logging.getLogger("foresay.serve")
 
@@ -151,11 +151,11 @@ class EdgeRoute:
         generation = self._validator.ids(prompt, asked.params(), seed)
         if not self._llm.engine.drafter.takes_offers:
             _log.warning("an edge stream opens, and this server's drafter takes no drafts of edges")
-        policy: Policy = asked.policy or _DEFAULT
+        wait: Wait = asked.wait or _DEFAULT
         answer = await self._driver.submit(generation, tenant)
         answer.asked = len(prompt)
         stream = EdgeStream(answer, prompt, vocabulary, self._limits.edge_window, asked.pad)
-        self._driver.watch(answer, policy)
+        self._driver.watch(answer, wait)
         self.streams.add(stream)
         self._counts["streams"] += 1
         line.take(stream)
@@ -172,7 +172,7 @@ class EdgeRoute:
                 nodes=MAX_NODES,
                 seconds=int(self._limits.edge_seconds),
                 ends=() if generation.params.ignore_eos else tuple(self._llm.tokenizer.ends),
-                policy=policy,
+                wait=wait,
             )
         )
         return stream, len(prompt)

@@ -73,11 +73,11 @@ class Offer:
     """A draft from outside, for a drafter with `offer`.
 
     base    how many tokens the text has that the draft continues, the prompt's included
-    parent  CRC-32 of these tokens, as little-endian int32
+    prefix  CRC-32 of these tokens, as little-endian int32
     """
 
     base: int
-    parent: int
+    prefix: int
     draft: Draft
 
 

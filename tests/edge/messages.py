@@ -80,11 +80,11 @@ def cases(draw: st.DrawFn) -> Case:
             DraftMessage,
             seq=st.integers(1, 2**32 - 1),
             base=positions,
-            parent=hashes,
+            prefix=hashes,
             tokens=st.just(pack(nodes, vocabulary)),
             parents=st.sampled_from([b"", parents]),
         ),
-        Resume: st.builds(Resume, stream=secrets, key=secrets, have=positions, parent=hashes),
+        Resume: st.builds(Resume, stream=secrets, key=secrets, have=positions, prefix=hashes),
         Close: st.builds(Close, reason=words),
     }
     down: dict[type[Message], st.SearchStrategy[Message]] = {

@@ -116,7 +116,7 @@ class ToyCloud:
                 await socket.send(encode(Error("unknown_stream", "there is no such stream")))
                 return
             name, kept = first.stream, self.kept[first.stream]
-            assert first.key == kept.key and kept.prefix.agrees(first.have, first.parent)
+            assert first.key == kept.key and kept.prefix.agrees(first.have, first.prefix)
             await self._commit(socket, kept, first.have)
         else:
             assert isinstance(first, Open)
@@ -177,15 +177,15 @@ class ToyCloud:
     def _note(self, kept: Kept, message: DraftMessage) -> None:
         assert not kept.seqs or message.seq > kept.seqs[-1], "a number came again"
         kept.seqs.append(message.seq)
-        known = kept.prefix.agrees(message.base, message.parent)
-        if not known and kept.hashes.get(message.parent) != message.base:
+        known = kept.prefix.agrees(message.base, message.prefix)
+        if not known and kept.hashes.get(message.prefix) != message.base:
             self.ignored += 1
             return
         draft = message.draft(VOCABULARY)
-        along = hashes_along(draft, message.parent)
+        along = hashes_along(draft, message.prefix)
         depth: list[int] = []
         for node, parent in enumerate(draft.parents.tolist()):
-            before = message.parent if parent < 0 else along[parent]
+            before = message.prefix if parent < 0 else along[parent]
             depth.append(message.base if parent < 0 else depth[parent] + 1)
             kept.pool.setdefault((depth[node], before), set()).add(int(draft.tokens[node]))
             kept.hashes[along[node]] = depth[node] + 1

@@ -74,7 +74,7 @@ def ahead(answer: Sequence[int]) -> Say:
             path = answer[: sent[0]]
             base = len(text.prompt) + sent[0]
             known = Text(text.opened, [*text.prompt, *path])
-            yield text.draft(answer[sent[0] : sent[0] + 4], base=base, parent=known.hash())
+            yield text.draft(answer[sent[0] : sent[0] + 4], base=base, prefix=known.hash())
             sent[0] += 4
 
     return say
@@ -92,7 +92,7 @@ def twice(answer: Sequence[int]) -> Say:
 def foreign(answer: Sequence[int]) -> Say:
     def say(text: Text) -> list[DraftMessage]:
         (one,) = right(answer)(text)
-        return [text.draft(answer[:4], parent=one.parent ^ 1), text.draft([3], base=2**31 - 1)]
+        return [text.draft(answer[:4], prefix=one.prefix ^ 1), text.draft([3], base=2**31 - 1)]
 
     return say
 
@@ -103,7 +103,7 @@ def late(answer: Sequence[int]) -> Say:
     def say(text: Text) -> list[DraftMessage]:
         done = max(len(text.ids) - 1, 0)
         base = len(text.prompt) + done
-        return [text.draft(answer[done : done + 6], base=base, parent=text.hash(base))]
+        return [text.draft(answer[done : done + 6], base=base, prefix=text.hash(base))]
 
     return say
 

@@ -256,7 +256,7 @@ def test_a_flood_of_drafts_keeps_nobody_from_writing(folder: Path, plain: LLM) -
         async def flood(line: Any, text: Text, stop: asyncio.Event) -> int:
             sent = 0
             while not stop.is_set():
-                await line.send(text.draft([sent % 256] * 255, base=3, parent=text.hash(3)))
+                await line.send(text.draft([sent % 256] * 255, base=3, prefix=text.hash(3)))
                 sent += 1
                 if sent % 20 == 0:
                     await asyncio.sleep(0)

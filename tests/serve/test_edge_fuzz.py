@@ -82,9 +82,9 @@ class Fuzz:
                 [self.number(at + 1) - 1 for at in range(count)],
             )
             base = self.number(16) if kind < 5 else self.number(2**31)
-            parent = self.number(2**32)
+            prefix = self.number(2**32)
             return DraftMessage.of(
-                tree, seq=seq, base=base, parent=parent, vocabulary=self.vocabulary
+                tree, seq=seq, base=base, prefix=prefix, vocabulary=self.vocabulary
             )
         if kind == 7:
             return Resume(some, some[::-1], self.number(2**31), self.number(2**32))

@@ -135,10 +135,10 @@ def test_wrong_keys_places_and_prefixes(server: Running, slow: Open) -> None:
             assert "open it again with the same seed" in error.message
         start = len(text.prompt)
         for changes in (
-            {"parent": text.hash() ^ 1},
+            {"prefix": text.hash() ^ 1},
             {"have": text.position - 1},
-            {"have": start - 1, "parent": text.hash(start - 1)},
-            {"have": 0, "parent": 0},
+            {"have": start - 1, "prefix": text.hash(start - 1)},
+            {"have": 0, "prefix": 0},
             {"have": text.position + 1000},
             {"have": 2**31 - 1},
         ):

@@ -48,9 +48,9 @@ def stream_of(ids: list[int], finish: Any = None, window: int = 256) -> EdgeStre
 def message(
     tokens: list[int], seq: int = 1, base: int = 3, before: list[int] | None = None
 ) -> DraftMessage:
-    parent = hash_after([*PROMPT, *(before or [])])
+    prefix = hash_after([*PROMPT, *(before or [])])
     draft = Draft.chain(tokens)
-    return DraftMessage.of(draft, seq=seq, base=base, parent=parent, vocabulary=VOCABULARY)
+    return DraftMessage.of(draft, seq=seq, base=base, prefix=prefix, vocabulary=VOCABULARY)
 
 
 def test_a_long_answer_comes_in_several_commits() -> None:

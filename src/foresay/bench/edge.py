@@ -374,7 +374,7 @@ def round_bytes(k: int = 8, vocabulary: int = 151_936) -> tuple[int, int]:
     and a long stream: position 100,000, draft 10,000, 100 ms. WebSocket adds 6 up and 2 down."""
     ids = np.full(k + 1, vocabulary - 1, np.int32)
     draft = DraftMessage.of(
-        Draft.chain(ids[:k]), seq=10_000, base=100_000, parent=2**32 - 1, vocabulary=vocabulary
+        Draft.chain(ids[:k]), seq=10_000, base=100_000, prefix=2**32 - 1, vocabulary=vocabulary
     )
     commit = Commit(100_000 + k + 1, pack(ids, vocabulary), 10_000, k, 100_000)
     return len(encode(draft)), len(encode(commit))

@@ -211,7 +211,7 @@ class DraftMessage(msgspec.Struct, array_like=True, tag=3, frozen=True, forbid_u
 
     seq      counts the drafts of the stream, from 1
     base     the absolute position of its first tokens
-    parent   hash of the prefix up to base; another than the cloud's: the draft is ignored
+    prefix   hash of the prefix up to base; another than the cloud's: the draft is ignored
     tokens   packed ids, one per node, at most 255; none: the edge has no draft
     parents  one byte per node, 0: the prefix, i + 1: node i, before its children; empty: a chain
     padding  zero bytes that fill the frame
@@ -219,20 +219,20 @@ class DraftMessage(msgspec.Struct, array_like=True, tag=3, frozen=True, forbid_u
 
     seq: Annotated[int, Meta(ge=1, le=2**32 - 1)]
     base: _Position
-    parent: _Hash
+    prefix: _Hash
     tokens: Annotated[bytes, Meta(max_length=4 * MAX_NODES)]
     parents: Annotated[bytes, Meta(max_length=MAX_NODES)] = b""
     padding: _Padding = b""
 
     @classmethod
-    def of(cls, draft: Draft, *, seq: int, base: int, parent: int, vocabulary: int) -> DraftMessage:
+    def of(cls, draft: Draft, *, seq: int, base: int, prefix: int, vocabulary: int) -> DraftMessage:
         """A draft as a message; its scores stay here. Raises: InputError."""
         if len(draft) > MAX_NODES:
             raise InputError(f"the draft has {len(draft)} nodes; expected at most {MAX_NODES}")
         parents = (draft.parents + 1).astype(np.uint8).tobytes()
         if parents == bytes(range(len(draft))):
             parents = b""
-        return cls(seq, base, parent, pack(draft.tokens, vocabulary), parents)
+        return cls(seq, base, prefix, pack(draft.tokens, vocabulary), parents)
 
     def draft(self, vocabulary: int) -> Draft:
         """The draft tree.
@@ -286,18 +286,18 @@ class Resume(msgspec.Struct, array_like=True, tag=5, frozen=True, forbid_unknown
     stream   its name, from OPENED
     key      its key, from OPENED
     have     the absolute position up to which the edge has the text
-    parent   hash of the prefix up to have
+    prefix   hash of the prefix up to have
     padding  zero bytes that fill the frame
     """
 
     stream: _Secret
     key: _Secret
     have: _Position
-    parent: _Hash
+    prefix: _Hash
     padding: _Padding = b""
 
     def __repr__(self) -> str:  # which a log may have: not the key
-        return f"Resume(stream={self.stream.hex()}, have={self.have}, parent={self.parent})"
+        return f"Resume(stream={self.stream.hex()}, have={self.have}, prefix={self.prefix})"
 
 
 class Close(msgspec.Struct, array_like=True, tag=6, frozen=True, forbid_unknown_fields=True):

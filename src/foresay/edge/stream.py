@@ -367,7 +367,7 @@ class Stream:
             sent.draft,
             seq=sent.seq,
             base=sent.base,
-            parent=sent.parent,
+            prefix=sent.prefix,
             vocabulary=self.opened.vocabulary,
         )
         self._sent_at[sent.seq] = (perf_counter(), 0, took)

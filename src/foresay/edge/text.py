@@ -32,12 +32,12 @@ class Sent:
 
     seq      counts the drafts of the stream, from 1
     base     the position of its first tokens
-    parent   the hash of the prefix up to there, along the drafts in flight
+    prefix   the hash of the prefix up to there, along the drafts in flight
     """
 
     seq: int
     base: int
-    parent: int
+    prefix: int
     draft: Draft
 
 
@@ -222,8 +222,8 @@ class EdgeText:
             )
         self._seq += 1
         base = self.head
-        parent = hash_after(as_tokens(self.ahead()), self._prefix.at(self.confirmed))
-        sent = Sent(self._seq, base, parent, draft)
+        prefix = hash_after(as_tokens(self.ahead()), self._prefix.at(self.confirmed))
+        sent = Sent(self._seq, base, prefix, draft)
         if len(draft):
             given = sources or [Source.OTHER] * len(draft)
             self._flights.append(_Flight(sent, given))

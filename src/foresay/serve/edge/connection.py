@@ -115,7 +115,7 @@ class EdgeRoute:
                 f"the first message is {type(first).__name__}; expected OPEN or RESUME"
             )
         stream = self.streams.find(first.stream, first.key, tenant)
-        if not stream.prefix.agrees(first.have, first.parent):
+        if not stream.prefix.agrees(first.have, first.prefix):
             raise Refused(
                 400,
                 f"the prefix up to {first.have} is another one; expected that of this stream, from "

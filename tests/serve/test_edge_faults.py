@@ -93,7 +93,7 @@ def test_a_failing_step_ends_what_it_held(
             async with cloud(server) as line, cloud(server) as other:
                 text = await follow(line, await opened(line, asked), until=1)
                 await asyncio.sleep(0.1)
-                assert [r.held for r in server.llm.engine.scheduler.running] == [True]
+                assert [r.paused for r in server.llm.engine.scheduler.running] == [True]
                 fails.set()
                 doomed = await follow(other, await opened(other, opening(server, "x")))
                 fails.clear()

@@ -4,7 +4,7 @@
     free-run   not at all: the cloud decodes on, and uses drafts that arrive in time
     adaptive   as long as drafts usually take, if waiting is expected to save time
 
-What is committed is the same under all of them. A request that waits is held: it sits steps out,
+What is committed is the same under all of them. A request that waits is paused: it sits steps out,
 and others go on. A client that is not connected is never waited for.
 """
 
@@ -86,7 +86,7 @@ class Waits:
 
     longest  seconds that any draft is waited for
 
-    It holds the engine's requests, and lets them go.
+    It pauses the engine's requests, and lets them go on.
     """
 
     def __init__(self, engine: Engine, longest: float) -> None:
@@ -140,11 +140,11 @@ class Waits:
         self._had_draft = {
             stream
             for stream, watched in self._by_stream.items()
-            if not watched.request.held and self._engine.drafter.offered(watched.request)
+            if not watched.request.paused and self._engine.drafter.offered(watched.request)
         }
 
     def after_step(self, changed: Iterable[Request], seconds: float) -> None:
-        """Hold the requests of a step whose next draft is worth waiting for."""
+        """Pause the requests of a step whose next draft is worth waiting for."""
         now = perf_counter()
         for request in changed:
             stream = self._by_request.get(request)
@@ -159,7 +159,7 @@ class Waits:
             useful = watched.connected and self._engine.drafter.takes_offers
             longest = watched.seconds(self.longest) if useful else 0.0
             if longest > 0:
-                self._engine.hold(request)
+                self._engine.pause(request)
                 self._deadlines[stream] = now + longest
 
     def expire(self) -> float | None:
@@ -175,4 +175,4 @@ class Waits:
 
     def _let_go(self, stream: Hashable) -> None:
         if self._deadlines.pop(stream, None) is not None:
-            self._engine.hold(self._by_stream[stream].request, False)
+            self._engine.pause(self._by_stream[stream].request, False)

@@ -52,7 +52,7 @@ def test_a_row() -> None:
     row = table({CLOUD: [2.0, 4.0]}).as_dict()["rows"][0]
     assert row["total_p50"] == 3.0 and row["total_p95"] == pytest.approx(3.9)
     assert row["tokens_per_second"] == pytest.approx(8 / 6, abs=1e-3)
-    assert (row["k"], row["accept_length"], row["accept_rate"]) == (4.0, 1.5, 0.375)
+    assert (row["k"], row["accept_length"], row["la_over_k"]) == (4.0, 1.5, 0.375)
     assert row["accept_histogram"] == {"1": 2, "2": 2}
     assert row["acceptance"] == [1.0, 0.5, 0.0]
     assert row["alpha_mean"] == 0.6  # 3 of 5 examined
@@ -74,7 +74,7 @@ def test_every_metric_that_section_9_of_the_seed_asks_for_is_there() -> None:
 
     lines = re.findall(r"^    \S.*?  +(\w.*)$", module.__doc__ or "", re.MULTILINE)
     named = set(re.findall(r"\b[a-z]+(?:_[a-z0-9]+)+\b", " ".join(lines)))
-    assert {"ttft_p50", "kv_share", "calls_per_token", "accept_rate", "wire_up"} <= named
+    assert {"ttft_p50", "kv_share", "calls_per_token", "la_over_k", "wire_up"} <= named
     assert not named - found.keys()
 
 

@@ -94,7 +94,7 @@ def test_drafts_continue_each_other_and_agree() -> None:
     assert (text.in_flight, text.head, text.position) == (4, 7, 3)
     taken = text.commit(6, np.array([1, 2, 3], np.int32), seq=1)
     assert taken.sources == (Source.OWN, Source.CORPUS, Source.OTHER)
-    assert [(d.seq, d.accepted, d.examined, d.late) for d in taken.decided] == [(1, 2, True, False)]
+    assert [(d.seq, d.accepted, d.examined) for d in taken.decided] == [(1, 2, True)]
     assert text.ahead() == [4] and text.in_flight == 1
     assert text.send(chain(9)).prefix == crc([*PROMPT, 1, 2, 3, 4])
 
@@ -105,10 +105,7 @@ def test_a_mismatch_rolls_back_what_is_behind_it() -> None:
     text.send(chain(3, 4, 5))
     taken = text.commit(5, np.array([1, 9], np.int32), seq=1)
     assert taken.sources == (Source.OTHER, Source.MODEL)
-    assert [(d.seq, d.accepted, d.examined, d.late) for d in taken.decided] == [
-        (1, 1, True, False),
-        (2, 0, False, True),
-    ]
+    assert [(d.seq, d.accepted, d.examined) for d in taken.decided] == [(1, 1, True), (2, 0, False)]
     assert (text.in_flight, text.head, text.wasted) == (0, 5, 4)
     counts = text.counts
     assert (counts.rolled_back, counts.rounds, counts.stale, counts.accepted) == (4, 1, 1, 1)

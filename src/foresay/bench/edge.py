@@ -17,13 +17,12 @@ The metrics that the seed document's section 9 asks for, by its names:
 
     k                     k: drafted tokens sent per round, mean
     accepted_len          accept_length: accepted tokens of a round, mean and histogram
-    la/k                  la_over_k: accepted / sent tokens of the rounds
+    la/k, A_cum           la_over_k: accepted / sent tokens, over all rounds; `--log` has each round
     alpha_mean            alpha_mean: accepted / examined tokens (all before them were accepted);
                           `acceptance` has it by position
     edge_time_ms          edge_ms: of drafting, per round
     cloud_prefill_ms      cloud_ms: of the cloud's forward pass, per step
     rtt_ms                rtt_ms: of the network alone, as the edge measured it, median
-    A_cum                 accept_rate: accepted / sent tokens, over all rounds
     bytes_up/down         bytes_up, bytes_down: of messages; wire_up, wire_down: of TCP's payload,
                           with WebSocket's headers and the HTTP head
     hard_ratio, triggered hard_ratio of sent tokens, where a gate is on; else None
@@ -119,7 +118,6 @@ class EdgeAnswer:
     rtt: float | None = None
     hard_ratio: float | None = None
     cloud_steps: int = 0
-    cloud_drafted: int = 0
     cloud_seconds: float = 0.0
     log: list[dict[str, Any]] = field(default_factory=list)
     """One object per round, for `--log`."""
@@ -223,7 +221,6 @@ class EdgeRow:
             "la_over_k": per(accepted, sent),
             "alpha_mean": per(right, examined),
             "acceptance": [round(rate, 4) for rate in self.acceptance],
-            "accept_rate": per(accepted, sent),
             "edge_ms": milli(_sum(answers, lambda a: a.draft_seconds), drafts),
             "cloud_ms": milli(_sum(answers, lambda a: a.cloud_seconds), steps),
             "rtt_ms": None if not rtts else round(1e3 * median(rtts), 3),

@@ -155,7 +155,6 @@ class _Seat:
         made.examined, made.accepted_at = list(told.examined), list(told.accepted_at)
         made.wire_up, made.wire_down = used[0] - wire[0], used[1] - wire[1]
         made.cloud_steps = int(more("foresay_steps_total"))
-        made.cloud_drafted = int(more("vllm:spec_decode_num_draft_tokens_total"))
         made.cloud_seconds = more("foresay_forward_us_sum") / 1e6
         made.lengths = Counter(done.accepted for done in self._rounds)
         made.log = list(_lines(self._rounds))

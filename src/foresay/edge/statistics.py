@@ -23,7 +23,6 @@ class StreamStatistics:
     stale                    drafts that the cloud had not seen when it committed the text there
     examined, accepted_at    by position in a draft: drafts right up to there, and at it
     commits                  messages with new tokens
-    cloud_steps              forward passes of the cloud; None: it does not say
     bytes_up, bytes_down     of messages
     wire_up, wire_down       the same with WebSocket's headers, without TCP and TLS
     messages_up, messages_down
@@ -52,7 +51,6 @@ class StreamStatistics:
     examined: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
     commits: int = 0
-    cloud_steps: int | None = None
     bytes_up: int = 0
     bytes_down: int = 0
     wire_up: int = 0

@@ -48,14 +48,12 @@ class Decided:
     sent       its nodes
     accepted   how many of them were committed
     examined   the text reached it; not: the text left the path before it, which says nothing of it
-    late       the cloud had not seen it when it committed the text there
     """
 
     seq: int
     sent: int
     accepted: int
     examined: bool
-    late: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,10 +306,10 @@ class EdgeText:
         counts.accepted_at[at] += accepted
 
     def _decided(self, flight: _Flight, seq: int, *, examined: bool) -> Decided:
-        sent, late = flight.sent, flight.sent.seq > seq
+        sent = flight.sent
         self.counts.rounds += examined
-        self.counts.stale += late
-        return Decided(sent.seq, len(sent.draft), flight.accepted, examined, late)
+        self.counts.stale += sent.seq > seq
+        return Decided(sent.seq, len(sent.draft), flight.accepted, examined)
 
     def lose(self) -> None:
         """Forget the drafts in flight: the connection is lost. Drafts count on."""

@@ -25,17 +25,32 @@ from foresay.bench.edge import (
     round_bytes,
 )
 from foresay.bench.edge_report import COLUMNS, cells, html_report, prometheus_text
+from foresay.edge.statistics import StreamStatistics
 from foresay.errors import InputError
 from tiny import call, save_model
 
 
 def answer(question: str, seconds: float, tokens: list[int] | None = None) -> EdgeAnswer:
-    made = EdgeAnswer(question, [1, 2, 3, 4] if tokens is None else tokens, 0.1, seconds)
-    made.drafts, made.rounds, made.sent, made.accepted = 2, 2, 8, 3
-    made.lengths, made.examined, made.accepted_at = Counter({1: 1, 2: 1}), [2, 2, 1], [2, 1, 0]
-    made.cloud_steps, made.bytes_up, made.bytes_down = 2, 60, 40
-    made.log = [{"round": 1, "k": 4}, {"round": 2, "k": 4}]
-    return made
+    told = StreamStatistics(
+        ttft=0.1,
+        seconds=seconds,
+        drafts=2,
+        rounds=2,
+        sent=8,
+        accepted=3,
+        examined=[2, 2, 1],
+        accepted_at=[2, 1, 0],
+        bytes_up=60,
+        bytes_down=40,
+    )
+    return EdgeAnswer(
+        question,
+        [1, 2, 3, 4] if tokens is None else tokens,
+        told,
+        lengths=Counter({1: 1, 2: 1}),
+        cloud_steps=2,
+        log=[{"round": 1, "k": 4}, {"round": 2, "k": 4}],
+    )
 
 
 def table(seconds: dict[str, list[float]], rtt: float = 0.02) -> EdgeTable:

@@ -11,12 +11,13 @@ __all__ = ["StreamStatistics"]
 
 @dataclass(slots=True)
 class StreamStatistics:
-    """Of one stream; seconds by the edge's clock.
+    """Of one stream, which counts into it as it runs; seconds by the edge's clock.
 
     prompt_tokens, tokens    of the prompt, of the answer
     seed, wait               that the cloud used
     rounds                   drafts that the text reached
-    drafts, sent, accepted   messages with a draft; drafted tokens in them; those committed
+    drafts, sent, accepted   messages with a draft; drafted tokens in them, of trees all nodes;
+                             those committed
     wasted                   drafted tokens that were sent and not committed
     rolled_back              of these on the path in flight when a commit disagreed with it
     lost                     of these in flight when a connection was lost
@@ -44,7 +45,6 @@ class StreamStatistics:
     drafts: int = 0
     sent: int = 0
     accepted: int = 0
-    wasted: int = 0
     rolled_back: int = 0
     lost: int = 0
     stale: int = 0
@@ -66,9 +66,16 @@ class StreamStatistics:
     draft_seconds: float = 0.0
     rtts: list[float] = field(default_factory=list)
     hard_tokens: int | None = None
-    hard_ratio: float | None = None
     drafter_error: str | None = None
     edge_only: int = 0
+
+    @property
+    def wasted(self) -> int:
+        return self.sent - self.accepted
+
+    @property
+    def hard_ratio(self) -> float | None:
+        return None if self.hard_tokens is None else self.hard_tokens / max(self.sent, 1)
 
     @property
     def rtt(self) -> float | None:
@@ -79,4 +86,4 @@ class StreamStatistics:
         """Ready for JSON, with `rtt` instead of all round trips."""
         values = asdict(self)
         del values["rtts"]
-        return {**values, "rtt": self.rtt}
+        return {**values, "wasted": self.wasted, "hard_ratio": self.hard_ratio, "rtt": self.rtt}

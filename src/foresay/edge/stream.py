@@ -102,8 +102,8 @@ class Stream:
     ) -> None:
         self.settings = settings
         self.params = params
-        self.text = EdgeText(prompt)
         self.statistics = StreamStatistics(prompt_tokens=len(prompt))
+        self.text = EdgeText(prompt, self.statistics)
         self.pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
         self.opened: Opened | None = None
         """The answer to the last OPEN."""
@@ -132,18 +132,13 @@ class Stream:
 
     def totals(self) -> StreamStatistics:
         """The statistics so far; the same object at each call."""
-        found, counts = self.statistics, self.text.counts
+        found = self.statistics
         found.tokens = len(self.text.tokens) + found.edge_only
-        for name in ("rounds", "drafts", "sent", "accepted", "rolled_back", "lost", "stale"):
-            setattr(found, name, getattr(counts, name))
-        found.wasted = self.text.wasted + self.text.in_flight
-        found.examined, found.accepted_at = counts.examined, counts.accepted_at
         found.seconds = perf_counter() - self._began
         if self._supply is not None:
             found.draft_seconds, found.drafter_error = self._supply.seconds, self._supply.error
         if self._sending.gate is not None:
             found.hard_tokens = self._sending.hard_tokens
-            found.hard_ratio = found.hard_tokens / found.sent if found.sent else 0.0
         return found
 
     async def _converse(self) -> str:

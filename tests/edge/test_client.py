@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from doubles import Scripted
 from edge.toy_cloud import VOCABULARY, ToyCloud, plain, toy_cloud
 from foresay.drafter import Source
 from foresay.edge.client import Answer, EdgeClient
 from foresay.edge.gating import Gate, Rules, Thresholds
 from foresay.edge.link import Round, SeedRule
-from foresay.edge.wire import Close, DraftMessage, Open, Resume
+from foresay.edge.stream import Stream
+from foresay.edge.wire import Close, DraftMessage, Message, Open, Resume
 from foresay.errors import InputError, StreamError
 from foresay.sampling.params import SamplingParams
 
@@ -245,6 +247,32 @@ def test_statistics_and_rounds() -> None:
     assert counted.wire_up > counted.bytes_up > 0 and counted.wire_down > counted.bytes_down > 0
     assert counted.examined[0] == counted.rounds
     assert "rtts" not in counted.as_dict() and counted.as_dict()["rtt"] == counted.rtt
+
+
+@pytest.mark.parametrize("faults", [{}, {"drops": [10, 20, 30, 40, 50]}])
+@pytest.mark.parametrize("drafter", [Scripted({}), "suffix"])
+def test_drafts_that_are_over_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch, drafter: Any, faults: dict[str, Any]
+) -> None:
+    """Empty ones, lost ones and decided ones."""
+    remembered: list[int] = []
+
+    class Watched(Stream):
+        def _heard(self, message: Message, size: int) -> str:
+            found = super()._heard(message, size)
+            remembered.append(len({*self._sent_at, *self._costs}))
+            return found
+
+    async def run() -> None:
+        async with toy_cloud(**faults) as cloud:
+            await answer(cloud, drafter=drafter, ahead=False, retry_seconds=5)
+            sent = [message for message in cloud.heard if isinstance(message, DraftMessage)]
+        assert len(sent) > COUNT / 4
+        assert drafter == "suffix" or not any(message.tokens for message in sent)
+
+    monkeypatch.setattr("foresay.edge.client.Stream", Watched)
+    asyncio.run(run())
+    assert max(remembered) <= 4
 
 
 def test_the_gate_reads_text() -> None:

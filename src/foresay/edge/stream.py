@@ -111,7 +111,8 @@ class Stream:
         self._sending = sending
         self._connection: Connection | None = None
         self._backoff = Backoff(settings.retry_seconds)
-        self._sent_at: dict[int, tuple[float, int, float]] = {}  # seq: when, bytes, drafting took
+        self._sent_at: dict[int, float] = {}  # by seq, until the cloud has heard of it
+        self._costs: dict[int, tuple[int, float]] = {}  # of drafts in flight: bytes, seconds
         self._began = self._heard_at = perf_counter()
         self._per_token = 0.0  # seconds between committed tokens, on average
         self._supply = None if drafts is None else Supply(drafts, self.text, sending, pace)
@@ -153,7 +154,6 @@ class Stream:
                     ) from None
                 self.opened = None
                 self.text.restart()
-                self._sent_at.clear()
                 self.statistics.reopens += 1
             except Lost as lost:
                 if self.statistics.seed is None and not lost.at_first:
@@ -198,6 +198,8 @@ class Stream:
         finally:
             self._connection = None
             self.text.lose()
+            self._sent_at.clear()
+            self._costs.clear()
             await connection.close()
 
     async def _hello(self, connection: Connection) -> None:
@@ -296,14 +298,13 @@ class Stream:
         """Tell the rule, and whoever asked, of drafts that were decided."""
         rtt = None
         if message.seq in self._sent_at:
-            sent_at = self._sent_at[message.seq][0]
-            if sent_at > 0:
-                rtt = max(0.0, now - sent_at - message.server_us / 1e6)
-                self.statistics.rtts.append(rtt)
-                # Only the first commit after a draft: later ones wait for the cloud's next step.
-                self._sent_at[message.seq] = (0.0, *self._sent_at[message.seq][1:])
+            rtt = max(0.0, now - self._sent_at[message.seq] - message.server_us / 1e6)
+            self.statistics.rtts.append(rtt)
+        # Only the first commit after a draft: later ones wait for the cloud's next step.
+        self._sent_at = {seq: at for seq, at in self._sent_at.items() if seq > message.seq}
         for draft in taken.decided:
-            _, size, took = self._sent_at.pop(draft.seq, (0.0, 0, 0.0))
+            self._sent_at.pop(draft.seq, None)
+            size, took = self._costs.pop(draft.seq, (0, 0.0))
             if not draft.examined:
                 continue
             done = Round(
@@ -365,11 +366,13 @@ class Stream:
             prefix=sent.prefix,
             vocabulary=self.opened.vocabulary,
         )
-        self._sent_at[sent.seq] = (perf_counter(), 0, took)
+        self._sent_at[sent.seq] = perf_counter()
+        if len(sent.draft):
+            self._costs[sent.seq] = 0, took
         try:
             size = await connection.send(message)
         except Lost:
             return False  # the reader hears of it too
-        if sent.seq in self._sent_at:
-            self._sent_at[sent.seq] = (self._sent_at[sent.seq][0], size, took)
+        if sent.seq in self._costs:
+            self._costs[sent.seq] = size, took
         return True

@@ -247,8 +247,9 @@ class Stream:
             self._supply.begin(coupled, self._limit, answer.ends)
 
     def _prepare(self, connection: Connection, opened: Opened) -> None:
-        connection.vocabulary, connection.stream = opened.vocabulary, opened.stream
-        connection.pad = self.settings.pad
+        frames = connection.frames
+        frames.vocabulary, frames.stream = opened.vocabulary, opened.stream
+        frames.pad = self.settings.pad
 
     def _heard_first(self, answer: Message, connection: Connection) -> None:
         """The answer to RESUME is a commit like any other; with an end, it is heard again."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from foresay.edge.json_frames import decode_json, encode_json
+from foresay.edge.json_frames import Frames, size_of
 from foresay.edge.wire import (
     CODES,
     MAX_NODES,
@@ -26,8 +26,6 @@ from foresay.edge.wire import (
     Opened,
     Resume,
     Wait,
-    decode,
-    encode,
     unpack,
 )
 from foresay.engine.llm import LLM
@@ -235,14 +233,14 @@ def _resumed() -> Refused:
 
 
 class _Line:
-    """A WebSocket that sends and receives messages, in the form of the first one received."""
+    """A WebSocket that sends and receives messages. Who is asked in JSON answers in JSON."""
 
     def __init__(self, socket: WebSocket, counts: Counter[str], limits: Limits) -> None:
         self._socket = socket
         self._counts = counts
         self._limits = limits
         self._most = limits.body
-        self._text = False
+        self._frames = Frames("cloud")
         self.stream: EdgeStream | None = None
         """The stream that it opened or resumed; another connection may have it by now."""
         self.owes = False
@@ -251,24 +249,20 @@ class _Line:
     def take(self, stream: EdgeStream) -> None:
         """From now on messages are of this stream."""
         self.stream, self._most = stream, _LATER + 2 * stream.pad
+        frames = self._frames
+        frames.vocabulary, frames.stream, frames.pad = stream.vocabulary, stream.name, stream.pad
 
     async def receive(self) -> Message:
         """The next message. Raises: InputError, WebSocketDisconnect."""
         got = await self._socket.receive()
         if got["type"] != "websocket.receive":
             raise WebSocketDisconnect(got.get("code") or 1006)
-        text, data = got.get("text"), got.get("bytes")
-        self._counts["bytes_up"] += len(data or b"") + len((text or "").encode())
-        if text is not None:
-            self._text = True
-            return decode_json(
-                text,
-                side="cloud",
-                vocabulary=None if self.stream is None else self.stream.vocabulary,
-                stream=b"" if self.stream is None else self.stream.name,
-                most=self._most * (4 if self.stream else 1),
-            )
-        return decode(data or b"", side="cloud", most=self._most)
+        text: str | None = got.get("text")
+        frame: bytes | str = text if text is not None else got.get("bytes") or b""
+        self._counts["bytes_up"] += size_of(frame)
+        self._frames.json |= text is not None
+        longer = 4 if text is not None and self.stream is not None else 1
+        return self._frames.read(frame, self._most * longer)
 
     async def send(self, message: Message) -> None:
         """Send a message, padded as the stream asks.
@@ -282,20 +276,11 @@ class _Line:
             raise WebSocketDisconnect(1006, "the client does not read") from None
 
     async def _send(self, message: Message) -> None:
-        stream = self.stream
-        pad = 0 if stream is None else stream.pad
-        if self._text:
-            text = encode_json(
-                message,
-                vocabulary=None if stream is None else stream.vocabulary,
-                stream=b"" if stream is None else stream.name,
-                pad=pad,
-            )
-            self._counts["bytes_down"] += len(text.encode())
-            await self._socket.send_text(text)
+        frame = self._frames.write(message)
+        self._counts["bytes_down"] += size_of(frame)
+        if isinstance(frame, str):
+            await self._socket.send_text(frame)
         else:
-            frame = encode(message, pad)
-            self._counts["bytes_down"] += len(frame)
             await self._socket.send_bytes(frame)
 
     async def end(self, said: Error | None) -> None:

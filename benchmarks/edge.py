@@ -89,7 +89,7 @@ def show(parts: dict[str, Any]) -> None:
         met = {None: "not measured", True: "met", False: "NOT MET"}[bar["met"]]
         print(f"  {bar['name']:<48}{bar['value']!s:>9}   bar {bar['bar']:g}   {met}")
     for time, ratio in parts.get("ways", {}).get("drafting_ahead_alone", {}).items():
-        print(f"  ahead-block by blocking, the same policy, at {time} ms: {ratio:.3f}")
+        print(f"  ahead-block by blocking, the same wait, at {time} ms: {ratio:.3f}")
 
 
 def main() -> None:

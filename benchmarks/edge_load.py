@@ -2,7 +2,7 @@
 
     python benchmarks/edge_load.py [--minutes 10] [--clients 100] [--model tests' toy or any]
 
-So many clients stream at once and without a pause, each with a drafter and a policy of its own
+So many clients stream at once and without a pause, each with its own drafter and `wait`
 (suffix, n-gram or none; block, free-run or adaptive), for so many minutes. One stream in twenty is
 left in its middle; the connections of one client in five are cut every two seconds, and resumed. A
 stream that is cut before the cloud has answered at all fails, as it should: that is counted apart.
@@ -37,6 +37,7 @@ import record
 from foresay.bench.cloud import Cloud, cloud
 from foresay.bench.proxy import Proxy
 from foresay.edge.client import EdgeClient
+from foresay.edge.messages import WAITS
 from foresay.errors import ForesayError, StreamError
 from foresay.models import weights
 from foresay.sampling.params import SamplingParams
@@ -46,7 +47,6 @@ from server_parts import PAGE, SAMPLE, memory_slopes
 PATIENCE = 120.0  # seconds for one answer
 FORGOTTEN = 75.0  # seconds until the server has forgotten streams that were left
 DRAFTERS = ("suffix", "ngram", None)
-POLICIES = ("block", "free-run", "adaptive")
 EVERY = 20  # streams, of which one is left
 HISTORY_MB = 2  # full within the first fifth of ten minutes
 FRAIL = 5  # clients, of which one loses its connections
@@ -104,7 +104,7 @@ async def one_client(
         vocabulary=server.vocabulary,
         api_key=server.keys["one"],
         drafter=DRAFTERS[number % 3],
-        policy=POLICIES[number // 3 % 3],  # type: ignore[arg-type]
+        wait=WAITS[number // 3 % 3],
     )
     for turn in count():
         if time.monotonic() >= end:

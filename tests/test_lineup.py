@@ -93,7 +93,8 @@ def test_refused(name: str, setting: dict[str, Any], sentence: str) -> None:
 
 
 def test_a_drafter_without_its_target() -> None:
-    drafter = make_drafter("self")
+    drafter: Any = make_drafter("self", shape=7)
+    assert drafter.needs_target and drafter.shape.branches == (1,) * 7
     with pytest.raises(InputError, match="SelfDrafter has no model yet; expected a Target, or an"):
         drafter.begin(int32s([1]))
 

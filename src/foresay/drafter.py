@@ -73,11 +73,11 @@ class Offer:
     """A draft from outside, for a drafter with `offer`.
 
     base    how many tokens the text has that the draft continues, the prompt's included
-    parent  CRC-32 of these tokens, as little-endian int32
+    prefix  CRC-32 of these tokens, as little-endian int32
     """
 
     base: int
-    parent: int
+    prefix: int
     draft: Draft
 
 
@@ -146,7 +146,8 @@ class Drafter(Protocol[State]):
     `propose` which part of `wants` is worth its time in this step: the verdicts may lack the rest,
     and `shown(seconds)` says before `observe` how long finding it took; `offer(state, text,
     offer)` gives it a draft from outside, for the text so far, and `offered(state)` says whether
-    one continues the text; and `text(state)` returns prompt + observed tokens, for tests and
+    one continues the text; `needs_target`, an attribute, says that it has to be told of a target
+    before it can draft; and `text(state)` returns prompt + observed tokens, for tests and
     debugging.
     """
 

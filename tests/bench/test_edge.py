@@ -25,17 +25,32 @@ from foresay.bench.edge import (
     round_bytes,
 )
 from foresay.bench.edge_report import COLUMNS, cells, html_report, prometheus_text
+from foresay.edge.statistics import StreamStatistics
 from foresay.errors import InputError
 from tiny import call, save_model
 
 
 def answer(question: str, seconds: float, tokens: list[int] | None = None) -> EdgeAnswer:
-    made = EdgeAnswer(question, [1, 2, 3, 4] if tokens is None else tokens, 0.1, seconds)
-    made.drafts, made.rounds, made.sent, made.accepted = 2, 2, 8, 3
-    made.lengths, made.examined, made.accepted_at = Counter({1: 1, 2: 1}), [2, 2, 1], [2, 1, 0]
-    made.cloud_steps, made.bytes_up, made.bytes_down = 2, 60, 40
-    made.log = [{"round": 1, "k": 4}, {"round": 2, "k": 4}]
-    return made
+    told = StreamStatistics(
+        ttft=0.1,
+        seconds=seconds,
+        drafts=2,
+        rounds=2,
+        sent=8,
+        accepted=3,
+        examined=[2, 2, 1],
+        accepted_at=[2, 1, 0],
+        bytes_up=60,
+        bytes_down=40,
+    )
+    return EdgeAnswer(
+        question,
+        [1, 2, 3, 4] if tokens is None else tokens,
+        told,
+        lengths=Counter({1: 1, 2: 1}),
+        cloud_steps=2,
+        log=[{"round": 1, "k": 4}, {"round": 2, "k": 4}],
+    )
 
 
 def table(seconds: dict[str, list[float]], rtt: float = 0.02) -> EdgeTable:
@@ -52,7 +67,7 @@ def test_a_row() -> None:
     row = table({CLOUD: [2.0, 4.0]}).as_dict()["rows"][0]
     assert row["total_p50"] == 3.0 and row["total_p95"] == pytest.approx(3.9)
     assert row["tokens_per_second"] == pytest.approx(8 / 6, abs=1e-3)
-    assert (row["k"], row["accept_length"], row["accept_rate"]) == (4.0, 1.5, 0.375)
+    assert (row["k"], row["accept_length"], row["la_over_k"]) == (4.0, 1.5, 0.375)
     assert row["accept_histogram"] == {"1": 2, "2": 2}
     assert row["acceptance"] == [1.0, 0.5, 0.0]
     assert row["alpha_mean"] == 0.6  # 3 of 5 examined
@@ -74,7 +89,7 @@ def test_every_metric_that_section_9_of_the_seed_asks_for_is_there() -> None:
 
     lines = re.findall(r"^    \S.*?  +(\w.*)$", module.__doc__ or "", re.MULTILINE)
     named = set(re.findall(r"\b[a-z]+(?:_[a-z0-9]+)+\b", " ".join(lines)))
-    assert {"ttft_p50", "kv_share", "calls_per_token", "accept_rate", "wire_up"} <= named
+    assert {"ttft_p50", "kv_share", "calls_per_token", "la_over_k", "wire_up"} <= named
     assert not named - found.keys()
 
 
@@ -106,7 +121,7 @@ def test_bars() -> None:
     assert [bar.met for bar in bars(other)] == [None, None, None, True, True, True]
 
 
-def test_drafting_ahead_alone_compares_equal_policies() -> None:
+def test_drafting_ahead_alone_compares_equal_waits() -> None:
     found = table({"blocking": [1.1], "ahead": [0.6], "ahead-block": [0.9]})
     assert found.drafting_ahead_alone() == {"20": 1.25}  # 1.0 s by 0.8 s after the first token
     assert table({"blocking": [1.1], "ahead": [0.6]}).drafting_ahead_alone() == {}

@@ -33,7 +33,7 @@ hashes = st.integers(0, 2**32 - 1)
 seeds = st.integers(0, 2**64 - 1)
 secrets = st.binary(min_size=16, max_size=16)
 words = st.text(max_size=20)
-policies = st.sampled_from(["", "block", "free-run", "adaptive"])
+waits = st.sampled_from(["", "block", "free-run", "adaptive"])
 token_ids = st.lists(st.integers(0, 2**31 - 2), max_size=5).map(tuple)
 numbers = st.floats(-1e6, 1e6, allow_nan=False)
 biases = st.floats(-1e38, 1e38) | st.just(-math.inf)
@@ -73,18 +73,18 @@ def cases(draw: st.DrawFn) -> Case:
             sampling=st.just(Sampling()) | samplings,
             seed=st.none() | seeds,
             max_tokens=st.integers(16, 2**31 - 1),
-            policy=policies,
+            wait=waits,
             pad=st.integers(0, MAX_PAD),
         ),
         DraftMessage: st.builds(
             DraftMessage,
             seq=st.integers(1, 2**32 - 1),
             base=positions,
-            parent=hashes,
+            prefix=hashes,
             tokens=st.just(pack(nodes, vocabulary)),
             parents=st.sampled_from([b"", parents]),
         ),
-        Resume: st.builds(Resume, stream=secrets, key=secrets, have=positions, parent=hashes),
+        Resume: st.builds(Resume, stream=secrets, key=secrets, have=positions, prefix=hashes),
         Close: st.builds(Close, reason=words),
     }
     down: dict[type[Message], st.SearchStrategy[Message]] = {
@@ -100,7 +100,7 @@ def cases(draw: st.DrawFn) -> Case:
             nodes=st.integers(0, MAX_NODES),
             seconds=positions,
             ends=token_ids,
-            policy=policies,
+            wait=waits,
         ),
         Commit: st.builds(
             Commit,

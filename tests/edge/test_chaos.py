@@ -1,7 +1,7 @@
 """A real client, a real server, and a network that breaks: the text is always the plain loop's.
 
 Each script of faults is drawn from its number, and so is all else of the stream: temperature,
-policy, drafter, forms of messages. Nothing may take longer than `LIMIT`; afterwards the server has
+wait, drafter, forms of messages. Nothing may take longer than `LIMIT`; afterwards the server has
 no stream, no request, and no memory that belongs to one.
 """
 
@@ -129,7 +129,7 @@ def drawn(number: int, house: House) -> tuple[list[int], SamplingParams, dict[st
         ignore_eos=draw.random() < 0.8,
     )
     options: dict[str, Any] = {
-        "policy": draw.choice(("", "block", "free-run", "adaptive")),
+        "wait": draw.choice(("", "block", "free-run", "adaptive")),
         "ahead": draw.random() < 0.7,
         "tree": draw.random() < 0.3,
         "pad": draw.choice((0, 0, 64)),

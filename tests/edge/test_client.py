@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from doubles import Scripted
 from edge.toy_cloud import VOCABULARY, ToyCloud, plain, toy_cloud
 from foresay.drafter import Source
 from foresay.edge.client import Answer, EdgeClient
 from foresay.edge.gating import Gate, Rules, Thresholds
 from foresay.edge.link import Round, SeedRule
-from foresay.edge.wire import Close, DraftMessage, Open, Resume
+from foresay.edge.stream import Stream
+from foresay.edge.wire import Close, DraftMessage, Message, Open, Resume
 from foresay.errors import InputError, StreamError
 from foresay.sampling.params import SamplingParams
 
@@ -55,18 +57,18 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("policy", ["block", "free-run"])
+@pytest.mark.parametrize("wait", ["block", "free-run"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("way", WAYS)
-def test_the_text_is_that_of_the_plain_loop(way: str, temperature: float, policy: str) -> None:
+def test_the_text_is_that_of_the_plain_loop(way: str, temperature: float, wait: str) -> None:
     async def run() -> None:
-        async with toy_cloud(policy=policy) as cloud:
+        async with toy_cloud(wait=wait) as cloud:
             found = await answer(cloud, temperature, **WAYS[way])
         counted = found.statistics
         assert counted.accepted + counted.wasted == counted.sent
         if way == "no drafter":
             assert counted.sent == 0
-        elif not temperature and policy == "block":
+        elif not temperature and wait == "block":
             assert counted.accepted > 10
             assert sum(source != Source.MODEL for source in found.sources) == counted.accepted
         assert cloud.ignored == 0
@@ -247,6 +249,32 @@ def test_statistics_and_rounds() -> None:
     assert "rtts" not in counted.as_dict() and counted.as_dict()["rtt"] == counted.rtt
 
 
+@pytest.mark.parametrize("faults", [{}, {"drops": [10, 20, 30, 40, 50]}])
+@pytest.mark.parametrize("drafter", [Scripted({}), "suffix"])
+def test_drafts_that_are_over_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch, drafter: Any, faults: dict[str, Any]
+) -> None:
+    """Empty ones, lost ones and decided ones."""
+    remembered: list[int] = []
+
+    class Watched(Stream):
+        def _heard(self, message: Message, size: int) -> str:
+            found = super()._heard(message, size)
+            remembered.append(len({*self._sent_at, *self._costs}))
+            return found
+
+    async def run() -> None:
+        async with toy_cloud(**faults) as cloud:
+            await answer(cloud, drafter=drafter, ahead=False, retry_seconds=5)
+            sent = [message for message in cloud.heard if isinstance(message, DraftMessage)]
+        assert len(sent) > COUNT / 4
+        assert drafter == "suffix" or not any(message.tokens for message in sent)
+
+    monkeypatch.setattr("foresay.edge.client.Stream", Watched)
+    asyncio.run(run())
+    assert max(remembered) <= 4
+
+
 def test_the_gate_reads_text() -> None:
     async def run() -> None:
         async with toy_cloud() as cloud:
@@ -262,7 +290,7 @@ def test_the_gate_reads_text() -> None:
     [
         ({"url": "127.0.0.1:8000"}, "expected a URL such as"),
         ({"url": "ftp://x"}, "expected a URL such as"),
-        ({"policy": "fast"}, "policy is 'fast'; expected block"),
+        ({"wait": "fast"}, "wait is 'fast'; expected block"),
         ({"pad": -1}, "pad is -1"),
         ({"drafter": "recycle"}, "needs to see the target"),
         ({"drafter": "self"}, "needs to see the target"),

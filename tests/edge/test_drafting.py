@@ -14,7 +14,7 @@ from doubles import Scripted, tokens
 from edge.toy_cloud import VOCABULARY, plain, toy_cloud
 from foresay.draft import Draft
 from foresay.drafter import SeededParams, Source
-from foresay.drafters import NgramDrafter, SuffixDrafter
+from foresay.drafters import MergeDrafter, NgramDrafter, SelfDrafter, SuffixDrafter
 from foresay.edge.alone import write_alone
 from foresay.edge.client import EdgeClient
 from foresay.edge.drafting import EdgeDrafts, Proposal, check_edge_drafter, edge_drafter
@@ -163,7 +163,7 @@ def test_a_slow_drafter_delays_no_commit() -> None:
     drafter = Slow()
 
     async def run() -> float:
-        async with toy_cloud(policy="free-run") as cloud:
+        async with toy_cloud(wait="free-run") as cloud:
             client = EdgeClient(cloud.url, vocabulary=VOCABULARY, drafter=drafter)
             began = time.perf_counter()
             found = await client.answer([1, 2, 3], SamplingParams(max_tokens=40), seed=4)
@@ -193,6 +193,8 @@ def test_a_quick_drafter_works_in_the_event_loop() -> None:
 def test_drafters_that_need_the_target_are_refused() -> None:
     with pytest.raises(InputError, match="Scripted needs to see the target"):
         check_edge_drafter(Scripted(wants=Wants(topk=3)))
+    with pytest.raises(InputError, match="SelfDrafter needs to see the target"):
+        check_edge_drafter(MergeDrafter(NgramDrafter(), SelfDrafter()))
     with pytest.raises(InputError, match="there is no drafter 'x'"):
         edge_drafter("x")
 

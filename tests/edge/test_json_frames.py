@@ -26,7 +26,7 @@ def test_the_names_of_a_draft() -> None:
         "ctx_id": STREAM.hex(),
         "seq": 7,
         "base": 31,
-        "parent": 99,
+        "prefix": 99,
         "draft_tokens": [5, 6, 7],
         "k": 3,
         "parents": [0, 0, 1],
@@ -113,7 +113,7 @@ def test_wrong_texts() -> None:
             decode_json(text, side="cloud", vocabulary=300)
     with pytest.raises(InputError, match=r"^there is no seq; expected it in draft$"):
         decode_json('{"type": "draft"}', side="cloud", vocabulary=300)
-    wrong = {"type": "resume", "ctx_id": STREAM.hex(), "key": "secret", "have": 1, "parent": 2}
+    wrong = {"type": "resume", "ctx_id": STREAM.hex(), "key": "secret", "have": 1, "prefix": 2}
     with pytest.raises(InputError, match=r"^key is not valid; expected hex digits$"):
         decode_json(json.dumps(wrong), side="cloud")
     with pytest.raises(InputError, match="expected at most 10"):

@@ -120,7 +120,6 @@ def test_before_anything_was_measured() -> None:
     link = Link()
     assert link.times == Times(rtt=0.05, draft=0.003, verify=0.015)
     assert link.rtt_quantile() == START.rtt
-    assert link.bytes_per_round == (0.0, 0.0)
     assert np.allclose(link.survival()[:3], [0.7, 0.49, 0.343])
     rule = LinkRule(link)
     assert rule.next_k() == best_k(curve(0.7), START)[0] == 6
@@ -129,11 +128,10 @@ def test_before_anything_was_measured() -> None:
 
 def test_times_are_moving_averages() -> None:
     link = Link()
-    link.observe(Round(4, 2, rtt=0.08, draft=0.02, verify=0.01, bytes_up=100, bytes_down=50))
+    link.observe(Round(4, 2, rtt=0.08, draft=0.02, verify=0.01))
     assert link.times == Times(rtt=0.08, draft=0.005, verify=0.01)  # the first replaces the start
-    link.observe(Round(5, 2, rtt=0.16, draft=None, verify=0.01, bytes_up=180, bytes_down=50))
+    link.observe(Round(5, 2, rtt=0.16, draft=None, verify=0.01))
     assert link.times == Times(rtt=0.09, draft=0.005, verify=0.01)  # 1/8 of the way
-    assert link.bytes_per_round == (110.0, 50.0)
     for _ in range(100):
         link.observe(Round(5, 2, rtt=0.02))
     assert link.times.rtt == pytest.approx(0.02, rel=1e-4)

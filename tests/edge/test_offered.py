@@ -95,10 +95,10 @@ def some_offer(draw: np.random.Generator, request: Request, answer: list[int]) -
         tokens.append(token if draw.random() < 0.9 else int(draw.integers(zoo.VOCABULARY)))
         parents.append(above)
         above = len(tokens) - 1
-    parent = hash_after([*prompt, *answer[:done]])
+    prefix = hash_after([*prompt, *answer[:done]])
     if draw.random() < 0.2:
-        parent = int(draw.integers(2**32))
-    return Offer(len(prompt) + done, parent, Draft(tokens, parents))
+        prefix = int(draw.integers(2**32))
+    return Offer(len(prompt) + done, prefix, Draft(tokens, parents))
 
 
 @pytest.mark.parametrize("heat", [0.0, 0.8])
@@ -153,9 +153,9 @@ def test_right_offers_are_used(
     assert len(answer) > 12
     if ahead:  # in pieces that continue each other, the later ones first
         for first in reversed(range(0, len(answer), 5)):
-            parent = hash_after([*prompt, *answer[:first]])
+            prefix = hash_after([*prompt, *answer[:first]])
             piece = Draft.chain(answer[first : first + 5])
-            engine.offer(request, Offer(len(prompt) + first, parent, piece))
+            engine.offer(request, Offer(len(prompt) + first, prefix, piece))
     while engine.busy:
         if not ahead:
             done = len(request.token_ids)

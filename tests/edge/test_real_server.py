@@ -56,25 +56,25 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("policy", ["block", "free-run", "adaptive"])
+@pytest.mark.parametrize("wait", ["block", "free-run", "adaptive"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_text_is_that_of_the_model(
-    server: Running, llm: LLM, way: str, temperature: float, policy: Any
+    server: Running, llm: LLM, way: str, temperature: float, wait: Any
 ) -> None:
     prompt = llm.tokenizer.encode(TEXT)
     expected = llm.generate([prompt], params(temperature))[0].token_ids
 
     async def run() -> None:
         vocabulary = llm.target.vocabulary
-        client = EdgeClient(server.url, vocabulary=vocabulary, policy=policy, **WAYS[way])
+        client = EdgeClient(server.url, vocabulary=vocabulary, wait=wait, **WAYS[way])
         found = await asyncio.wait_for(client.answer(prompt, params(temperature)), 60)
         client.close()
         assert list(found.tokens) == list(expected)
         counted = found.statistics
-        assert found.finish == "length" and counted.policy == policy
+        assert found.finish == "length" and counted.wait == wait
         assert counted.drafter_error is None and counted.resumes == counted.reopens == 0
-        if way != "no drafter" and policy == "block" and not temperature:
+        if way != "no drafter" and wait == "block" and not temperature:
             assert counted.accepted > 0
             assert sum(s != Source.MODEL for s in found.sources) == counted.accepted
 
@@ -98,7 +98,7 @@ def test_signals_of_a_model_say_when_to_send(
         client = EdgeClient(
             server.url,
             vocabulary=llm.target.vocabulary,
-            policy="block",
+            wait="block",
             drafter=f"model:{folder}",
             gate=gate,
             dropout=4,
@@ -128,7 +128,7 @@ def test_a_lost_connection_is_resumed(server: Running, llm: LLM) -> None:
         )
         port = proxy.sockets[0].getsockname()[1]
         client = EdgeClient(
-            f"http://127.0.0.1:{port}", vocabulary=llm.target.vocabulary, policy="block"
+            f"http://127.0.0.1:{port}", vocabulary=llm.target.vocabulary, wait="block"
         )
         seen: list[int] = []
         async for piece in client.stream(prompt, params(0.8)):
@@ -185,7 +185,7 @@ def test_the_command(server: Running, llm: LLM, folder: Path) -> None:
         assert out["text"] == expected.text and out["token_ids"] == list(expected.token_ids)
         assert out["prompt"] == TEXT and out["finish_reason"] == expected.finish_reason
         assert out["edge_only"] == 0 and out["stats"]["bytes_up"] > 0
-    done = call(*fixed, TEXT, "--policy", "block", "--k", "seed", "--gate", "--no-ahead")
+    done = call(*fixed, TEXT, "--wait", "block", "--k", "seed", "--gate", "--no-ahead")
     assert done.status == 0
     assert (
         done.out
@@ -203,7 +203,7 @@ def test_the_command_with_a_gate(server: Running, llm: LLM, folder: Path, tmp_pa
     fixed = ("edge", "--cloud", server.url, "--model", folder, "--max-tokens", COUNT, TEXT)
     model = ("--drafter", f"model:{folder}")
     for drafter in (("--corpus", corpus), (*model, "--dropout", 3)):
-        done = call(*fixed, "--gate", "--json", "--policy", "block", *drafter)
+        done = call(*fixed, "--gate", "--json", "--wait", "block", *drafter)
         assert done.status == 0, done.err
         out = json.loads(done.out)
         assert out["token_ids"] == list(expected.token_ids)

@@ -47,7 +47,7 @@ def test_the_text_is_always_a_prefix_of_the_true_one(
             before = text.following(text.start)
             sent = text.send(chain(*tokens))
             assert sent.base == text.start + len(before)
-            assert sent.parent == crc([*PROMPT, *before])
+            assert sent.prefix == crc([*PROMPT, *before])
         try:
             taken = text.commit(text.start + last, np.array(true[first:last], np.int32))
         except GapError:
@@ -59,9 +59,8 @@ def test_the_text_is_always_a_prefix_of_the_true_one(
         assert text.position == text.confirmed == text.start + longest
         assert text.hash_at(text.position) == crc([*PROMPT, *text.tokens])
         assert len(text.sources) == longest
-        counts = text.counts
-        assert counts.sent == counts.accepted + text.wasted + text.in_flight
-        assert min(text.wasted, text.in_flight, counts.accepted) >= 0
+        counted = text.statistics
+        assert min(counted.accepted, text.in_flight, counted.wasted - text.in_flight) >= 0
         assert text.head == text.position + len(text.ahead())
 
 
@@ -89,14 +88,14 @@ def test_drafts_continue_each_other_and_agree() -> None:
     text = EdgeText(PROMPT)
     one = text.send(chain(1, 2), [Source.OWN, Source.CORPUS])
     two = text.send(chain(3, 4))
-    assert (one.seq, one.base, one.parent) == (1, 3, crc(PROMPT))
-    assert (two.seq, two.base, two.parent) == (2, 5, crc([*PROMPT, 1, 2]))
+    assert (one.seq, one.base, one.prefix) == (1, 3, crc(PROMPT))
+    assert (two.seq, two.base, two.prefix) == (2, 5, crc([*PROMPT, 1, 2]))
     assert (text.in_flight, text.head, text.position) == (4, 7, 3)
     taken = text.commit(6, np.array([1, 2, 3], np.int32), seq=1)
     assert taken.sources == (Source.OWN, Source.CORPUS, Source.OTHER)
-    assert [(d.seq, d.accepted, d.examined, d.late) for d in taken.decided] == [(1, 2, True, False)]
+    assert [(d.seq, d.accepted, d.examined) for d in taken.decided] == [(1, 2, True)]
     assert text.ahead() == [4] and text.in_flight == 1
-    assert text.send(chain(9)).parent == crc([*PROMPT, 1, 2, 3, 4])
+    assert text.send(chain(9)).prefix == crc([*PROMPT, 1, 2, 3, 4])
 
 
 def test_a_mismatch_rolls_back_what_is_behind_it() -> None:
@@ -105,15 +104,12 @@ def test_a_mismatch_rolls_back_what_is_behind_it() -> None:
     text.send(chain(3, 4, 5))
     taken = text.commit(5, np.array([1, 9], np.int32), seq=1)
     assert taken.sources == (Source.OTHER, Source.MODEL)
-    assert [(d.seq, d.accepted, d.examined, d.late) for d in taken.decided] == [
-        (1, 1, True, False),
-        (2, 0, False, True),
-    ]
-    assert (text.in_flight, text.head, text.wasted) == (0, 5, 4)
-    counts = text.counts
-    assert (counts.rolled_back, counts.rounds, counts.stale, counts.accepted) == (4, 1, 1, 1)
-    assert (counts.examined, counts.accepted_at) == ([1, 1], [1, 0])
-    assert text.send(chain(7)).parent == crc([*PROMPT, 1, 9])
+    assert [(d.seq, d.accepted, d.examined) for d in taken.decided] == [(1, 1, True), (2, 0, False)]
+    assert (text.in_flight, text.head, text.statistics.wasted) == (0, 5, 4)
+    counted = text.statistics
+    assert (counted.rolled_back, counted.rounds, counted.stale, counted.accepted) == (4, 1, 1, 1)
+    assert (counted.examined, counted.accepted_at) == ([1, 1], [1, 0])
+    assert text.send(chain(7)).prefix == crc([*PROMPT, 1, 9])
 
 
 def test_a_tree_may_be_left_to_a_side_branch() -> None:
@@ -138,12 +134,12 @@ def test_a_lost_connection_keeps_the_numbers_and_a_new_stream_does_not() -> None
     text.send(chain(1))
     text.lose()
     assert text.send(chain(2)).seq == 2
-    assert text.counts.lost == 1
+    assert text.statistics.lost == 1
     text.commit(5, np.array([2, 3], np.int32))
     text.restart()
     assert (text.confirmed, text.head, text.position) == (3, 3, 5)
     again = text.send(chain(2))
-    assert (again.seq, again.base, again.parent) == (1, 3, crc(PROMPT))
+    assert (again.seq, again.base, again.prefix) == (1, 3, crc(PROMPT))
     assert text.following(5) == []
     assert not text.commit(4, np.array([2], np.int32)).tokens
     text.send(chain(3, 9))
@@ -155,7 +151,7 @@ def test_a_lost_connection_keeps_the_numbers_and_a_new_stream_does_not() -> None
 def test_an_empty_draft_is_numbered_and_not_in_flight() -> None:
     text = EdgeText(PROMPT)
     assert text.send(Draft.empty()).seq == 1
-    assert text.in_flight == text.counts.drafts == 0
+    assert text.in_flight == text.statistics.drafts == 0
     assert text.send(chain(1)).seq == 2
     with pytest.raises(InputError, match="2 sources of 1 nodes"):
         text.send(chain(1), [Source.OWN, Source.OWN])

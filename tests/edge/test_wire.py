@@ -88,13 +88,13 @@ def test_sizes(vocabulary: int) -> None:
     """The largest values that a long stream has; credit up to 127 takes one byte."""
     last = vocabulary - 1
     chain = DraftMessage.of(
-        Draft.chain([last] * 8), seq=60_000, base=100_000, parent=2**32 - 1, vocabulary=vocabulary
+        Draft.chain([last] * 8), seq=60_000, base=100_000, prefix=2**32 - 1, vocabulary=vocabulary
     )
     tree = DraftMessage.of(
         Draft([last] * 8, [-1] * 8),
         seq=60_000,
         base=100_000,
-        parent=2**32 - 1,
+        prefix=2**32 - 1,
         vocabulary=vocabulary,
     )
     assert len(encode(chain)) <= 35
@@ -135,7 +135,7 @@ WRONG: list[tuple[Message, Side, str, Any, str]] = [
     (OPEN, "cloud", "version", 2, "^version is 2; expected 1$"),
     (OPEN, "cloud", "version", -1, "^version of a message open is -1; expected"),
     (OPEN, "cloud", "vocabulary", 0, "vocabulary of a message open is 0; expected"),
-    (OPEN, "cloud", "policy", "lossy", "policy of a message open is 'lossy'; invalid enum"),
+    (OPEN, "cloud", "wait", "lossy", "wait of a message open is 'lossy'; invalid enum"),
     (OPEN, "cloud", "pad", MAX_PAD + 1, f"pad of a message open is {MAX_PAD + 1}"),
     (OPEN, "cloud", "max_tokens", 0, "^max_tokens is 0; expected"),
     (OPEN, "cloud", "seed", -1, "seed of a message open is -1"),
@@ -157,7 +157,7 @@ WRONG: list[tuple[Message, Side, str, Any, str]] = [
     (DRAFT, "cloud", "base", 2**31, "base of a message draft is 2147483648; expected"),
     (DRAFT, "cloud", "base", True, "base of a message draft is True; expected `int`"),
     (DRAFT, "cloud", "base", 3.0, "base of a message draft is 3.0; expected `int`"),
-    (DRAFT, "cloud", "parent", 2**32, "parent of a message draft is 4294967296"),
+    (DRAFT, "cloud", "prefix", 2**32, "prefix of a message draft is 4294967296"),
     (DRAFT, "cloud", "tokens", b"x" * 1021, "tokens of a message draft is b'xx"),
     (DRAFT, "cloud", "parents", bytes(256), "parents of a message draft is"),
     (COMMIT, "edge", "finish", 5, "finish of a message commit is 5; expected"),
@@ -293,7 +293,7 @@ def test_parameters_and_back() -> None:
 
 def test_drafts_and_back() -> None:
     for draft in (Draft.empty(), Draft.chain([5, 6, 7]), Draft([5, 6, 7, 8], [-1, -1, 1, 0])):
-        message = DraftMessage.of(draft, seq=1, base=9, parent=3, vocabulary=300)
+        message = DraftMessage.of(draft, seq=1, base=9, prefix=3, vocabulary=300)
         assert message.draft(300) == draft
         assert bool(message.parents) == (draft.parents.tolist() != list(range(-1, len(draft) - 1)))
     ids = pack([1, 2], 300)
@@ -307,4 +307,4 @@ def test_drafts_and_back() -> None:
             DraftMessage(1, 9, 3, tokens, parents).draft(200 if len(tokens) == 256 else 300)
     with pytest.raises(InputError, match="the draft has 256 nodes; expected at most 255"):
         most = Draft(np.zeros(256, np.int32), np.arange(-1, 255, dtype=np.int32))
-        DraftMessage.of(most, seq=1, base=0, parent=0, vocabulary=300)
+        DraftMessage.of(most, seq=1, base=0, prefix=0, vocabulary=300)

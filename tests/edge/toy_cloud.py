@@ -78,7 +78,7 @@ class ToyCloud:
     twice      send each commit twice, and older ones again
     gap        leave out this commit, by its number
     lies       after a stream was forgotten, the target is another
-    wait       seconds for a draft before the cloud goes on alone; step: seconds of a step
+    patience   seconds for a draft before the cloud goes on alone; step: seconds of a step
     """
 
     drops: list[int] = field(default_factory=list)
@@ -88,10 +88,10 @@ class ToyCloud:
     twice: bool = False
     gap: int | None = None
     lies: bool = False
-    wait: float = 0.01
+    patience: float = 0.01
     step: float = 0.0
     window: int = 64
-    policy: str = "block"
+    wait: str = "block"
     url: str = ""
     heard: list[Message] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
@@ -116,7 +116,7 @@ class ToyCloud:
                 await socket.send(encode(Error("unknown_stream", "there is no such stream")))
                 return
             name, kept = first.stream, self.kept[first.stream]
-            assert first.key == kept.key and kept.prefix.agrees(first.have, first.parent)
+            assert first.key == kept.key and kept.prefix.agrees(first.have, first.prefix)
             await self._commit(socket, kept, first.have)
         else:
             assert isinstance(first, Open)
@@ -124,7 +124,7 @@ class ToyCloud:
             self.kept[name] = kept
             window, seed = self.window, kept.seed
             opened = (name, kept.key, kept.start, VOCABULARY, seed, SPEC, window, 32, 60)
-            await socket.send(encode(Opened(*opened, (), self.policy), first.pad))  # type: ignore[arg-type]
+            await socket.send(encode(Opened(*opened, (), self.wait), first.pad))  # type: ignore[arg-type]
         if await self._decode(socket, kept):
             while not isinstance(await self._hear(socket), Close):
                 pass  # drafts that were under way
@@ -145,11 +145,11 @@ class ToyCloud:
 
     async def _decode(self, socket: ServerConnection, kept: Kept) -> bool:
         """Step after step; whether the answer is complete."""
-        wait = 0.0005 if self.policy == "free-run" else self.wait
+        patience = 0.0005 if self.wait == "free-run" else self.patience
         hearing = asyncio.create_task(self._hear(socket))
         try:
             while len(kept.text) < kept.start + kept.asked.max_tokens:
-                done, _ = await asyncio.wait({hearing}, timeout=wait)
+                done, _ = await asyncio.wait({hearing}, timeout=patience)
                 if done:
                     message = hearing.result()
                     if isinstance(message, Close):
@@ -177,15 +177,15 @@ class ToyCloud:
     def _note(self, kept: Kept, message: DraftMessage) -> None:
         assert not kept.seqs or message.seq > kept.seqs[-1], "a number came again"
         kept.seqs.append(message.seq)
-        known = kept.prefix.agrees(message.base, message.parent)
-        if not known and kept.hashes.get(message.parent) != message.base:
+        known = kept.prefix.agrees(message.base, message.prefix)
+        if not known and kept.hashes.get(message.prefix) != message.base:
             self.ignored += 1
             return
         draft = message.draft(VOCABULARY)
-        along = hashes_along(draft, message.parent)
+        along = hashes_along(draft, message.prefix)
         depth: list[int] = []
         for node, parent in enumerate(draft.parents.tolist()):
-            before = message.parent if parent < 0 else along[parent]
+            before = message.prefix if parent < 0 else along[parent]
             depth.append(message.base if parent < 0 else depth[parent] + 1)
             kept.pool.setdefault((depth[node], before), set()).add(int(draft.tokens[node]))
             kept.hashes[along[node]] = depth[node] + 1

@@ -136,7 +136,7 @@ class Text:
         draft: Draft | Sequence[int],
         *,
         base: int | None = None,
-        parent: int | None = None,
+        prefix: int | None = None,
         seq: int | None = None,
     ) -> DraftMessage:
         if not isinstance(draft, Draft):
@@ -147,7 +147,7 @@ class Text:
             draft,
             seq=seq,
             base=self.position if base is None else base,
-            parent=self.hash() if parent is None else parent,
+            prefix=self.hash() if prefix is None else prefix,
             vocabulary=self.vocabulary,
         )
 
@@ -167,7 +167,7 @@ class Text:
             "stream": self.opened.stream,
             "key": self.opened.key,
             "have": self.position,
-            "parent": self.hash(),
+            "prefix": self.hash(),
             **changes,
         }
         return Resume(**given)

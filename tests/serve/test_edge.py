@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from foresay.draft import Draft
-from foresay.edge.wire import FINISH, Close, DraftMessage, unpack
+from foresay.edge.wire import FINISH, WAITS, Close, DraftMessage, unpack
 from foresay.engine.llm import LLM
 from foresay.sampling.noise import SPEC
 from foresay.serve.limits import Limits
@@ -32,7 +32,6 @@ from serve.edge_client import (
 from serve.running import Running, wait_for
 
 PROMPT = "ab and ab and"
-POLICIES = ("block", "free-run", "adaptive")
 SHORT = 0.02  # seconds that a draft is waited for: most tests draft badly
 
 
@@ -75,7 +74,7 @@ def ahead(answer: Sequence[int]) -> Say:
             path = answer[: sent[0]]
             base = len(text.prompt) + sent[0]
             known = Text(text.opened, [*text.prompt, *path])
-            yield text.draft(answer[sent[0] : sent[0] + 4], base=base, parent=known.hash())
+            yield text.draft(answer[sent[0] : sent[0] + 4], base=base, prefix=known.hash())
             sent[0] += 4
 
     return say
@@ -93,7 +92,7 @@ def twice(answer: Sequence[int]) -> Say:
 def foreign(answer: Sequence[int]) -> Say:
     def say(text: Text) -> list[DraftMessage]:
         (one,) = right(answer)(text)
-        return [text.draft(answer[:4], parent=one.parent ^ 1), text.draft([3], base=2**31 - 1)]
+        return [text.draft(answer[:4], prefix=one.prefix ^ 1), text.draft([3], base=2**31 - 1)]
 
     return say
 
@@ -104,7 +103,7 @@ def late(answer: Sequence[int]) -> Say:
     def say(text: Text) -> list[DraftMessage]:
         done = max(len(text.ids) - 1, 0)
         base = len(text.prompt) + done
-        return [text.draft(answer[done : done + 6], base=base, parent=text.hash(base))]
+        return [text.draft(answer[done : done + 6], base=base, prefix=text.hash(base))]
 
     return say
 
@@ -123,17 +122,17 @@ SAYS: dict[str, Callable[[Sequence[int]], Say]] = {
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("wait", WAITS)
 @pytest.mark.parametrize("name", list(SAYS))
 def test_the_text_is_that_of_the_plain_loop(
-    server: Running, plain: LLM, name: str, policy: str, temperature: float
+    server: Running, plain: LLM, name: str, wait: str, temperature: float
 ) -> None:
-    asked = opening(server, PROMPT, temperature=temperature, seed=7, max_tokens=40, policy=policy)
+    asked = opening(server, PROMPT, temperature=temperature, seed=7, max_tokens=40, wait=wait)
     answer = wanted(plain, asked)
     text, _ = asyncio.run(whole(server, asked, SAYS[name](answer)))
     assert text.ids == answer
     assert text.finish == ("length" if len(answer) == 40 else "stop")
-    assert text.opened.policy == policy and text.opened.seed == 7
+    assert text.opened.wait == wait and text.opened.seed == 7
     assert text.opened.position == len(text.prompt) and text.opened.noise == SPEC
     upto = [commit.upto for commit in text.commits]
     assert upto == sorted(set(upto)) and upto[-1] == text.position
@@ -141,7 +140,7 @@ def test_the_text_is_that_of_the_plain_loop(
 
 def test_right_drafts_are_used(server: Running, plain: LLM) -> None:
     """Fails if offers are dropped anywhere on their way: then a token takes a step."""
-    asked = opening(server, "xyz", temperature=0.8, seed=3, max_tokens=60, policy="block")
+    asked = opening(server, "xyz", temperature=0.8, seed=3, max_tokens=60, wait="block")
     answer = wanted(plain, asked)
     before = server.server._routes.metrics._steps()
     text, _ = asyncio.run(whole(server, asked, right(answer)))
@@ -154,10 +153,10 @@ def test_right_drafts_are_used(server: Running, plain: LLM) -> None:
     assert counts["drafts"] >= 8 and counts["drafted_tokens"] >= 40
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("wait", WAITS)
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_short_answers(server: Running, plain: LLM, policy: str, most: int) -> None:
-    asked = opening(server, "abc", temperature=0.0, max_tokens=most, policy=policy)
+def test_short_answers(server: Running, plain: LLM, wait: str, most: int) -> None:
+    asked = opening(server, "abc", temperature=0.0, max_tokens=most, wait=wait)
     answer = wanted(plain, asked)
     text, _ = asyncio.run(whole(server, asked, right([*answer, 1, 2, 3])))
     assert text.ids == answer and text.finish == "length"
@@ -178,7 +177,7 @@ def test_stops(server: Running, plain: LLM) -> None:
 
 
 def test_commits_say_what_became_of_the_latest_draft(server: Running, plain: LLM) -> None:
-    asked = opening(server, PROMPT, temperature=0.0, max_tokens=30, policy="block")
+    asked = opening(server, PROMPT, temperature=0.0, max_tokens=30, wait="block")
     answer = wanted(plain, asked)
 
     def say(text: Text) -> list[DraftMessage]:
@@ -267,7 +266,7 @@ def test_thirty_at_once(server: Running, plain: LLM) -> None:
                 temperature=0.8 if number % 3 else 0.0,
                 seed=number,
                 max_tokens=25,
-                policy=POLICIES[number % 3],
+                wait=WAITS[number % 3],
             )
             cases.append((asked, answers[number], list(SAYS.values())[number % len(SAYS)]))
         texts = await asyncio.gather(*(whole(server, a, say(w)) for a, w, say in cases))
@@ -294,14 +293,14 @@ def test_time_is_not_wasted(folder: Path, plain: LLM) -> None:
     """With the usual half second per wait: nobody may need even one of them per commit."""
     with edge_server(folder) as server:
         assert server.server._limits.draft_seconds == 0.5
-        asked = opening(server, PROMPT, temperature=0.8, seed=2, max_tokens=40, policy="block")
+        asked = opening(server, PROMPT, temperature=0.8, seed=2, max_tokens=40, wait="block")
         answer = wanted(plain, asked)
         for name in ("right", "ahead", "empty"):
             start = time.monotonic()
             text, _ = asyncio.run(whole(server, asked, SAYS[name](answer)))
             assert text.ids == answer
             assert time.monotonic() - start < 2, name
-        asked = opening(server, PROMPT, temperature=0.8, seed=2, max_tokens=40, policy="adaptive")
+        asked = opening(server, PROMPT, temperature=0.8, seed=2, max_tokens=40, wait="adaptive")
         start = time.monotonic()
         text, _ = asyncio.run(whole(server, asked))
         assert text.ids == answer and time.monotonic() - start < 3

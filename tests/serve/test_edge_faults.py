@@ -86,14 +86,14 @@ def test_a_failing_step_ends_what_it_held(
             return forward(parts, *more, **named)
 
         monkeypatch.setattr(server.llm.target, "forward", broken)
-        asked = opening(server, "abc", seed=3, temperature=0.8, max_tokens=20, policy="block")
+        asked = opening(server, "abc", seed=3, temperature=0.8, max_tokens=20, wait="block")
         answer = wanted(plain, asked)
 
         async def run() -> tuple[Text, Text]:
             async with cloud(server) as line, cloud(server) as other:
                 text = await follow(line, await opened(line, asked), until=1)
                 await asyncio.sleep(0.1)
-                assert [r.held for r in server.llm.engine.scheduler.running] == [True]
+                assert [r.paused for r in server.llm.engine.scheduler.running] == [True]
                 fails.set()
                 doomed = await follow(other, await opened(other, opening(server, "x")))
                 fails.clear()
@@ -118,7 +118,7 @@ def test_preempted_streams_write_the_same(folder: Path, plain: LLM) -> None:
                 seed=n,
                 temperature=0.8,
                 max_tokens=100,
-                policy=("block", "adaptive", "free-run")[n % 3],
+                wait=("block", "adaptive", "free-run")[n % 3],
             )
             for n in range(6)
         ]
@@ -158,7 +158,7 @@ def test_who_waits_for_a_draft_costs_no_steps(
             return step()
 
         monkeypatch.setattr(server.llm.engine, "step", counted)
-        asked = opening(server, "abc", seed=3, temperature=0.8, max_tokens=9, policy="block")
+        asked = opening(server, "abc", seed=3, temperature=0.8, max_tokens=9, wait="block")
         answer = wanted(plain, asked)
 
         async def run() -> Text:
@@ -184,7 +184,7 @@ def test_who_waits_for_a_draft_costs_no_steps(
 def test_a_server_without_drafter_does_not_wait(folder: Path, plain: LLM) -> None:
     llm = LLM(folder, None, dtype="float32", memory=MEMORY)
     with one_thread(), running(llm, None) as server:
-        asked = opening(server, "abc", seed=3, temperature=0.8, max_tokens=30, policy="block")
+        asked = opening(server, "abc", seed=3, temperature=0.8, max_tokens=30, wait="block")
         answer = wanted(plain, asked)
         start = time.monotonic()
         text, _ = asyncio.run(whole(server, asked, right(answer)))
@@ -198,7 +198,7 @@ def test_a_reader_that_does_not_read_is_cut_off(folder: Path) -> None:
 
         async def run() -> None:
             async with cloud(server) as line:
-                asked = opening(server, "abc", pad=16384, policy="free-run", **ENDLESS)
+                asked = opening(server, "abc", pad=16384, wait="free-run", **ENDLESS)
                 await opened(line, asked)
                 # This blocks the client's event loop, so that nothing is read. The server cuts it
                 # off long before the answer ends, or its pings are missed, after 40 s.
@@ -212,7 +212,7 @@ def test_a_reader_that_does_not_read_is_cut_off(folder: Path) -> None:
 def test_draining_finishes_streams_and_refuses_new_ones(folder: Path, plain: LLM) -> None:
     limits = Limits(draft_seconds=0.02)
     with edge_server(folder, limits=limits) as server:
-        asked = opening(server, "abc", seed=3, temperature=0.8, max_tokens=50, policy="block")
+        asked = opening(server, "abc", seed=3, temperature=0.8, max_tokens=50, wait="block")
         loop = server.server._routes.driver._loop
         assert loop is not None
 
@@ -237,7 +237,7 @@ def test_stopping_at_once_cancels(folder: Path, caplog: pytest.LogCaptureFixture
 
         async def run() -> list[Any]:
             async with cloud(server) as line:
-                asked = opening(server, "abc", policy="block", **ENDLESS)
+                asked = opening(server, "abc", wait="block", **ENDLESS)
                 await follow(line, await opened(line, asked), until=3)
                 loop.call_soon_threadsafe(server.server.drain)
                 loop.call_soon_threadsafe(server.server.drain)
@@ -251,12 +251,12 @@ def test_stopping_at_once_cancels(folder: Path, caplog: pytest.LogCaptureFixture
 def test_a_flood_of_drafts_keeps_nobody_from_writing(folder: Path, plain: LLM) -> None:
     """The largest drafts that there are, as fast as they can be sent."""
     with edge_server(folder, limits=Limits(draft_seconds=0.02, edge_seconds=0.3)) as server:
-        asked = opening(server, "abc", seed=3, temperature=0.8, policy="block", **ENDLESS)
+        asked = opening(server, "abc", seed=3, temperature=0.8, wait="block", **ENDLESS)
 
         async def flood(line: Any, text: Text, stop: asyncio.Event) -> int:
             sent = 0
             while not stop.is_set():
-                await line.send(text.draft([sent % 256] * 255, base=3, parent=text.hash(3)))
+                await line.send(text.draft([sent % 256] * 255, base=3, prefix=text.hash(3)))
                 sent += 1
                 if sent % 20 == 0:
                     await asyncio.sleep(0)

@@ -65,7 +65,7 @@ class Fuzz:
     def __init__(self, server: Running, seed: int) -> None:
         self.random = Random(seed)
         self.vocabulary = server.llm.target.vocabulary
-        self.open = opening(server, "abc", max_tokens=6, policy="block")
+        self.open = opening(server, "abc", max_tokens=6, wait="block")
         stops = Sampling(stop=("x",))
         self.other = Open(1, "another", b"", 257, bytes(9), stops, 5, 9, "adaptive", 32)
 
@@ -82,9 +82,9 @@ class Fuzz:
                 [self.number(at + 1) - 1 for at in range(count)],
             )
             base = self.number(16) if kind < 5 else self.number(2**31)
-            parent = self.number(2**32)
+            prefix = self.number(2**32)
             return DraftMessage.of(
-                tree, seq=seq, base=base, parent=parent, vocabulary=self.vocabulary
+                tree, seq=seq, base=base, prefix=prefix, vocabulary=self.vocabulary
             )
         if kind == 7:
             return Resume(some, some[::-1], self.number(2**31), self.number(2**32))

@@ -268,7 +268,7 @@ def test_metrics(folder: Path) -> None:
             async with cloud(server) as line:
                 text = await follow(line, await opened(line, asked), until=2)
                 await line.send(text.draft([1, 2, 3]))
-                await line.send(text.draft([1], parent=5))
+                await line.send(text.draft([1], prefix=5))
                 assert f"{gauge} 1.0" in await asyncio.to_thread(metrics)
                 line.socket.transport.abort()
             async with cloud(server) as line:

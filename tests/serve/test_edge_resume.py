@@ -40,7 +40,7 @@ def server(folder: Path) -> Iterator[Running]:
 @pytest.fixture
 def slow(server: Running) -> Open:
     """It waits after every token for a draft that does not come: above a second in all."""
-    return opening(server, "abc abc", temperature=0.8, seed=4, max_tokens=60, policy="block")
+    return opening(server, "abc abc", temperature=0.8, seed=4, max_tokens=60, wait="block")
 
 
 async def begun(server: Running, asked: Open, until: int = 5) -> Text:
@@ -135,10 +135,10 @@ def test_wrong_keys_places_and_prefixes(server: Running, slow: Open) -> None:
             assert "open it again with the same seed" in error.message
         start = len(text.prompt)
         for changes in (
-            {"parent": text.hash() ^ 1},
+            {"prefix": text.hash() ^ 1},
             {"have": text.position - 1},
-            {"have": start - 1, "parent": text.hash(start - 1)},
-            {"have": 0, "parent": 0},
+            {"have": start - 1, "prefix": text.hash(start - 1)},
+            {"have": 0, "prefix": 0},
             {"have": text.position + 1000},
             {"have": 2**31 - 1},
         ):
@@ -231,7 +231,7 @@ def test_not_after_close(server: Running, slow: Open) -> None:
 def test_a_stream_without_a_client_is_not_waited_for(folder: Path, plain: LLM) -> None:
     """60 waits of half a second would take 30 s."""
     with edge_server(folder) as server:
-        asked = opening(server, "abc", seed=4, max_tokens=60, policy="block", ignore_eos=True)
+        asked = opening(server, "abc", seed=4, max_tokens=60, wait="block", ignore_eos=True)
 
         async def run() -> Text:
             text = await begun(server, asked, until=1)

@@ -48,9 +48,9 @@ def stream_of(ids: list[int], finish: Any = None, window: int = 256) -> EdgeStre
 def message(
     tokens: list[int], seq: int = 1, base: int = 3, before: list[int] | None = None
 ) -> DraftMessage:
-    parent = hash_after([*PROMPT, *(before or [])])
+    prefix = hash_after([*PROMPT, *(before or [])])
     draft = Draft.chain(tokens)
-    return DraftMessage.of(draft, seq=seq, base=base, parent=parent, vocabulary=VOCABULARY)
+    return DraftMessage.of(draft, seq=seq, base=base, prefix=prefix, vocabulary=VOCABULARY)
 
 
 def test_a_long_answer_comes_in_several_commits() -> None:
@@ -175,15 +175,15 @@ def test_a_connection_that_lost_its_stream_cannot_end_it() -> None:
     assert dropped == [stream]
 
 
-def test_a_step_that_fails_for_one_that_waits_spares_the_held() -> None:
-    names = ("held", "held before it", "free", "behind it")
-    requests = [SimpleNamespace(name=name, held=name.startswith("held")) for name in names]
+def test_a_step_that_fails_for_one_that_waits_spares_the_paused() -> None:
+    names = ("paused", "paused before it", "free", "behind it")
+    requests = [SimpleNamespace(name=name, paused=name.startswith("paused")) for name in names]
     driver: Any = Driver.__new__(Driver)
     scheduler = SimpleNamespace(running=requests[:1], waiting=requests[1:])
     driver._engine = SimpleNamespace(scheduler=scheduler)
     driver._states = _Named()
     assert driver._victims() == ["free"]
-    scheduler.running.append(SimpleNamespace(name="runs", held=False))
+    scheduler.running.append(SimpleNamespace(name="runs", paused=False))
     assert driver._victims() == ["runs"]
 
 
@@ -218,18 +218,18 @@ def test_what_is_posted_without_end_does_not_keep_steps_back() -> None:
     assert calls[0] < 10
 
 
-class Holding:
-    """An engine that is told whom to hold, with a drafter that says what it is told."""
+class Pausing:
+    """An engine that is told whom to pause, with a drafter that says what it is told."""
 
     def __init__(self, takes: bool = True) -> None:
-        self.held: list[bool] = []
+        self.paused: list[bool] = []
         self.drafter = self
         self.takes_offers = takes
         self.here = False
 
-    def hold(self, request: Any, held: bool = True) -> None:
-        request.held = held
-        self.held.append(held)
+    def pause(self, request: Any, paused: bool = True) -> None:
+        request.paused = paused
+        self.paused.append(paused)
 
     def offered(self, request: Any) -> bool:
         return self.here
@@ -242,26 +242,26 @@ class Asked:
     """A request that gets tokens."""
 
     def __init__(self) -> None:
-        self.held = self.finished = False
+        self.paused = self.finished = False
         self.stats = SimpleNamespace(tokens=0)
 
     def __len__(self) -> int:
         return 3
 
 
-def rounds(policy: str, takes: bool = True) -> tuple[Holding, Waits, Asked, Callable[[int], int]]:
-    engine: Any = Holding(takes)
+def rounds(wait: str, takes: bool = True) -> tuple[Pausing, Waits, Asked, Callable[[int], int]]:
+    engine: Any = Pausing(takes)
     request: Any = Asked()
     waits = Waits(engine, 0.01)
-    waits.watch("stream", request, policy)
+    waits.watch("stream", request, wait)
 
     def step(tokens: int) -> int:
-        """A step; returns whether the request is held after it."""
+        """A step; returns whether the request is paused after it."""
         waits.before_step()
         engine.here = False
         request.stats.tokens += tokens
         waits.after_step([request], 0.05)
-        return int(request.held)
+        return int(request.paused)
 
     return engine, waits, request, step
 
@@ -276,30 +276,30 @@ def test_block_waits_and_lets_go() -> None:
     engine, waits, request, step = rounds("block")
     assert step(1) and waits.expire() is not None
     waits.offer("stream", Offer(3, 0, Draft.chain([1])))
-    assert not request.held and waits.expire() is None
+    assert not request.paused and waits.expire() is None
     assert step(1)
     waits.offer("stream", Offer(2, 0, Draft.empty()))  # nothing for a place that has passed
-    assert engine.held[-1]
+    assert engine.paused[-1]
     waits.offer("stream", Offer(3, 0, Draft.empty()))  # nothing is coming
-    assert not request.held
+    assert not request.paused
     assert step(1)
     expired(waits)
-    assert not request.held
+    assert not request.paused
     assert step(1)
     waits.connect("stream", False)
-    assert not request.held and not step(1)
+    assert not request.paused and not step(1)
     waits.connect("stream", True)
     assert step(1)
     ended: Any = request
     waits.forget(ended)
     assert len(waits) == 0 and waits.expire() is None
     waits.offer("stream", Offer(3, 0, Draft.empty()))  # of a stream that has ended
-    assert engine.held.count(True) == 5
+    assert engine.paused.count(True) == 5
 
 
-@pytest.mark.parametrize("policy", ["block", "adaptive"])
-def test_a_client_that_drafts_no_more_is_waited_for_a_few_times(policy: str) -> None:
-    engine, waits, request, step = rounds(policy)
+@pytest.mark.parametrize("wait", ["block", "adaptive"])
+def test_a_client_that_drafts_no_more_is_waited_for_a_few_times(wait: str) -> None:
+    engine, waits, request, step = rounds(wait)
     for _ in range(20):
         step(4)
         waits.offer("stream", Offer(3, 0, Draft.chain([1])))
@@ -311,8 +311,8 @@ def test_a_client_that_drafts_no_more_is_waited_for_a_few_times(policy: str) -> 
     assert 1 <= waited <= 12  # each of them may take half a second
     waits.offer("stream", Offer(3, 0, Draft.chain([1])))
     step(4)
-    assert policy == "adaptive" or step(1)  # it drafts again
-    assert request.held or policy == "adaptive"
+    assert wait == "adaptive" or step(1)  # it drafts again
+    assert request.paused or wait == "adaptive"
 
 
 def test_free_run_never_waits() -> None:
@@ -325,13 +325,13 @@ def test_free_run_never_waits() -> None:
 def test_adaptive_waits_for_drafts_that_pay_and_not_for_ever() -> None:
     engine, waits, request, step = rounds("adaptive")
     assert not any(step(1) for _ in range(50))  # who never drafts is never waited for
-    held = 0
+    paused = 0
     for _ in range(40):  # 4 tokens for a step of 50 ms, after almost no time
-        held += step(4)
+        paused += step(4)
         waits.offer("stream", Offer(3, 0, Draft.chain([1])))
         engine.here = True
-        assert not request.held
-    assert held > 30
+        assert not request.paused
+    assert paused > 30
     waited = []
     for _ in range(100):  # and then no drafts any more
         waited.append(step(1))
@@ -339,9 +339,9 @@ def test_adaptive_waits_for_drafts_that_pay_and_not_for_ever() -> None:
     assert sum(waited[50:]) < 10
 
 
-@pytest.mark.parametrize("policy", ["block", "adaptive"])
-def test_a_server_without_a_drafter_for_offers_waits_for_nothing(policy: str) -> None:
-    _, waits, _, step = rounds(policy, takes=False)
+@pytest.mark.parametrize("wait", ["block", "adaptive"])
+def test_a_server_without_a_drafter_for_offers_waits_for_nothing(wait: str) -> None:
+    _, waits, _, step = rounds(wait, takes=False)
     for _ in range(5):
         assert not step(1)
         waits.offer("stream", Offer(3, 0, Draft.chain([1])))

@@ -17,13 +17,12 @@ The metrics that the seed document's section 9 asks for, by its names:
 
     k                     k: drafted tokens sent per round, mean
     accepted_len          accept_length: accepted tokens of a round, mean and histogram
-    la/k                  la_over_k: accepted / sent tokens of the rounds
+    la/k, A_cum           la_over_k: accepted / sent tokens, over all rounds; `--log` has each round
     alpha_mean            alpha_mean: accepted / examined tokens (all before them were accepted);
                           `acceptance` has it by position
     edge_time_ms          edge_ms: of drafting, per round
     cloud_prefill_ms      cloud_ms: of the cloud's forward pass, per step
     rtt_ms                rtt_ms: of the network alone, as the edge measured it, median
-    A_cum                 accept_rate: accepted / sent tokens, over all rounds
     bytes_up/down         bytes_up, bytes_down: of messages; wire_up, wire_down: of TCP's payload,
                           with WebSocket's headers and the HTTP head
     hard_ratio, triggered hard_ratio of sent tokens, where a gate is on; else None
@@ -43,11 +42,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import geometric_mean, median
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from foresay.draft import Draft
+from foresay.edge.statistics import StreamStatistics
 from foresay.edge.wire import Commit, DraftMessage, encode, pack
 from foresay.errors import InputError
 
@@ -66,6 +66,7 @@ __all__ = [
     "round_bytes",
 ]
 
+T = TypeVar("T")
 EDGE_ONLY, CLOUD, CLOUD_DRAFTS = "edge-only", "cloud", "cloud-drafts"
 BASELINES = (CLOUD, CLOUD_DRAFTS)
 WAYS = (EDGE_ONLY, CLOUD, CLOUD_DRAFTS, "blocking", "ahead", "ahead-block", "free-run")
@@ -87,42 +88,35 @@ def edge_ways(names: str) -> list[str]:
 
 @dataclass(slots=True)
 class EdgeAnswer:
-    """One answer as measured; times in seconds. What a way does not have stays at its default.
+    """One answer as measured. What a way does not have stays at its default.
 
-    tokens            of the answer
-    rounds            drafts that the text reached; lengths: how many of them had n accepted tokens
-    examined, accepted_at   by position in a draft, as `StreamStatistics` has them
-    bytes_up …        of messages; wire_up …: of TCP's payload
-    cloud_steps       of the engine, and what their forward passes took
+    tokens       of the answer
+    statistics   of its stream
+    lengths      how many rounds had n accepted tokens
+    wire_up …    bytes of TCP's payload; `statistics` has them without the HTTP head
+    cloud_steps  of the engine, and the seconds that their forward passes took
+    log          one object per round, for `--log`
     """
 
     question: str
     tokens: list[int] = field(default_factory=list)
-    ttft: float = 0.0
-    seconds: float = 0.0
-    rounds: int = 0
-    drafts: int = 0
-    sent: int = 0
-    accepted: int = 0
-    wasted: int = 0
-    rolled_back: int = 0
-    stale: int = 0
-    resumes: int = 0
+    statistics: StreamStatistics = field(default_factory=StreamStatistics)
     lengths: Counter[int] = field(default_factory=Counter)
-    examined: list[int] = field(default_factory=list)
-    accepted_at: list[int] = field(default_factory=list)
-    bytes_up: int = 0
-    bytes_down: int = 0
     wire_up: int = 0
     wire_down: int = 0
-    draft_seconds: float = 0.0
-    rtt: float | None = None
-    hard_ratio: float | None = None
     cloud_steps: int = 0
-    cloud_drafted: int = 0
     cloud_seconds: float = 0.0
     log: list[dict[str, Any]] = field(default_factory=list)
-    """One object per round, for `--log`."""
+
+    @property
+    def ttft(self) -> float:
+        """Seconds until the first token; 0 if there was none."""
+        return self.statistics.ttft or 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole answer."""
+        return self.statistics.seconds
 
     @property
     def decoding(self) -> float:
@@ -130,8 +124,8 @@ class EdgeAnswer:
         return max(self.seconds - self.ttft, 1e-6)
 
 
-def _sum(answers: Iterable[EdgeAnswer], value: Callable[[EdgeAnswer], float]) -> float:
-    return float(sum(value(answer) for answer in answers))
+def _sum(of: Iterable[T], value: Callable[[T], float]) -> float:
+    return float(sum(value(one) for one in of))
 
 
 def _by_position(lists: Iterable[Sequence[int]]) -> list[int]:
@@ -170,8 +164,8 @@ class EdgeRow:
     @property
     def acceptance(self) -> list[float]:
         """By position of a draft: accepted / examined."""
-        examined = _by_position(a.examined for a in self.answers)
-        accepted = _by_position(a.accepted_at for a in self.answers)
+        examined = _by_position(a.statistics.examined for a in self.answers)
+        accepted = _by_position(a.statistics.accepted_at for a in self.answers)
         return [good / all_ if all_ else 0.0 for good, all_ in zip(accepted, examined, strict=True)]
 
     def speedups(self, other: EdgeRow, *, whole: bool = False) -> list[float]:
@@ -185,15 +179,15 @@ class EdgeRow:
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values, without speed-ups, which need other rows."""
-        answers = self.answers
+        answers, told = self.answers, [a.statistics for a in self.answers]
         tokens = max(_sum(answers, lambda a: len(a.tokens)), 1)
-        rounds = _sum(answers, lambda a: a.rounds)
-        sent, accepted = _sum(answers, lambda a: a.sent), _sum(answers, lambda a: a.accepted)
-        drafts, steps = _sum(answers, lambda a: a.drafts), _sum(answers, lambda a: a.cloud_steps)
-        examined = sum(_by_position(a.examined for a in answers))
-        right = sum(_by_position(a.accepted_at for a in answers))
-        rtts = [a.rtt for a in answers if a.rtt is not None]
-        hard = [a.hard_ratio for a in answers if a.hard_ratio is not None]
+        rounds, steps = _sum(told, lambda s: s.rounds), _sum(answers, lambda a: a.cloud_steps)
+        sent, accepted = _sum(told, lambda s: s.sent), _sum(told, lambda s: s.accepted)
+        drafts = _sum(told, lambda s: s.drafts)
+        examined = _sum(told, lambda s: sum(s.examined))
+        right = _sum(told, lambda s: sum(s.accepted_at))
+        rtts = [s.rtt for s in told if s.rtt is not None]
+        hard = [s.hard_ratio for s in told if s.hard_ratio is not None]
 
         def per(count: float, of: float) -> float | None:
             return round(count / of, 4) if of else None
@@ -223,21 +217,20 @@ class EdgeRow:
             "la_over_k": per(accepted, sent),
             "alpha_mean": per(right, examined),
             "acceptance": [round(rate, 4) for rate in self.acceptance],
-            "accept_rate": per(accepted, sent),
-            "edge_ms": milli(_sum(answers, lambda a: a.draft_seconds), drafts),
+            "edge_ms": milli(_sum(told, lambda s: s.draft_seconds), drafts),
             "cloud_ms": milli(_sum(answers, lambda a: a.cloud_seconds), steps),
             "rtt_ms": None if not rtts else round(1e3 * median(rtts), 3),
             "hard_ratio": None if not hard else round(sum(hard) / len(hard), 4),
-            "bytes_up": per(_sum(answers, lambda a: a.bytes_up), tokens),
-            "bytes_down": per(_sum(answers, lambda a: a.bytes_down), tokens),
+            "bytes_up": per(_sum(told, lambda s: s.bytes_up), tokens),
+            "bytes_down": per(_sum(told, lambda s: s.bytes_down), tokens),
             "wire_up": per(_sum(answers, lambda a: a.wire_up), tokens),
             "wire_down": per(_sum(answers, lambda a: a.wire_down), tokens),
             "steps_per_token": per(steps, tokens),
             "calls_per_token": per(drafts, tokens),
-            "wasted": int(_sum(answers, lambda a: a.wasted)),
-            "rolled_back": int(_sum(answers, lambda a: a.rolled_back)),
-            "stale": int(_sum(answers, lambda a: a.stale)),
-            "resumes": int(_sum(answers, lambda a: a.resumes)),
+            "wasted": int(_sum(told, lambda s: s.wasted)),
+            "rolled_back": int(_sum(told, lambda s: s.rolled_back)),
+            "stale": int(_sum(told, lambda s: s.stale)),
+            "resumes": int(_sum(told, lambda s: s.resumes)),
             **{name: round(value, 4) for name, value in self.sides.items()},
         }
 
@@ -287,8 +280,8 @@ class EdgeTable:
         return geometric_mean(found) if found else None
 
     def drafting_ahead_alone(self) -> dict[str, float]:
-        """`ahead-block` by `blocking`, by round-trip time in ms: both have the policy block. The
-        bar is of `ahead`, whose policy is another one, so it is not of drafting ahead alone."""
+        """`ahead-block` by `blocking`, by round-trip time in ms: in both the cloud always waits.
+        The bar is of `ahead`, whose wait is another one, so it is not of drafting ahead alone."""
         found = {rtt: self.ratio("ahead-block", "blocking", rtt) for rtt in self.rtts}
         return {
             f"{1e3 * rtt:g}": round(ratio, 4) for rtt, ratio in found.items() if ratio is not None
@@ -374,7 +367,7 @@ def round_bytes(k: int = 8, vocabulary: int = 151_936) -> tuple[int, int]:
     and a long stream: position 100,000, draft 10,000, 100 ms. WebSocket adds 6 up and 2 down."""
     ids = np.full(k + 1, vocabulary - 1, np.int32)
     draft = DraftMessage.of(
-        Draft.chain(ids[:k]), seq=10_000, base=100_000, parent=2**32 - 1, vocabulary=vocabulary
+        Draft.chain(ids[:k]), seq=10_000, base=100_000, prefix=2**32 - 1, vocabulary=vocabulary
     )
     commit = Commit(100_000 + k + 1, pack(ids, vocabulary), 10_000, k, 100_000)
     return len(encode(draft)), len(encode(commit))

@@ -32,18 +32,19 @@ from foresay.edge.alone import model_in, write_alone
 from foresay.edge.client import EdgeClient
 from foresay.edge.drafting import edge_drafter
 from foresay.edge.link import Round
+from foresay.edge.messages import Wait
 from foresay.errors import ForesayError, InputError
 from foresay.models.progress import Progress, silent
 
 __all__ = ["EdgeSetup", "run_edge"]
 
-_POLICY = {
+_WAIT: dict[str, Wait] = {
     "blocking": "block",
     "ahead": "adaptive",
     "ahead-block": "block",
     "free-run": "free-run",
 }
-"""The cloud's policy for the edge's ways; baselines have no drafts to wait for."""
+"""How long the cloud waits in the edge's ways; baselines have no drafts to wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class _Seat:
             api_key=server.keys[tenant],
             drafter=own,
             corpus=None if own is None else setup.corpus,
-            policy=_POLICY.get(way, "free-run"),  # type: ignore[arg-type]
+            wait=_WAIT.get(way, "free-run"),
             ahead=way != "blocking",
             on_round=self._rounds.append,
         )
@@ -138,27 +139,22 @@ class _Seat:
         self._rounds.clear()
         before, wire = self._server.metrics(), self._link.counts()
         answer = await self._client.answer(prompt, question.params)
-        after, told = self._server.metrics(), answer.statistics
-        used = self._link.counts()
+        after, used = self._server.metrics(), self._link.counts()
 
         def more(name: str) -> float:
             return after.get(name, 0.0) - before.get(name, 0.0)
 
-        made = EdgeAnswer(question.where, list(answer.tokens))
-        for name in (
-            *("seconds", "rounds", "drafts", "sent", "accepted", "wasted", "rolled_back", "stale"),
-            *("resumes", "bytes_up", "bytes_down", "draft_seconds", "rtt", "hard_ratio"),
-        ):
-            setattr(made, name, getattr(told, name))
-        made.ttft = told.ttft or 0.0
-        made.examined, made.accepted_at = list(told.examined), list(told.accepted_at)
-        made.wire_up, made.wire_down = used[0] - wire[0], used[1] - wire[1]
-        made.cloud_steps = int(more("foresay_steps_total"))
-        made.cloud_drafted = int(more("vllm:spec_decode_num_draft_tokens_total"))
-        made.cloud_seconds = more("foresay_forward_us_sum") / 1e6
-        made.lengths = Counter(done.accepted for done in self._rounds)
-        made.log = list(_lines(self._rounds))
-        return made
+        return EdgeAnswer(
+            question.where,
+            list(answer.tokens),
+            answer.statistics,
+            lengths=Counter(done.accepted for done in self._rounds),
+            wire_up=used[0] - wire[0],
+            wire_down=used[1] - wire[1],
+            cloud_steps=int(more("foresay_steps_total")),
+            cloud_seconds=more("foresay_forward_us_sum") / 1e6,
+            log=list(_lines(self._rounds)),
+        )
 
     def _written_alone(self, question: Question, prompt: Sequence[int]) -> EdgeAnswer:
         params = question.params
@@ -168,9 +164,9 @@ class _Seat:
         for tokens, _ in write_alone(
             self._alone, list(prompt), sampling, tokens=params.max_tokens, ends=ends
         ):
-            made.ttft = made.ttft or perf_counter() - began
+            made.statistics.ttft = made.statistics.ttft or perf_counter() - began
             made.tokens += tokens
-        made.seconds = perf_counter() - began
+        made.statistics.seconds = perf_counter() - began
         return made
 
 

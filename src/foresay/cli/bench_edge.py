@@ -230,7 +230,7 @@ def _print(table: EdgeTable, prompts: int) -> None:
         value = "" if bar["value"] is None else f"{bar['value']:.3f}"
         print(f"{bar['name']:<48}{value:>8}   bar {bar['bar']:g}   {met}")
     for time, ratio in found["drafting_ahead_alone"].items():
-        print(f"ahead-block by blocking, the same policy, at {time} ms: {ratio:.3f}")
+        print(f"ahead-block by blocking, the same wait, at {time} ms: {ratio:.3f}")
     texts = sum(len(row.answers) for row in table.rows if row.way != EDGE_ONLY)
     if found["identical"]:
         print(f"\nAll {texts} texts are those of the cloud alone, token by token.")

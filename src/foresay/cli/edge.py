@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from foresay.sampling.params import SamplingParams
 
 
-class PolicyOption(str, Enum):
+class WaitOption(str, Enum):
     block = "block"
     free_run = "free-run"
     adaptive = "adaptive"
@@ -83,8 +83,8 @@ def edge(
     seed: Seed = None,
     stop: Stop = None,
     raw: Raw = False,
-    policy: Annotated[
-        PolicyOption | None,
+    wait: Annotated[
+        WaitOption | None,
         typer.Option(
             help="How long the cloud waits for drafts; default: it chooses.", show_default=False
         ),
@@ -142,7 +142,7 @@ def edge(
     Examples:
       foresay edge --cloud http://127.0.0.1:8000 "Why is the sky blue?"
       foresay edge --cloud https://example.org "Write a haiku." --temperature 0.8 --seed 1
-      foresay edge --cloud http://gpu:8000 - --corpus answers.idx --policy free-run < question.txt
+      foresay edge --cloud http://gpu:8000 - --corpus answers.idx --wait free-run < question.txt
       foresay edge --cloud http://gpu:8000 "Hello" --draft-model ./small --edge-only --json
 
     The JSON objects have prompt, text, token_ids, sources, finish_reason, edge_only and stats.
@@ -169,8 +169,8 @@ def edge(
     name = _drafter(drafter, draft_model)
     if edge_only and (name is None or "model:" not in name):
         raise InputError("--edge-only needs a model that drafts; expected --draft-model NAME")
-    with waiting(as_json) as wait:
-        tokenizer, vocabulary, known = _tokenizer(model, wait)
+    with waiting(as_json) as progress:
+        tokenizer, vocabulary, known = _tokenizer(model, progress)
     rules = Rules() if corpus is None or not gate else Rules(word_counts=_words(corpus, tokenizer))
     client = EdgeClient(
         cloud,
@@ -179,7 +179,7 @@ def edge(
         api_key=api_key or os.environ.get("FORESAY_API_KEY") or None,
         drafter=name,
         corpus=corpus,
-        policy="" if policy is None else policy.value,
+        wait="" if wait is None else wait.value,
         ahead=not no_ahead,
         rule=SeedRule() if k is KOption.seed else LinkRule(),
         gate=Gate(Thresholds(nll=_HARD, variance=_VARIES), rules) if gate else None,
@@ -214,7 +214,7 @@ def _words(corpus: Path, tokenizer: Tokenizer) -> CorpusWords:
     return CorpusWords(open_corpus(corpus), lambda text: tokenizer.encode(text, special=False))
 
 
-def _tokenizer(model: str, wait: Any) -> tuple[Tokenizer, int, bytes | None]:
+def _tokenizer(model: str, progress: Any) -> tuple[Tokenizer, int, bytes | None]:
     """A model's tokenizer, vocabulary and hash, without torch. A folder needs no weights."""
     from foresay.corpus import tokenizer_hash_of
     from foresay.models import weights
@@ -223,7 +223,7 @@ def _tokenizer(model: str, wait: Any) -> tuple[Tokenizer, int, bytes | None]:
 
     folder = Path(model)
     if not (folder / "config.json").is_file():
-        folder = Path(weights.find_stored(model, progress=wait).folder)
+        folder = Path(weights.find_stored(model, progress=progress).folder)
     vocabulary = config_of(folder).get("vocab_size")
     if type(vocabulary) is not int:
         raise InputError(

@@ -6,11 +6,14 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from foresay.arrays import user_path
 from foresay.drafter import Drafter
 from foresay.errors import InputError
+
+if TYPE_CHECKING:
+    from foresay.drafters.decoding.shapes import ShapeLike
 
 __all__ = ["NAMES", "Room", "Share", "check_name", "make_drafter", "parts_of"]
 
@@ -61,6 +64,7 @@ class _Setting:
     verify: bool
     chain: bool
     room: dict[str, Any]
+    shape: dict[str, Any]
 
 
 def make_drafter(
@@ -72,6 +76,7 @@ def make_drafter(
     verify: bool = False,
     chain: bool = False,
     room: Room | None = None,
+    shape: ShapeLike | None = None,
     model: Any = None,
 ) -> Drafter[Any]:
     """A new drafter by its name; finished requests enter its history only if `share` is "all".
@@ -86,7 +91,7 @@ def make_drafter(
     longer than the likeliest path of a tree of the same size; "sam" and "ngram" always draft one.
 
     "model:NAME" loads that model now, and shares nothing. "self" drafts for the engine that it is
-    given to.
+    given to. `shape` is that of their drafts, as for ModelDrafter; None: their default.
 
     `model` is the target, by its name or as `models.load.find_model` finds it: "eagle:FOLDER" needs
     its embeddings, and "mtp" is in its files. None: the one that the head was trained for; "mtp" is
@@ -105,7 +110,8 @@ def make_drafter(
     if tokenizer_hash is not None and corpus is None:
         raise InputError("a tokenizer is given without a corpus file; expected one with --corpus")
     kept = {} if room is None else asdict(room)
-    setting = _Setting(share, corpus, tokenizer_hash, verify, chain, kept)
+    shaped = {} if shape is None else {"shape": shape}
+    setting = _Setting(share, corpus, tokenizer_hash, verify, chain, kept, shaped)
     parts = parts_of(name)
     _check_folders(name, parts)
     with_corpus = [part.removeprefix(_WORKER) in _WITH_CORPUS for part in parts]
@@ -287,7 +293,7 @@ def _model(name: str, setting: _Setting) -> Drafter[Any]:
         raise InputError(f"the drafter 'model:{name}' uses no corpus; leave --corpus out")
     from foresay.drafters.model import ModelDrafter
 
-    return ModelDrafter(name)
+    return ModelDrafter(name, **setting.shape)
 
 
 def _worker(name: str, setting: _Setting) -> Drafter[Any]:
@@ -301,6 +307,7 @@ def _worker(name: str, setting: _Setting) -> Drafter[Any]:
         verify=setting.verify,
         chain=setting.chain,
         room=Room(**setting.room) if setting.room else None,
+        **(setting.shape if name.startswith(_MODEL) else {}),
     )
 
 
@@ -309,7 +316,7 @@ def _self(setting: _Setting) -> Drafter[Any]:
         raise InputError("the drafter 'self' uses no corpus; leave --corpus out")
     from foresay.drafters.self_draft import SelfDrafter
 
-    return SelfDrafter()
+    return SelfDrafter(**setting.shape)
 
 
 def _eagle(folder: str, setting: _Setting, model: Any) -> Drafter[Any]:

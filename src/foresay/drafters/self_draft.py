@@ -72,12 +72,17 @@ class SelfDrafter(DecodingDrafter):
         kept: tuple[int, ...] = model.kept
         return kept
 
+    @property
+    def needs_target(self) -> bool:
+        """Whether it has no target yet, so that only an engine can use it."""
+        return self._model is None
+
     def fit(self, target: Target, tokenizer_hash: bytes | None = None) -> None:
         """Take the target if it has none; refuse one of another vocabulary.
 
         Raises: InputError, UnsupportedModel.
         """
-        if self._model is None:
+        if self.needs_target:
             self._skip(target)
         super().fit(target, tokenizer_hash)
 

@@ -27,14 +27,12 @@ from foresay.edge.pace import Pace
 from foresay.edge.sending import Sending
 from foresay.edge.statistics import StreamStatistics
 from foresay.edge.stream import OnRound, Piece, Stream, StreamSettings
-from foresay.edge.wire import Policy, bits_of, check_pad
+from foresay.edge.wire import WAITS, Wait, bits_of, check_pad
 from foresay.errors import InputError, StreamError
 from foresay.sampling.noise import new_seed
 from foresay.sampling.params import SamplingParams
 
 __all__ = ["Answer", "EdgeClient", "Piece", "StreamStatistics"]
-
-_POLICIES = ("", "block", "free-run", "adaptive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class EdgeClient:
     corpus           a corpus file for a drafter that is given by its name
     model            the model's name in the cloud; empty: the one that it has
     tokenizer_hash   of `foresay.corpus.tokenizer_hash_of`, to be compared; empty: unknown
-    policy           block, free-run or adaptive; empty: the cloud chooses
+    wait             for drafts, by the cloud: block, free-run or adaptive; empty: it chooses
     ahead            False: one draft is in flight, and the next one follows its verdict
     rule             how many tokens a message has, for all streams; None: a `LinkRule`
     gate             when to send and how far ahead; None: a message has k tokens. A drafter
@@ -91,7 +89,7 @@ class EdgeClient:
         corpus: str | Path | None = None,
         model: str = "",
         tokenizer_hash: bytes = b"",
-        policy: Policy = "",
+        wait: Wait = "",
         ahead: bool = True,
         rule: EdgeK | None = None,
         gate: Gate | None = None,
@@ -109,15 +107,15 @@ class EdgeClient:
     ) -> None:
         bits_of(vocabulary)
         check_pad(pad)
-        if policy not in _POLICIES:
-            raise InputError(f"policy is {policy!r}; expected block, free-run, adaptive or empty")
+        if wait not in ("", *WAITS):
+            raise InputError(f"wait is {wait!r}; expected {', '.join(WAITS)} or empty")
         self._settings = StreamSettings(
             url=edge_url(url),
             vocabulary=vocabulary,
             api_key=api_key,
             model=model,
             tokenizer_hash=tokenizer_hash,
-            policy=policy,
+            wait=wait,
             pad=pad,
             json=json,
             connect_seconds=connect_seconds,

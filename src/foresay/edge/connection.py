@@ -17,9 +17,9 @@ from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as connect_websocket
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
-from foresay.edge.json_frames import decode_json, encode_json
+from foresay.edge.json_frames import Frames, size_of
 from foresay.edge.statistics import StreamStatistics
-from foresay.edge.wire import MAX_FRAME, Close, Error, Message, decode, encode
+from foresay.edge.wire import MAX_FRAME, Close, Error, Message
 from foresay.errors import InputError, StreamError
 
 __all__ = ["PATH", "Backoff", "Connection", "Lost", "UnknownStream", "connect", "edge_url"]
@@ -97,8 +97,7 @@ class Backoff:
 class Connection:
     """Messages over one WebSocket, counted in `statistics`.
 
-    vocabulary, stream and pad are set once OPENED has told them. Raises, all methods: `Lost` when
-    the connection is gone.
+    frames: their form. Raises, all methods: `Lost` when the connection is gone.
     """
 
     def __init__(
@@ -106,10 +105,7 @@ class Connection:
     ) -> None:
         self._socket = socket
         self._counted = statistics
-        self._json = json
-        self.vocabulary: int | None = None
-        self.stream = b""
-        self.pad = 0
+        self.frames = Frames("edge", json)
         self.last_size = 0
         """Bytes on the wire of the last message that came."""
         self._again: Message | None = None
@@ -120,15 +116,8 @@ class Connection:
 
     async def send(self, message: Message) -> int:
         """Send a message; returns its bytes on the wire. Raises: also InputError."""
-        frame: bytes | str
-        if self._json:
-            frame = encode_json(
-                message, vocabulary=self.vocabulary, stream=self.stream, pad=self.pad
-            )
-            size = len(frame.encode())
-        else:
-            frame = encode(message, self.pad)
-            size = len(frame)
+        frame = self.frames.write(message)
+        size = size_of(frame)
         try:
             await self._socket.send(frame)
         except ConnectionClosed as closed:
@@ -152,13 +141,13 @@ class Connection:
             raise Lost(_closed(closed)) from None
         except (asyncio.TimeoutError, TimeoutError):
             raise Lost(f"the cloud said nothing for {seconds:g} s") from None
-        size = len(frame.encode()) if isinstance(frame, str) else len(frame)
+        size = size_of(frame)
         self._counted.messages_down += 1
         self._counted.bytes_down += size
         self.last_size = size + _header(size)
         self._counted.wire_down += self.last_size
         try:
-            message = self._decoded(frame)
+            message = self.frames.read(frame)
         except InputError as error:
             raise Lost(f"the cloud sent what is no message: {error}") from error
         if isinstance(message, Error):
@@ -166,11 +155,6 @@ class Connection:
         if isinstance(message, Close):
             raise StreamError(f"the cloud ended the stream: {message.reason or 'no reason given'}")
         return message
-
-    def _decoded(self, frame: bytes | str) -> Message:
-        if isinstance(frame, str):
-            return decode_json(frame, side="edge", vocabulary=self.vocabulary, stream=self.stream)
-        return decode(frame, side="edge")
 
     async def close(self) -> None:
         """Close it, politely if the other side still answers."""

@@ -230,12 +230,14 @@ class EdgeDrafts:
 
 
 def check_edge_drafter(drafter: Drafter[Any]) -> None:
-    """Refuse a drafter that needs to see the target, which only the cloud has.
+    """Refuse a drafter that needs to see the target, which only the cloud has; also in a merge.
 
     Raises: InputError.
     """
     check_drafter(drafter)
-    if drafter.wants != Wants() or getattr(drafter, "_model", drafter) is None:
+    for part in getattr(drafter, "drafters", ()):
+        check_edge_drafter(part)
+    if drafter.wants != Wants() or getattr(drafter, "needs_target", False):
         raise InputError(
             f"the drafter {type(drafter).__name__} needs to see the target, which only the cloud "
             "has; expected one that drafts from the text, such as suffix, corpus or model:NAME"
@@ -260,14 +262,10 @@ def edge_drafter(
 
     Raises: as `make_drafter`; InputError for one that needs the target.
     """
-    made = make_drafter(name, share="all", corpus=corpus, verify=True, chain=not tree)
-    parts = getattr(made, "drafters", (made,))
-    for part in parts:
-        check_edge_drafter(part)
-        if hasattr(part, "shape"):
-            from foresay.drafters.decoding.shapes import as_shape
-
-            part.shape = as_shape(LONGEST)
+    made = make_drafter(
+        name, share="all", corpus=corpus, verify=True, chain=not tree, shape=LONGEST
+    )
+    check_edge_drafter(made)
     if (signals or dropout) and hasattr(made, "keep_signals"):
         made.keep_signals(_dropout(name, dropout) if dropout else None)
     elif dropout:

@@ -1,4 +1,4 @@
-"""Messages as text frames: JSON, to debug with. Who is asked in JSON answers in JSON.
+"""Messages as text frames: JSON, to debug with. `Frames` chooses between these and binary ones.
 
 Ids are lists, other bytes hex digits, -inf is null, and fields that have their defaults may be left
 out. `JSON_NAMES` has the fields with another name here. A draft may have q_token_probs and
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -25,10 +26,11 @@ from foresay.edge.wire import (
     check_pad,
     clipped,
     decode,
+    encode,
 )
 from foresay.errors import InputError
 
-__all__ = ["JSON_NAMES", "decode_json", "encode_json"]
+__all__ = ["JSON_NAMES", "Frames", "decode_json", "encode_json", "size_of"]
 
 JSON_NAMES = {
     "stream": "ctx_id",
@@ -40,6 +42,40 @@ JSON_NAMES = {
 """Besides, the tokens of a draft are `draft_tokens`, and server_us is in `metrics`."""
 
 _IGNORED = ("q_token_probs", "hard_mask")
+
+
+@dataclass(slots=True)
+class Frames:
+    """The frames of one connection; each is read in the form that it has.
+
+    side                     who reads here
+    json                     messages are written as JSON
+    vocabulary, stream, pad  of the stream, once it has one
+    """
+
+    side: Side
+    json: bool = False
+    vocabulary: int | None = None
+    stream: bytes = b""
+    pad: int = 0
+
+    def write(self, message: Message) -> bytes | str:
+        """A message as a frame. Raises: InputError."""
+        if not self.json:
+            return encode(message, self.pad)
+        return encode_json(message, vocabulary=self.vocabulary, stream=self.stream, pad=self.pad)
+
+    def read(self, frame: bytes | str, most: int = MAX_FRAME) -> Message:
+        """The message in a frame of at most so many bytes. Raises: InputError."""
+        if not isinstance(frame, str):
+            return decode(frame, side=self.side, most=most)
+        vocabulary, stream = self.vocabulary, self.stream
+        return decode_json(frame, side=self.side, vocabulary=vocabulary, stream=stream, most=most)
+
+
+def size_of(frame: bytes | str) -> int:
+    """Bytes of a frame."""
+    return len(frame.encode() if isinstance(frame, str) else frame)
 
 
 def encode_json(

@@ -199,8 +199,6 @@ class Link:
         self._follow("verify", done.verify)
         if done.draft is not None and done.sent:
             self._follow("draft", done.draft / done.sent)
-        self._follow("bytes_up", done.bytes_up)
-        self._follow("bytes_down", done.bytes_down)
         if done.rtt is not None:
             self._rtts.append(done.rtt)
         examined = min(done.accepted + 1, done.sent, self._examined.size)
@@ -225,11 +223,6 @@ class Link:
             known.get("draft", start.draft),
             known.get("verify", start.verify),
         )
-
-    @property
-    def bytes_per_round(self) -> tuple[float, float]:
-        """The moving averages up and down; 0 before the first round."""
-        return self._ewmas.get("bytes_up", 0.0), self._ewmas.get("bytes_down", 0.0)
 
     def rtt_quantile(self, q: float = 0.9) -> float:
         """The round-trip time that this share of the recent rounds stayed at or below: one of

@@ -29,6 +29,7 @@ __all__ = [
     "MAX_NODES",
     "MAX_PAD",
     "VERSION",
+    "WAITS",
     "Close",
     "Commit",
     "DraftMessage",
@@ -36,9 +37,9 @@ __all__ = [
     "Message",
     "Open",
     "Opened",
-    "Policy",
     "Resume",
     "Sampling",
+    "Wait",
 ]
 
 VERSION = 1
@@ -62,7 +63,9 @@ CODES = {
 }
 """The codes of ERROR, and what they mean."""
 
-Policy: TypeAlias = Literal["", "block", "free-run", "adaptive"]
+Wait: TypeAlias = Literal["", "block", "free-run", "adaptive"]
+WAITS: tuple[Wait, ...] = ("block", "free-run", "adaptive")
+"""How long the cloud may wait for drafts."""
 _Position: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _Seq: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 _Hash: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
@@ -140,7 +143,7 @@ class Open(msgspec.Struct, array_like=True, tag=1, frozen=True, forbid_unknown_f
     sampling    the sampling parameters
     seed        of the noise; none: the cloud draws one
     max_tokens  the answer ends after this many
-    policy      how long the cloud waits for drafts; empty: the cloud chooses
+    wait        how long the cloud waits for drafts; empty: the cloud chooses
     pad         0, or every later message of both sides is padded to a multiple of so many bytes
     padding     zero bytes that fill the frame
     """
@@ -153,7 +156,7 @@ class Open(msgspec.Struct, array_like=True, tag=1, frozen=True, forbid_unknown_f
     sampling: Sampling = Sampling()
     seed: _Seed | None = None
     max_tokens: _Count = 256
-    policy: Policy = ""
+    wait: Wait = ""
     pad: Annotated[int, Meta(ge=0, le=MAX_PAD)] = 0
     padding: _Padding = b""
 
@@ -182,7 +185,7 @@ class Opened(msgspec.Struct, array_like=True, tag=2, frozen=True, forbid_unknown
     nodes       the most nodes of one draft
     seconds     how long the stream survives without a connection
     ends        token ids that end the answer, for the edge's own drafts
-    policy      the one used
+    wait        the one used
     padding     zero bytes that fill the frame
     """
 
@@ -196,7 +199,7 @@ class Opened(msgspec.Struct, array_like=True, tag=2, frozen=True, forbid_unknown
     nodes: Annotated[int, Meta(ge=0, le=MAX_NODES)]
     seconds: _Count
     ends: _Ids = ()
-    policy: Policy = ""
+    wait: Wait = ""
     padding: _Padding = b""
 
     def __repr__(self) -> str:  # which a log may have: not the key
@@ -208,7 +211,7 @@ class DraftMessage(msgspec.Struct, array_like=True, tag=3, frozen=True, forbid_u
 
     seq      counts the drafts of the stream, from 1
     base     the absolute position of its first tokens
-    parent   hash of the prefix up to base; another than the cloud's: the draft is ignored
+    prefix   hash of the prefix up to base; another than the cloud's: the draft is ignored
     tokens   packed ids, one per node, at most 255; none: the edge has no draft
     parents  one byte per node, 0: the prefix, i + 1: node i, before its children; empty: a chain
     padding  zero bytes that fill the frame
@@ -216,20 +219,20 @@ class DraftMessage(msgspec.Struct, array_like=True, tag=3, frozen=True, forbid_u
 
     seq: Annotated[int, Meta(ge=1, le=2**32 - 1)]
     base: _Position
-    parent: _Hash
+    prefix: _Hash
     tokens: Annotated[bytes, Meta(max_length=4 * MAX_NODES)]
     parents: Annotated[bytes, Meta(max_length=MAX_NODES)] = b""
     padding: _Padding = b""
 
     @classmethod
-    def of(cls, draft: Draft, *, seq: int, base: int, parent: int, vocabulary: int) -> DraftMessage:
+    def of(cls, draft: Draft, *, seq: int, base: int, prefix: int, vocabulary: int) -> DraftMessage:
         """A draft as a message; its scores stay here. Raises: InputError."""
         if len(draft) > MAX_NODES:
             raise InputError(f"the draft has {len(draft)} nodes; expected at most {MAX_NODES}")
         parents = (draft.parents + 1).astype(np.uint8).tobytes()
         if parents == bytes(range(len(draft))):
             parents = b""
-        return cls(seq, base, parent, pack(draft.tokens, vocabulary), parents)
+        return cls(seq, base, prefix, pack(draft.tokens, vocabulary), parents)
 
     def draft(self, vocabulary: int) -> Draft:
         """The draft tree.
@@ -283,18 +286,18 @@ class Resume(msgspec.Struct, array_like=True, tag=5, frozen=True, forbid_unknown
     stream   its name, from OPENED
     key      its key, from OPENED
     have     the absolute position up to which the edge has the text
-    parent   hash of the prefix up to have
+    prefix   hash of the prefix up to have
     padding  zero bytes that fill the frame
     """
 
     stream: _Secret
     key: _Secret
     have: _Position
-    parent: _Hash
+    prefix: _Hash
     padding: _Padding = b""
 
     def __repr__(self) -> str:  # which a log may have: not the key
-        return f"Resume(stream={self.stream.hex()}, have={self.have}, parent={self.parent})"
+        return f"Resume(stream={self.stream.hex()}, have={self.have}, prefix={self.prefix})"
 
 
 class Close(msgspec.Struct, array_like=True, tag=6, frozen=True, forbid_unknown_fields=True):

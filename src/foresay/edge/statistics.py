@@ -11,19 +11,19 @@ __all__ = ["StreamStatistics"]
 
 @dataclass(slots=True)
 class StreamStatistics:
-    """Of one stream; seconds by the edge's clock.
+    """Of one stream, which counts into it as it runs; seconds by the edge's clock.
 
     prompt_tokens, tokens    of the prompt, of the answer
-    seed, policy             that the cloud used
+    seed, wait               that the cloud used
     rounds                   drafts that the text reached
-    drafts, sent, accepted   messages with a draft; drafted tokens in them; those committed
+    drafts, sent, accepted   messages with a draft; drafted tokens in them, of trees all nodes;
+                             those committed
     wasted                   drafted tokens that were sent and not committed
     rolled_back              of these on the path in flight when a commit disagreed with it
     lost                     of these in flight when a connection was lost
     stale                    drafts that the cloud had not seen when it committed the text there
     examined, accepted_at    by position in a draft: drafts right up to there, and at it
     commits                  messages with new tokens
-    cloud_steps              forward passes of the cloud; None: it does not say
     bytes_up, bytes_down     of messages
     wire_up, wire_down       the same with WebSocket's headers, without TCP and TLS
     messages_up, messages_down
@@ -40,19 +40,17 @@ class StreamStatistics:
     prompt_tokens: int = 0
     tokens: int = 0
     seed: int | None = None
-    policy: str = ""
+    wait: str = ""
     rounds: int = 0
     drafts: int = 0
     sent: int = 0
     accepted: int = 0
-    wasted: int = 0
     rolled_back: int = 0
     lost: int = 0
     stale: int = 0
     examined: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
     commits: int = 0
-    cloud_steps: int | None = None
     bytes_up: int = 0
     bytes_down: int = 0
     wire_up: int = 0
@@ -68,9 +66,16 @@ class StreamStatistics:
     draft_seconds: float = 0.0
     rtts: list[float] = field(default_factory=list)
     hard_tokens: int | None = None
-    hard_ratio: float | None = None
     drafter_error: str | None = None
     edge_only: int = 0
+
+    @property
+    def wasted(self) -> int:
+        return self.sent - self.accepted
+
+    @property
+    def hard_ratio(self) -> float | None:
+        return None if self.hard_tokens is None else self.hard_tokens / max(self.sent, 1)
 
     @property
     def rtt(self) -> float | None:
@@ -81,4 +86,4 @@ class StreamStatistics:
         """Ready for JSON, with `rtt` instead of all round trips."""
         values = asdict(self)
         del values["rtts"]
-        return {**values, "rtt": self.rtt}
+        return {**values, "wasted": self.wasted, "hard_ratio": self.hard_ratio, "rtt": self.rtt}

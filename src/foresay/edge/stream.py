@@ -31,9 +31,9 @@ from foresay.edge.wire import (
     Message,
     Open,
     Opened,
-    Policy,
     Resume,
     Sampling,
+    Wait,
     pack,
     unpack,
 )
@@ -74,7 +74,7 @@ class StreamSettings:
     api_key: str | None = None
     model: str = ""
     tokenizer_hash: bytes = b""
-    policy: Policy = ""
+    wait: Wait = ""
     pad: int = 0
     json: bool = False
     connect_seconds: float = 10.0
@@ -102,8 +102,8 @@ class Stream:
     ) -> None:
         self.settings = settings
         self.params = params
-        self.text = EdgeText(prompt)
         self.statistics = StreamStatistics(prompt_tokens=len(prompt))
+        self.text = EdgeText(prompt, self.statistics)
         self.pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
         self.opened: Opened | None = None
         """The answer to the last OPEN."""
@@ -111,7 +111,8 @@ class Stream:
         self._sending = sending
         self._connection: Connection | None = None
         self._backoff = Backoff(settings.retry_seconds)
-        self._sent_at: dict[int, tuple[float, int, float]] = {}  # seq: when, bytes, drafting took
+        self._sent_at: dict[int, float] = {}  # by seq, until the cloud has heard of it
+        self._costs: dict[int, tuple[int, float]] = {}  # of drafts in flight: bytes, seconds
         self._began = self._heard_at = perf_counter()
         self._per_token = 0.0  # seconds between committed tokens, on average
         self._supply = None if drafts is None else Supply(drafts, self.text, sending, pace)
@@ -132,18 +133,13 @@ class Stream:
 
     def totals(self) -> StreamStatistics:
         """The statistics so far; the same object at each call."""
-        found, counts = self.statistics, self.text.counts
+        found = self.statistics
         found.tokens = len(self.text.tokens) + found.edge_only
-        for name in ("rounds", "drafts", "sent", "accepted", "rolled_back", "lost", "stale"):
-            setattr(found, name, getattr(counts, name))
-        found.wasted = self.text.wasted + self.text.in_flight
-        found.examined, found.accepted_at = counts.examined, counts.accepted_at
         found.seconds = perf_counter() - self._began
         if self._supply is not None:
             found.draft_seconds, found.drafter_error = self._supply.seconds, self._supply.error
         if self._sending.gate is not None:
             found.hard_tokens = self._sending.hard_tokens
-            found.hard_ratio = found.hard_tokens / found.sent if found.sent else 0.0
         return found
 
     async def _converse(self) -> str:
@@ -158,7 +154,6 @@ class Stream:
                     ) from None
                 self.opened = None
                 self.text.restart()
-                self._sent_at.clear()
                 self.statistics.reopens += 1
             except Lost as lost:
                 if self.statistics.seed is None and not lost.at_first:
@@ -203,6 +198,8 @@ class Stream:
         finally:
             self._connection = None
             self.text.lose()
+            self._sent_at.clear()
+            self._costs.clear()
             await connection.close()
 
     async def _hello(self, connection: Connection) -> None:
@@ -228,7 +225,7 @@ class Stream:
                 self._asked,
                 seed,
                 self.params.max_tokens,
-                told.policy,
+                told.wait,
                 told.pad,
             )
         )
@@ -243,15 +240,16 @@ class Stream:
             )
         self._prepare(connection, answer)
         self.opened = answer
-        self.statistics.seed, self.statistics.policy = answer.seed, answer.policy
+        self.statistics.seed, self.statistics.wait = answer.seed, answer.wait
         self._sending.credit, self._sending.nodes = answer.window, answer.nodes
         if self._supply is not None:
             coupled = SeededParams(self.params, answer.seed) if answer.noise == SPEC else None
             self._supply.begin(coupled, self._limit, answer.ends)
 
     def _prepare(self, connection: Connection, opened: Opened) -> None:
-        connection.vocabulary, connection.stream = opened.vocabulary, opened.stream
-        connection.pad = self.settings.pad
+        frames = connection.frames
+        frames.vocabulary, frames.stream = opened.vocabulary, opened.stream
+        frames.pad = self.settings.pad
 
     def _heard_first(self, answer: Message, connection: Connection) -> None:
         """The answer to RESUME is a commit like any other; with an end, it is heard again."""
@@ -301,14 +299,13 @@ class Stream:
         """Tell the rule, and whoever asked, of drafts that were decided."""
         rtt = None
         if message.seq in self._sent_at:
-            sent_at = self._sent_at[message.seq][0]
-            if sent_at > 0:
-                rtt = max(0.0, now - sent_at - message.server_us / 1e6)
-                self.statistics.rtts.append(rtt)
-                # Only the first commit after a draft: later ones wait for the cloud's next step.
-                self._sent_at[message.seq] = (0.0, *self._sent_at[message.seq][1:])
+            rtt = max(0.0, now - self._sent_at[message.seq] - message.server_us / 1e6)
+            self.statistics.rtts.append(rtt)
+        # Only the first commit after a draft: later ones wait for the cloud's next step.
+        self._sent_at = {seq: at for seq, at in self._sent_at.items() if seq > message.seq}
         for draft in taken.decided:
-            _, size, took = self._sent_at.pop(draft.seq, (0.0, 0, 0.0))
+            self._sent_at.pop(draft.seq, None)
+            size, took = self._costs.pop(draft.seq, (0, 0.0))
             if not draft.examined:
                 continue
             done = Round(
@@ -347,7 +344,7 @@ class Stream:
     async def _draft_on(self, supply: Supply) -> None:
         """Send drafts until there is none, or no room."""
         while (connection := self._connection) is not None and self.opened is not None:
-            waits = self.opened.policy == "block"
+            waits = self.opened.wait == "block"
             found = await supply.next_part(waits=waits, lead=0 if waits else self._lead())
             if found is None:
                 return
@@ -367,14 +364,16 @@ class Stream:
             sent.draft,
             seq=sent.seq,
             base=sent.base,
-            parent=sent.parent,
+            prefix=sent.prefix,
             vocabulary=self.opened.vocabulary,
         )
-        self._sent_at[sent.seq] = (perf_counter(), 0, took)
+        self._sent_at[sent.seq] = perf_counter()
+        if len(sent.draft):
+            self._costs[sent.seq] = 0, took
         try:
             size = await connection.send(message)
         except Lost:
             return False  # the reader hears of it too
-        if sent.seq in self._sent_at:
-            self._sent_at[sent.seq] = (self._sent_at[sent.seq][0], size, took)
+        if sent.seq in self._costs:
+            self._costs[sent.seq] = size, took
         return True

@@ -15,15 +15,16 @@ No clock, no socket, no drafter: a pure function of what it is told.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from foresay.arrays import Int32s, IntsLike, as_tokens
 from foresay.draft import Draft
 from foresay.drafter import Source, as_prompt
 from foresay.edge.prefix import Prefix, hash_after
+from foresay.edge.statistics import StreamStatistics
 from foresay.errors import GapError, InputError, StreamError
 
-__all__ = ["Counts", "Decided", "EdgeText", "Sent", "Taken", "best_chain"]
+__all__ = ["Decided", "EdgeText", "Sent", "Taken", "best_chain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,12 @@ class Sent:
 
     seq      counts the drafts of the stream, from 1
     base     the position of its first tokens
-    parent   the hash of the prefix up to there, along the drafts in flight
+    prefix   the hash of the prefix up to there, along the drafts in flight
     """
 
     seq: int
     base: int
-    parent: int
+    prefix: int
     draft: Draft
 
 
@@ -48,14 +49,12 @@ class Decided:
     sent       its nodes
     accepted   how many of them were committed
     examined   the text reached it; not: the text left the path before it, which says nothing of it
-    late       the cloud had not seen it when it committed the text there
     """
 
     seq: int
     sent: int
     accepted: int
     examined: bool
-    late: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,32 +67,6 @@ class Taken:
     decided: tuple[Decided, ...]
     advanced: bool
     """Whether the cloud is further than before; also while it repeats what is known."""
-
-
-@dataclass(slots=True)
-class Counts:
-    """What was sent, and what it was good for.
-
-    drafts         messages with a draft
-    sent           drafted tokens sent, all nodes of trees
-    accepted       of them committed
-    rolled_back    tokens on the path in flight that a commit disagreed with
-    lost           tokens in flight when a connection was lost
-    rounds         drafts that the text reached
-    stale          drafts that the cloud had not seen when it committed the text there
-    examined, accepted_at   by position in the draft, from the first: how many drafts were right
-                   up to there, and at it
-    """
-
-    drafts: int = 0
-    sent: int = 0
-    accepted: int = 0
-    rolled_back: int = 0
-    lost: int = 0
-    rounds: int = 0
-    stale: int = 0
-    examined: list[int] = field(default_factory=list)
-    accepted_at: list[int] = field(default_factory=list)
 
 
 def best_chain(draft: Draft, node: int = -1) -> list[int]:
@@ -154,21 +127,21 @@ class _Flight:
 class EdgeText:
     """The text of one stream and its drafts in flight.
 
-    tokens     committed tokens of the answer; sources: where each was drafted from
-    confirmed  the position up to which this connection's stream has committed
-    counts     as `Counts`
+    tokens      committed tokens of the answer; sources: where each was drafted from
+    confirmed   the position up to which this connection's stream has committed
+    statistics  counts what was sent, and what it was good for; None: new ones
 
     `send`, `commit`, `lose` and `restart` mutate it. Raises: TokenTypeError, InputError when
     constructed.
     """
 
-    def __init__(self, prompt: IntsLike) -> None:
+    def __init__(self, prompt: IntsLike, statistics: StreamStatistics | None = None) -> None:
         self.prompt: Int32s = as_prompt(prompt)
         self.start = len(self.prompt)
         self.tokens: list[int] = []
         self.sources: list[Source] = []
         self.confirmed = self.start
-        self.counts = Counts()
+        self.statistics = StreamStatistics() if statistics is None else statistics
         self._prefix = Prefix(self.prompt)
         self._flights: list[_Flight] = []
         self._seq = 0
@@ -187,11 +160,6 @@ class EdgeText:
     def in_flight(self) -> int:
         """Drafted tokens that were sent and are not decided; of trees all nodes."""
         return sum(len(flight.sent.draft) - flight.accepted for flight in self._flights)
-
-    @property
-    def wasted(self) -> int:
-        """Drafted tokens that were sent, are decided or lost, and were not committed."""
-        return self.counts.sent - self.counts.accepted - self.in_flight
 
     def ahead(self) -> list[int]:
         """The tokens in flight on the path that the text is believed to take, from `confirmed`."""
@@ -222,13 +190,13 @@ class EdgeText:
             )
         self._seq += 1
         base = self.head
-        parent = hash_after(as_tokens(self.ahead()), self._prefix.at(self.confirmed))
-        sent = Sent(self._seq, base, parent, draft)
+        prefix = hash_after(as_tokens(self.ahead()), self._prefix.at(self.confirmed))
+        sent = Sent(self._seq, base, prefix, draft)
         if len(draft):
             given = sources or [Source.OTHER] * len(draft)
             self._flights.append(_Flight(sent, given))
-            self.counts.drafts += 1
-            self.counts.sent += len(draft)
+            self.statistics.drafts += 1
+            self.statistics.sent += len(draft)
         return sent
 
     def commit(self, upto: int, tokens: IntsLike, seq: int = 0) -> Taken:
@@ -287,35 +255,35 @@ class EdgeText:
         found, believed = first.follow(token)
         self._count(at, found)
         if found:
-            self.counts.accepted += 1
+            self.statistics.accepted += 1
             source = first.sources[first.node]
         ended = not found or not first.rest
         if ended:
             decided.append(self._decided(first, seq, examined=True))
         if not believed:
-            self.counts.rolled_back += expected
+            self.statistics.rolled_back += expected
             decided += [self._decided(flight, seq, examined=False) for flight in self._flights[1:]]
             del self._flights[1:]
         del self._flights[: int(ended)]
         return source
 
     def _count(self, at: int, accepted: bool) -> None:
-        counts = self.counts
-        while len(counts.examined) <= at:
-            counts.examined.append(0)
-            counts.accepted_at.append(0)
-        counts.examined[at] += 1
-        counts.accepted_at[at] += accepted
+        counted = self.statistics
+        while len(counted.examined) <= at:
+            counted.examined.append(0)
+            counted.accepted_at.append(0)
+        counted.examined[at] += 1
+        counted.accepted_at[at] += accepted
 
     def _decided(self, flight: _Flight, seq: int, *, examined: bool) -> Decided:
-        sent, late = flight.sent, flight.sent.seq > seq
-        self.counts.rounds += examined
-        self.counts.stale += late
-        return Decided(sent.seq, len(sent.draft), flight.accepted, examined, late)
+        sent = flight.sent
+        self.statistics.rounds += examined
+        self.statistics.stale += sent.seq > seq
+        return Decided(sent.seq, len(sent.draft), flight.accepted, examined)
 
     def lose(self) -> None:
         """Forget the drafts in flight: the connection is lost. Drafts count on."""
-        self.counts.lost += self.in_flight
+        self.statistics.lost += self.in_flight
         self._flights.clear()
 
     def restart(self) -> None:

@@ -18,6 +18,7 @@ from foresay.edge.messages import (
     MAX_NODES,
     MAX_PAD,
     VERSION,
+    WAITS,
     Close,
     Commit,
     DraftMessage,
@@ -25,9 +26,9 @@ from foresay.edge.messages import (
     Message,
     Open,
     Opened,
-    Policy,
     Resume,
     Sampling,
+    Wait,
 )
 from foresay.errors import InputError
 
@@ -42,6 +43,7 @@ __all__ = [
     "NAMES",
     "TAGS",
     "VERSION",
+    "WAITS",
     "Close",
     "Commit",
     "DraftMessage",
@@ -49,10 +51,10 @@ __all__ = [
     "Message",
     "Open",
     "Opened",
-    "Policy",
     "Resume",
     "Sampling",
     "Side",
+    "Wait",
     "bits_of",
     "check_pad",
     "clipped",

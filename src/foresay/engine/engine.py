@@ -121,7 +121,7 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to do: a request that is not held."""
+        """Whether there is anything to do: a request that is not paused."""
         return not self.scheduler.idle
 
     def add(
@@ -213,14 +213,14 @@ class Engine:
         if not request.finished:
             self.drafter.offer(request, offer)
 
-    def hold(self, request: Request, held: bool = True) -> None:
-        """Let a request sit steps out until it is held no more: while its next draft is on the
-        way. An engine with none but held requests is not `busy`.
+    def pause(self, request: Request, paused: bool = True) -> None:
+        """Let a request sit steps out until it is paused no more: while its next draft is on the
+        way. An engine with none but paused requests is not `busy`.
 
         Raises: InputError for a foreign request.
         """
         self._check_own(request)
-        request.held = held
+        request.paused = paused
 
     def drop_group(self, group: str, tenant: str | None = None) -> None:
         """Let the drafter forget a group that gets no more members; the groups of `add_samples` end
@@ -286,7 +286,7 @@ class Engine:
         return True
 
     def run(self) -> None:
-        """Step until all requests have ended, or are held. Raises: as `step`."""
+        """Step until all requests have ended, or are paused. Raises: as `step`."""
         while self.busy:
             self.step()
 

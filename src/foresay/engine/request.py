@@ -189,7 +189,7 @@ class Request:
         self.state: Any = None  # the drafter's
         self.begun = False  # whether the drafter has begun the request
         self.offers: list[Offer] = []  # that came before that
-        self.held = False  # whether it sits steps out
+        self.paused = False  # whether it sits steps out
         # Checked once, here; each step's ask is made from it without checking the text again.
         noise = new_seed() if params.rule == "rejection" else seed
         self._ask = Ask(params, noise, prompt, (), stops)

@@ -73,11 +73,11 @@ class Scheduler:
         self._whole = False
         for request in list(self.running):
             # Requests preempted for another are not running any more.
-            if request in self.running and not request.held:
+            if request in self.running and not request.paused:
                 if request.kv is not None and request.stored >= len(request):
                     request.kv.cut(len(request) - 1)  # drafted tokens of an interrupted loan
                 self._hold(request, len(request) + 1)
-        ready = [request for request in self.running if not request.held]
+        ready = [request for request in self.running if not request.paused]
         turns = [Turn(r, 1, True) for r in ready if len(r.pending) == 1]
         rows = self.max_rows - len(turns)
         for request in ready:
@@ -95,8 +95,8 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Whether no request could take part in a step: there is none, or all are held."""
-        return all(request.held for request in chain(self.running, self.waiting))
+        """Whether no request could take part in a step: there is none, or all are paused."""
+        return all(request.paused for request in chain(self.running, self.waiting))
 
     def reserve(self, request: Request, nodes: int) -> bool:
         """Hold memory for so many drafted tokens after the request's text; False if there is none.
@@ -162,7 +162,7 @@ class Scheduler:
 
     def _admit(self) -> Request | None:
         """Admit the first waiting request that can begin now."""
-        for request in islice((r for r in self.waiting if not r.held), _OVERTAKEN):
+        for request in islice((r for r in self.waiting if not r.paused), _OVERTAKEN):
             length, source, soon = self.prefixes.longest(request)
             # Shared tokens give no logits: tokens that need log probabilities are not shared.
             length, soon = (

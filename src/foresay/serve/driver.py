@@ -62,7 +62,7 @@ class Driver:
         self._states: dict[Request, RequestState] = {}
         self._waits = Waits(self._engine, limits.draft_seconds)
         self._buffer = UpdateBuffer()
-        self._blocked = False  # whether all that is not held waits for what held ones have
+        self._blocked = False  # whether all that is not paused waits for what paused ones have
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="foresay-engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -162,13 +162,13 @@ class Driver:
         self._inbox.put(run)
         return await answer
 
-    def watch(self, stream: AnswerStream, policy: str) -> None:
-        """Begin to take drafts for a stream of one answer, by a policy of `edge.waiting`."""
+    def watch(self, stream: AnswerStream, wait: str) -> None:
+        """Begin to take drafts for a stream of one answer; wait: as `edge.waiting` has it."""
 
         def begin() -> None:
             for request, state in self._states.items():
                 if state.stream is stream:
-                    self._waits.watch(stream, request, policy)
+                    self._waits.watch(stream, request, wait)
 
         self._inbox.put(begin)
 
@@ -237,7 +237,7 @@ class Driver:
             # Without running requests it waits here; else it takes what was posted and steps.
             due = self._waits.expire()
             if not self._engine.busy or (self._blocked and due is not None):
-                with suppress(Empty):  # a request that was held goes on
+                with suppress(Empty):  # a request that was paused goes on
                     self._guarded(self._inbox.get(timeout=due and max(due, 1e-4)))
             for _ in range(self._inbox.qsize()):  # not what comes meanwhile: steps must go on
                 self._guarded(self._inbox.get())
@@ -350,8 +350,8 @@ class Driver:
     def _victims(self) -> list[RequestState]:
         """The requests of a failed step; if none ran, the first that waits, or all would fail."""
         scheduler = self._engine.scheduler
-        running = [request for request in scheduler.running if not request.held]
-        requests = running or [request for request in scheduler.waiting if not request.held][:1]
+        running = [request for request in scheduler.running if not request.paused]
+        requests = running or [request for request in scheduler.waiting if not request.paused][:1]
         return [self._states[request] for request in requests if request in self._states]
 
     def _end(

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from foresay.edge.json_frames import decode_json, encode_json
+from foresay.edge.json_frames import Frames, size_of
 from foresay.edge.wire import (
     CODES,
     MAX_NODES,
@@ -24,10 +24,8 @@ from foresay.edge.wire import (
     Message,
     Open,
     Opened,
-    Policy,
     Resume,
-    decode,
-    encode,
+    Wait,
     unpack,
 )
 from foresay.engine.llm import LLM
@@ -42,7 +40,7 @@ __all__ = ["EdgeRoute"]
 
 _LATER = 4096  # bytes of a frame that is not the first: a draft of 255 nodes takes a third of it
 _FLUSH = 5.0  # seconds for a client to read the last message
-_DEFAULT: Policy = "adaptive"
+_DEFAULT: Wait = "adaptive"
 _BY_STATUS = {401: "unauthorized", 429: "busy", 503: "busy"}
 _log = logging.getLogger("foresay.serve")
 
@@ -115,7 +113,7 @@ class EdgeRoute:
                 f"the first message is {type(first).__name__}; expected OPEN or RESUME"
             )
         stream = self.streams.find(first.stream, first.key, tenant)
-        if not stream.prefix.agrees(first.have, first.parent):
+        if not stream.prefix.agrees(first.have, first.prefix):
             raise Refused(
                 400,
                 f"the prefix up to {first.have} is another one; expected that of this stream, from "
@@ -151,11 +149,11 @@ class EdgeRoute:
         generation = self._validator.ids(prompt, asked.params(), seed)
         if not self._llm.engine.drafter.takes_offers:
             _log.warning("an edge stream opens, and this server's drafter takes no drafts of edges")
-        policy: Policy = asked.policy or _DEFAULT
+        wait: Wait = asked.wait or _DEFAULT
         answer = await self._driver.submit(generation, tenant)
         answer.asked = len(prompt)
         stream = EdgeStream(answer, prompt, vocabulary, self._limits.edge_window, asked.pad)
-        self._driver.watch(answer, policy)
+        self._driver.watch(answer, wait)
         self.streams.add(stream)
         self._counts["streams"] += 1
         line.take(stream)
@@ -172,7 +170,7 @@ class EdgeRoute:
                 nodes=MAX_NODES,
                 seconds=int(self._limits.edge_seconds),
                 ends=() if generation.params.ignore_eos else tuple(self._llm.tokenizer.ends),
-                policy=policy,
+                wait=wait,
             )
         )
         return stream, len(prompt)
@@ -235,14 +233,14 @@ def _resumed() -> Refused:
 
 
 class _Line:
-    """A WebSocket that sends and receives messages, in the form of the first one received."""
+    """A WebSocket that sends and receives messages. Who is asked in JSON answers in JSON."""
 
     def __init__(self, socket: WebSocket, counts: Counter[str], limits: Limits) -> None:
         self._socket = socket
         self._counts = counts
         self._limits = limits
         self._most = limits.body
-        self._text = False
+        self._frames = Frames("cloud")
         self.stream: EdgeStream | None = None
         """The stream that it opened or resumed; another connection may have it by now."""
         self.owes = False
@@ -251,24 +249,20 @@ class _Line:
     def take(self, stream: EdgeStream) -> None:
         """From now on messages are of this stream."""
         self.stream, self._most = stream, _LATER + 2 * stream.pad
+        frames = self._frames
+        frames.vocabulary, frames.stream, frames.pad = stream.vocabulary, stream.name, stream.pad
 
     async def receive(self) -> Message:
         """The next message. Raises: InputError, WebSocketDisconnect."""
         got = await self._socket.receive()
         if got["type"] != "websocket.receive":
             raise WebSocketDisconnect(got.get("code") or 1006)
-        text, data = got.get("text"), got.get("bytes")
-        self._counts["bytes_up"] += len(data or b"") + len((text or "").encode())
-        if text is not None:
-            self._text = True
-            return decode_json(
-                text,
-                side="cloud",
-                vocabulary=None if self.stream is None else self.stream.vocabulary,
-                stream=b"" if self.stream is None else self.stream.name,
-                most=self._most * (4 if self.stream else 1),
-            )
-        return decode(data or b"", side="cloud", most=self._most)
+        text: str | None = got.get("text")
+        frame: bytes | str = text if text is not None else got.get("bytes") or b""
+        self._counts["bytes_up"] += size_of(frame)
+        self._frames.json |= text is not None
+        longer = 4 if text is not None and self.stream is not None else 1
+        return self._frames.read(frame, self._most * longer)
 
     async def send(self, message: Message) -> None:
         """Send a message, padded as the stream asks.
@@ -282,20 +276,11 @@ class _Line:
             raise WebSocketDisconnect(1006, "the client does not read") from None
 
     async def _send(self, message: Message) -> None:
-        stream = self.stream
-        pad = 0 if stream is None else stream.pad
-        if self._text:
-            text = encode_json(
-                message,
-                vocabulary=None if stream is None else stream.vocabulary,
-                stream=b"" if stream is None else stream.name,
-                pad=pad,
-            )
-            self._counts["bytes_down"] += len(text.encode())
-            await self._socket.send_text(text)
+        frame = self._frames.write(message)
+        self._counts["bytes_down"] += size_of(frame)
+        if isinstance(frame, str):
+            await self._socket.send_text(frame)
         else:
-            frame = encode(message, pad)
-            self._counts["bytes_down"] += len(frame)
             await self._socket.send_bytes(frame)
 
     async def end(self, said: Error | None) -> None:

@@ -60,11 +60,11 @@ class Offers:
     def add(self, offer: Offer) -> int:
         """Keep the nodes that can still become true. Returns how many are new."""
         draft, before = offer.draft, self._size
-        hashes, depths = hashes_along(draft, offer.parent), _depths(draft)
+        hashes, depths = hashes_along(draft, offer.prefix), _depths(draft)
         for token, parent, depth in zip(
             draft.tokens.tolist(), draft.parents.tolist(), depths, strict=True
         ):
-            place = offer.base + depth - 1, offer.parent if parent < 0 else hashes[parent]
+            place = offer.base + depth - 1, offer.prefix if parent < 0 else hashes[parent]
             behind = place[0] < self._position
             if behind or (place[0] == self._position and place[1] != self._hash):
                 continue

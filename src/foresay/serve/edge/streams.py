@@ -93,22 +93,22 @@ class EdgeStream:
         nodes: dict[tuple[int, int], int] = {}
         for at, node in enumerate(zip(parents, tokens, strict=True)):
             nodes.setdefault(node, at)
-        self._latest = message.base, message.parent, nodes
+        self._latest = message.base, message.prefix, nodes
         ahead = message.base - self.position
-        known = self.prefix.agrees(message.base, message.parent) or (
-            ahead > 0 and self._ends.get(message.parent) == message.base
+        known = self.prefix.agrees(message.base, message.prefix) or (
+            ahead > 0 and self._ends.get(message.prefix) == message.base
         )
         if self.finish or not known or ahead + len(draft) > self._window:
             return None
         depths: list[int] = []
-        for parent, crc in zip(parents, hashes_along(draft, message.parent), strict=True):
+        for parent, crc in zip(parents, hashes_along(draft, message.prefix), strict=True):
             depths.append(1 if parent < 0 else depths[parent] + 1)
             self._ends[crc] = message.base + depths[-1]
         if len(self._ends) > _MOST_ENDS:
             self._ends = {crc: at for crc, at in self._ends.items() if at >= self.position}
             for crc in list(islice(self._ends, max(len(self._ends) - _MOST_ENDS, 0))):
                 del self._ends[crc]
-        return Offer(message.base, message.parent, draft)
+        return Offer(message.base, message.prefix, draft)
 
     def commit(self, have: int) -> Commit:
         """All that came after position `have`, at most 4,096 tokens of it.

@@ -4,7 +4,7 @@
     free-run   not at all: the cloud decodes on, and uses drafts that arrive in time
     adaptive   as long as drafts usually take, if waiting is expected to save time
 
-What is committed is the same under all of them. A request that waits is held: it sits steps out,
+What is committed is the same under all of them. A request that waits is paused: it sits steps out,
 and others go on. A client that is not connected is never waited for.
 """
 
@@ -19,32 +19,31 @@ from foresay.drafter import Offer
 from foresay.engine.engine import Engine
 from foresay.engine.request import Request
 
-__all__ = ["POLICIES", "Waits"]
+__all__ = ["Waits"]
 
-POLICIES = ("block", "free-run", "adaptive")
 _MEMORY = 16  # drafts and steps
 _LONGER = 2.0  # times the usual delay of a draft is waited for
 _PATIENCE = 3  # waits in a row in which no draft came
 _SHARE = 0.01  # of the time, which may be lost by waiting where it does not seem to pay
 
 
-class _Wait:
+class _Watched:
     """One stream: its request, and when its drafts arrive."""
 
     __slots__ = (
         "account",
         "arrivals",
         "connected",
-        "policy",
         "request",
         "since",
         "steps",
         "tokens",
+        "wait",
     )
 
-    def __init__(self, request: Request, policy: str) -> None:
+    def __init__(self, request: Request, wait: str) -> None:
         self.request = request
-        self.policy = policy
+        self.wait = wait
         self.connected = True
         self.since: float | None = None  # the last commit, until a draft has arrived
         # Seconds from a commit to a draft; inf: none came.
@@ -66,9 +65,9 @@ class _Wait:
         late = list(self.arrivals)[-_PATIENCE:]
         if len(late) == _PATIENCE and all(math.isinf(one) for one in late):
             return 0.0  # until a draft arrives: the client may have none any more
-        if self.policy == "block":
+        if self.wait == "block":
             return longest
-        if self.policy == "free-run" or not self.arrivals:
+        if self.wait == "free-run" or not self.arrivals:
             return 0.0
         usual = sorted(self.arrivals)[len(self.arrivals) // 2]
         if math.isinf(usual):
@@ -87,13 +86,13 @@ class Waits:
 
     longest  seconds that any draft is waited for
 
-    It holds the engine's requests, and lets them go.
+    It pauses the engine's requests, and lets them go on.
     """
 
     def __init__(self, engine: Engine, longest: float) -> None:
         self._engine = engine
         self.longest = longest
-        self._by_stream: dict[Hashable, _Wait] = {}
+        self._by_stream: dict[Hashable, _Watched] = {}
         self._by_request: dict[Request, Hashable] = {}
         self._deadlines: dict[Hashable, float] = {}
         self._had_draft: set[Hashable] = set()  # before the step that runs
@@ -101,9 +100,9 @@ class Waits:
     def __len__(self) -> int:
         return len(self._by_stream)
 
-    def watch(self, stream: Hashable, request: Request, policy: str) -> None:
+    def watch(self, stream: Hashable, request: Request, wait: str) -> None:
         """Begin with a stream."""
-        self._by_stream[stream] = _Wait(request, policy)
+        self._by_stream[stream] = _Watched(request, wait)
         self._by_request[request] = stream
 
     def forget(self, request: Request) -> None:
@@ -116,51 +115,51 @@ class Waits:
 
     def connect(self, stream: Hashable, connected: bool) -> None:
         """A client has come back, or has gone: then nothing is waited for."""
-        wait = self._by_stream.get(stream)
-        if wait is not None:
-            wait.connected, wait.since = connected, None
+        watched = self._by_stream.get(stream)
+        if watched is not None:
+            watched.connected, watched.since = connected, None
             self._let_go(stream)
 
     def offer(self, stream: Hashable, offer: Offer) -> None:
         """A draft has arrived; one without tokens says that there is none for this place."""
-        wait = self._by_stream.get(stream)
-        if wait is None:
+        watched = self._by_stream.get(stream)
+        if watched is None:
             return
-        if not len(offer.draft) and offer.base != len(wait.request):
+        if not len(offer.draft) and offer.base != len(watched.request):
             return  # of a place that the text has passed
         if len(offer.draft):
-            self._engine.offer(wait.request, offer)
-        if not len(offer.draft) or self._engine.drafter.offered(wait.request):
-            if wait.since is not None:
-                wait.arrivals.append(perf_counter() - wait.since)
-                wait.since = None
+            self._engine.offer(watched.request, offer)
+        if not len(offer.draft) or self._engine.drafter.offered(watched.request):
+            if watched.since is not None:
+                watched.arrivals.append(perf_counter() - watched.since)
+                watched.since = None
             self._let_go(stream)
 
     def before_step(self) -> None:
         """Note who has a draft for the next step."""
         self._had_draft = {
             stream
-            for stream, wait in self._by_stream.items()
-            if not wait.request.held and self._engine.drafter.offered(wait.request)
+            for stream, watched in self._by_stream.items()
+            if not watched.request.paused and self._engine.drafter.offered(watched.request)
         }
 
     def after_step(self, changed: Iterable[Request], seconds: float) -> None:
-        """Hold the requests of a step whose next draft is worth waiting for."""
+        """Pause the requests of a step whose next draft is worth waiting for."""
         now = perf_counter()
         for request in changed:
             stream = self._by_request.get(request)
             if stream is None or request.finished:
                 continue
-            wait = self._by_stream[stream]
-            new, wait.tokens = request.stats.tokens - wait.tokens, request.stats.tokens
-            wait.learn(stream in self._had_draft, new, seconds)
+            watched = self._by_stream[stream]
+            new, watched.tokens = request.stats.tokens - watched.tokens, request.stats.tokens
+            watched.learn(stream in self._had_draft, new, seconds)
             if self._engine.drafter.offered(request):
                 continue
-            wait.since = now
-            useful = wait.connected and self._engine.drafter.takes_offers
-            longest = wait.seconds(self.longest) if useful else 0.0
+            watched.since = now
+            useful = watched.connected and self._engine.drafter.takes_offers
+            longest = watched.seconds(self.longest) if useful else 0.0
             if longest > 0:
-                self._engine.hold(request)
+                self._engine.pause(request)
                 self._deadlines[stream] = now + longest
 
     def expire(self) -> float | None:
@@ -176,4 +175,4 @@ class Waits:
 
     def _let_go(self, stream: Hashable) -> None:
         if self._deadlines.pop(stream, None) is not None:
-            self._engine.hold(self._by_stream[stream].request, False)
+            self._engine.pause(self._by_stream[stream].request, False)

@@ -1,4 +1,4 @@
-"""Held requests sit steps out, keep what they have, and lose nothing."""
+"""Paused requests sit steps out, keep what they have, and lose nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_others_go_on_and_the_text_is_the_same(target: Target) -> None:
     requests = [engine.add(p, a, seed=n, stops=STOPS) for n, (p, a) in enumerate(ASK)]
     while len(requests[1].token_ids) < 3:
         engine.step()
-    engine.hold(requests[1])
+    engine.pause(requests[1])
     kept, stored = requests[1].token_ids, requests[1].stored
     engine.run()
     assert [r.token_ids for r in requests if r is not requests[1]] == [
@@ -34,26 +34,26 @@ def test_others_go_on_and_the_text_is_the_same(target: Target) -> None:
     assert requests[1].stored == stored and requests[1].kv is not None
     engine.check_integrity()
     assert engine.step() == []  # nothing happens, and nothing is raised
-    engine.hold(requests[1], False)
+    engine.pause(requests[1], False)
     assert engine.busy
     engine.run()
     assert requests[1].token_ids == expected[1]
     engine.check_integrity()
 
 
-def test_one_that_waits_can_be_held_and_is_overtaken(target: Target) -> None:
+def test_one_that_waits_can_be_paused_and_is_overtaken(target: Target) -> None:
     expected = wanted(target, ASK)
     engine = Engine(target, None, max_running=1)
     first, second = (engine.add(p, a, seed=n, stops=STOPS) for n, (p, a) in enumerate(ASK[:2]))
-    engine.hold(first)
+    engine.pause(first)
     engine.run()
     assert second.token_ids == expected[1] and first.token_ids == [] and not engine.busy
-    engine.hold(first, False)
+    engine.pause(first, False)
     engine.run()
     assert first.token_ids == expected[0]
 
 
-def test_preempted_while_held(target: Target) -> None:
+def test_preempted_while_paused(target: Target) -> None:
     """The others need its memory; it computes its text again when it goes on."""
     texts = prompts(4, seed=1)
     asked = [(p, replace(GREEDY, max_tokens=60)) for p in texts]
@@ -61,25 +61,25 @@ def test_preempted_while_held(target: Target) -> None:
     expected = wanted(target, asked, stops=())
     engine = Engine(target, None, memory=5 * PAGE * target.bytes_per_token, max_rows=64)
     requests = [engine.add(p, a, seed=n) for n, (p, a) in enumerate(asked)]
-    held = set()
+    paused = set()
     while engine.busy:
         engine.step()
         engine.check_integrity()
         for request in requests:
-            if len(request.token_ids) >= 5 and request not in held:
-                held.add(request)
-                engine.hold(request)
+            if len(request.token_ids) >= 5 and request not in paused:
+                paused.add(request)
+                engine.pause(request)
         if not engine.busy or len(engine.scheduler.running) == sum(
-            r.held for r in engine.scheduler.running
+            r.paused for r in engine.scheduler.running
         ):
-            for request in held:
-                engine.hold(request, False)
+            for request in paused:
+                engine.pause(request, False)
     assert sum(request.stats.preemptions for request in requests) > 0
     assert [request.token_ids for request in requests] == expected
 
 
-def test_a_newer_one_that_is_held_gives_its_memory(target: Target) -> None:
-    """The oldest needs more than is left: a held one is preempted, and not in the way."""
+def test_a_newer_one_that_is_paused_gives_its_memory(target: Target) -> None:
+    """The oldest needs more than is left: a paused one is preempted, and not in the way."""
     old, new = prompts(2, seed=9)
     asked = [(old, replace(GREEDY, max_tokens=100)), (new, replace(GREEDY, max_tokens=60))]
     expected = wanted(target, asked, stops=())
@@ -88,51 +88,51 @@ def test_a_newer_one_that_is_held_gives_its_memory(target: Target) -> None:
     first, second = (engine.add(p, a, seed=n) for n, (p, a) in enumerate(asked))
     while not second.token_ids:
         engine.step()
-    engine.hold(second)
+    engine.pause(second)
     for _ in range(200):
         engine.step()
         engine.check_integrity()
         if first.finished:
             break
     assert first.token_ids == expected[0] and second.stats.preemptions == 1
-    assert second.held and second.kv is None and not engine.busy
-    engine.hold(second, False)
+    assert second.paused and second.kv is None and not engine.busy
+    engine.pause(second, False)
     engine.run()
     assert second.token_ids == expected[1]
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_cancelled_while_held(target: Target, begun: bool) -> None:
+def test_cancelled_while_paused(target: Target, begun: bool) -> None:
     engine = Engine(target, OfferedDrafter(SuffixDrafter()), policy="fixed")
     request = engine.add(ASK[0][0], GREEDY, seed=1)
     if begun:
         engine.step()
-    engine.hold(request)
+    engine.pause(request)
     assert not engine.busy
     engine.cancel(request)
     assert request.finish_reason == "cancelled" and request.kv is None
     assert not engine.busy and not engine.scheduler.running and not engine.scheduler.waiting
-    engine.hold(request, False)  # of one that has ended: nothing
+    engine.pause(request, False)  # of one that has ended: nothing
     assert not engine.busy
     engine.check_integrity()
 
 
-def test_only_own_requests_can_be_held(target: Target) -> None:
+def test_only_own_requests_can_be_paused(target: Target) -> None:
     request = Engine(target, None).add(ASK[0][0], GREEDY)
     with pytest.raises(InputError, match="not of this engine"):
-        Engine(target, None).hold(request)
+        Engine(target, None).pause(request)
 
 
-def test_replaced_weights_while_held(target: Target) -> None:
-    """All texts are computed again; the held one when it goes on."""
+def test_replaced_weights_while_paused(target: Target) -> None:
+    """All texts are computed again; the paused one when it goes on."""
     (expected,) = wanted(target, ASK[:1])
     engine = Engine(target, None)
     request = engine.add(ASK[0][0], ASK[0][1], seed=0, stops=STOPS)
     while len(request.token_ids) < 3:
         engine.step()
-    engine.hold(request)
+    engine.pause(request)
     engine.scheduler.recompute()
     assert request.kv is None and not engine.busy
-    engine.hold(request, False)
+    engine.pause(request, False)
     engine.run()
     assert request.token_ids == expected

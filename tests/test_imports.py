@@ -47,7 +47,7 @@ noise and processors."""
 SHARED = {"decoding", "head", "text"}
 """No drafters: what two of them are made of."""
 SAMPLING = {
-    *(f"foresay.sampling.{name}" for name in ("ask", "noise", "params", "processors")),
+    *(f"foresay.sampling.{name}" for name in ("ask", "noise", "params", "processors", "signals")),
     *(f"foresay.sampling.acceptance.{name}" for name in ("processors", "rows")),
 }
 HOSTS = {"vllm", "trl", "verl", "transformers"}
@@ -72,7 +72,7 @@ TORCH_FREE = {
             "decoding/noise_weight",
             *("recycle/__init__", "recycle/drafter", "recycle/laws_file"),
             *("merge/__init__", "merge/drafter", "merge/members", "merge/merged", "merge/paying"),
-            *("merge/gains", "merge/seeing"),
+            *("merge/by_one", "merge/gains", "merge/seeing"),
             *("worker/__init__", "worker/drafter", "worker/frames", "worker/life"),
             *("worker/main", "worker/values"),
         )
@@ -83,7 +83,7 @@ TORCH_FREE = {
     *("engine/proposal", "engine/text"),
     *(
         f"sampling/{name}"
-        for name in ("params", "ask", "noise", "processors", "reference", "theory")
+        for name in ("params", "ask", "noise", "processors", "reference", "signals", "theory")
     ),
 }
 

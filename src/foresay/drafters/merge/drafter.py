@@ -66,7 +66,6 @@ __all__ = ["MergeDrafter", "MergeState"]
 class MergeDrafter:
     """Asks each drafter for more than the budget and proposes the best of their union: what one
     drafter finds unlikely may be good where another one says the same.
-
     Each drafter observes every commit, at the latest before it is asked again: its verdict has all
     committed tokens, and a path in the indices of its *own* last proposal, without the nodes that
     only others proposed. `wants` is the union of the drafters' `wants`; each gets its own.
@@ -229,6 +228,7 @@ class MergeDrafter:
             state.last = Union(scores[offsets[at] : offsets[at + 1]], theirs, notes[at], is_union)
         for k, drafter in enumerate(self.drafters):
             if self._adopting[k] and self._members.awake(k):
+                catch_up(drafter, k, states)
                 drafter.adopt(own[k], merged)  # type: ignore[attr-defined]
         return merged
 
@@ -390,11 +390,11 @@ class MergeDrafter:
 
         Raises: StateError.
         """
-        as_states([state], MergeState, self)
-        if state.last is None:
+        (last,) = (one.last for one in as_states([state], MergeState, self))
+        if last is None:
             return []
         said = []
-        for drafter, inner, home in zip(self.drafters, state.states, state.last.homes, strict=True):
+        for drafter, inner, home in zip(self.drafters, state.states, last.homes, strict=True):
             say = getattr(drafter, "sources", None)
             said.append([(Source.OTHER,)] * len(home) if say is None else say(inner))
-        return state.last.sources(said)
+        return last.sources(said)

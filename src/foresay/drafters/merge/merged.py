@@ -129,7 +129,7 @@ def catch_up(drafter: Drafter[Any], k: int, states: Sequence[MergeState]) -> Non
         missed = [Verdict(_NOWHERE, np.concatenate(state.missed[k])) for state in behind]
         for state in behind:
             state.missed[k] = []
-        drafter.observe([state.states[k] for state in behind], missed)
+        drafter.observe([state.states[k] for state in behind], VerdictBatch.of(missed))
 
 
 def note_missed(k: int, states: Sequence[MergeState], batch: VerdictBatch) -> None:

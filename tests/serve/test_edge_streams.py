@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from queue import SimpleQueue
 from time import perf_counter
@@ -11,15 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from starlette.websockets import WebSocketDisconnect
 
 from foresay.draft import Draft
 from foresay.drafter import Offer
 from foresay.edge.prefix import hash_after
-from foresay.edge.wire import MAX_NODES, Close, DraftMessage, decode, encode, unpack
+from foresay.edge.wire import MAX_NODES, Close, DraftMessage, Error, decode, encode, unpack
 from foresay.errors import InputError
 from foresay.serve.driver import Driver
 from foresay.serve.edge import streams as module
-from foresay.serve.edge.connection import EdgeRoute
+from foresay.serve.edge.connection import EdgeRoute, _Line
 from foresay.serve.edge.streams import EdgeStream, EdgeStreams
 from foresay.serve.edge.waiting import Waits
 from foresay.serve.limits import Limits, Refused
@@ -154,6 +156,38 @@ def test_drafts_do_not_pile_up_before_a_busy_engine() -> None:
     for call in driver.posted:
         call(waits)
     assert len(told) == 64 and streams.offer(stream, offer)
+
+
+def test_ended_streams_are_dropped_of_the_tenant_that_has_the_most() -> None:
+    async def run() -> list[tuple[str | None, int]]:
+        driver: Any = SimpleNamespace(cancel=lambda answer: None)
+        streams, order = EdgeStreams(driver, Limits(edge_streams=4)), dict[Any, int]()
+        for number, tenant in enumerate(["one", "two", *["one"] * 20, "three"]):
+            answer = AnswerStream(1, tenant)
+            stream = EdgeStream(answer, np.array(PROMPT, np.int32), VOCABULARY, 256, 0)
+            order[stream.name] = number
+            streams.add(stream)
+            stream.finish = "stop"
+        found = [(s.answer.tenant, order[name]) for name, s in streams._by_name.items()]
+        await streams.stop()
+        return found
+
+    # The latest one had not ended when it was added.
+    left = [("two", 1), ("one", 19), ("one", 20), ("one", 21), ("three", 22)]
+    assert asyncio.run(run()) == left
+
+
+def test_sending_after_the_close_is_a_lost_connection() -> None:
+    """At stopping the server closes sockets by itself; the log had this as a failure."""
+
+    async def closed(frame: bytes) -> None:
+        raise RuntimeError("Unexpected ASGI message 'websocket.send', after sending a close")
+
+    socket: Any = SimpleNamespace(send_bytes=closed, client_state=None)
+    line = _Line(socket, Counter(), Limits())
+    with pytest.raises(WebSocketDisconnect):
+        asyncio.run(line.send(Close()))
+    asyncio.run(line.end(Error("internal", "x")))
 
 
 def test_a_connection_that_lost_its_stream_cannot_end_it() -> None:

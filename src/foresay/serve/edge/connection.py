@@ -278,10 +278,13 @@ class _Line:
     async def _send(self, message: Message) -> None:
         frame = self._frames.write(message)
         self._counts["bytes_down"] += size_of(frame)
-        if isinstance(frame, str):
-            await self._socket.send_text(frame)
-        else:
-            await self._socket.send_bytes(frame)
+        try:
+            if isinstance(frame, str):
+                await self._socket.send_text(frame)
+            else:
+                await self._socket.send_bytes(frame)
+        except RuntimeError:  # the socket has closed, and the reader has not heard of it yet
+            raise WebSocketDisconnect(1006, "the connection has closed") from None
 
     async def end(self, said: Error | None) -> None:
         """Send an error, if there is one, and close the socket, if the client still reads."""

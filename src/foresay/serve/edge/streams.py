@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import secrets
 from array import array
+from collections import deque
 from itertools import islice
 from time import monotonic, perf_counter
 
@@ -173,9 +174,13 @@ class EdgeStreams:
         self._tasks[stream] = asyncio.ensure_future(stream.fill())
         if self._sweeping is None:
             self._sweeping = asyncio.ensure_future(self._sweep())
-        idle = [one for one in self._by_name.values() if one.finish and one.owner is None]
-        for one in idle[: max(len(idle) - self._limits.edge_streams, 0)]:
-            self.drop(one)
+        ended: dict[str | None, deque[EdgeStream]] = {}
+        for one in self._by_name.values():
+            if one.finish and one.owner is None:
+                ended.setdefault(one.answer.tenant, deque()).append(one)
+        # Of the tenant that has the most of them: one tenant must not drop another's.
+        for _ in range(sum(map(len, ended.values())) - self._limits.edge_streams):
+            self.drop(max(ended.values(), key=len).popleft())
 
     def find(self, name: bytes, key: bytes, tenant: str | None) -> EdgeStream:
         """The stream of this name.

@@ -284,13 +284,18 @@ def test_a_flood_of_drafts_keeps_nobody_from_writing(folder: Path, plain: LLM) -
         asked = opening(server, "abc", seed=3, temperature=0.8, wait="block", **ENDLESS)
 
         async def flood(line: Any, text: Text, stop: asyncio.Event) -> int:
-            sent = 0
+            """Drafts for the text as it is, all of them new and wrong."""
+            sent, reading = 0, asyncio.ensure_future(read(line, text))
             while not stop.is_set():
-                await line.send(text.draft([sent % 256] * 255, base=3, prefix=text.hash(3)))
+                await line.send(text.draft([(sent + at * at) % 256 for at in range(255)]))
                 sent += 1
-                if sent % 20 == 0:
-                    await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            reading.cancel()
             return sent
+
+        async def read(line: Any, text: Text) -> None:
+            while True:
+                text.take(await line.receive())
 
         async def run() -> tuple[int, float, Any]:
             stop = asyncio.Event()

@@ -16,7 +16,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from foresay.draft import Draft
 from foresay.drafter import Offer
-from foresay.edge.prefix import hash_after
+from foresay.edge.prefix import Prefix, hash_after, hashes_along
 from foresay.edge.wire import MAX_NODES, Close, DraftMessage, Error, decode, encode, unpack
 from foresay.errors import InputError
 from foresay.serve.driver import Driver
@@ -34,7 +34,7 @@ def stream_of(ids: list[int], finish: Any = None, window: int = 256) -> EdgeStre
 
     async def make() -> EdgeStream:
         answer = AnswerStream(1, None)
-        stream = EdgeStream(answer, np.array(PROMPT, np.int32), VOCABULARY, window, 0)
+        stream = EdgeStream(answer, Prefix(PROMPT), VOCABULARY, window)
         task = asyncio.ensure_future(stream.fill())
         answer.put(Piece(0, "", ids, finish_reason=finish))
         for _ in range(3):
@@ -126,12 +126,66 @@ def test_no_number_of_drafts_takes_more_memory() -> None:
     stream = stream_of([])
     draw = np.random.default_rng(1)
     for seq in range(1, 400):
+        stream._room = 256
         stream.draft(message(draw.integers(0, VOCABULARY, 200).tolist(), seq=seq))
         assert len(stream._ends) <= module._MOST_ENDS
     last = stream_of([5], "stop")
     for seq in range(1, 10):
         assert last.draft(message([6, 7], seq=seq, base=4, before=[5])) is None
     assert not last._ends
+
+
+def test_more_drafts_than_a_client_has_reason_to_send_are_ignored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before their nodes are hashed; the text's growth makes room again."""
+    stream, hashed = stream_of([]), [0]
+
+    def counted(draft: Draft, before: int) -> list[int]:
+        hashed[0] += len(draft)
+        return hashes_along(draft, before)
+
+    monkeypatch.setattr(module, "hashes_along", counted)
+    draw = np.random.default_rng(1)
+    drafts = [draw.integers(0, VOCABULARY, 200).tolist() for _ in range(400)]
+    taken = [stream.draft(message(one, seq)) is not None for seq, one in enumerate(drafts, 1)]
+    assert taken[:16] == [True] * 16 and not any(taken[25:])
+    assert hashed[0] <= 16 * 256 + 200 and [stream.flooded] == [True]
+
+    async def grow() -> None:
+        filling = asyncio.ensure_future(stream.fill())
+        stream.answer.put(Piece(0, "", [5]))
+        while stream.position != 4:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        filling.cancel()
+
+    asyncio.run(grow())
+    assert [stream.flooded] == [False]
+    assert stream.draft(message([7] * 255, seq=500, base=4, before=[5])) is not None
+
+
+def test_a_whole_window_after_each_commit_is_never_too_much() -> None:
+    """Also if the client hears of commits late, and answers several at once."""
+
+    async def run() -> None:
+        answer = AnswerStream(1, None)
+        stream = EdgeStream(answer, Prefix(PROMPT), VOCABULARY, 256)
+        filling = asyncio.ensure_future(stream.fill())
+        ids, seq = list[int](), 0
+        for number in range(60):
+            answer.put(Piece(0, "", [number]))
+            ids.append(number)
+            while stream.position < 3 + len(ids):
+                await asyncio.sleep(0)
+            if number % 12 == 11:
+                for _ in range(12 * 32):  # each all wrong, in messages of 8
+                    seq += 1
+                    one = message([seq % VOCABULARY] * 8, seq, 3 + len(ids), ids)
+                    assert stream.draft(one) is not None
+        filling.cancel()
+
+    asyncio.run(run())
 
 
 class Posting:
@@ -163,7 +217,7 @@ def test_ended_streams_are_dropped_of_the_tenant_that_has_the_most() -> None:
         streams, order = EdgeStreams(driver, Limits(edge_streams=4)), dict[Any, int]()
         for number, tenant in enumerate(["one", "two", *["one"] * 20, "three"]):
             answer = AnswerStream(1, tenant)
-            stream = EdgeStream(answer, np.array(PROMPT, np.int32), VOCABULARY, 256, 0)
+            stream = EdgeStream(answer, Prefix(PROMPT), VOCABULARY, 256)
             order[stream.name] = number
             streams.add(stream)
             stream.finish = "stop"

@@ -118,10 +118,10 @@ def test_nobody_is_paused_while_another_waits_for_a_place() -> None:
     assert step(1)
     engine.scheduler.waiting.append(SimpleNamespace(paused=True))  # which waits by itself
     waits.after_step([], 0.0)
-    assert request.paused
+    assert [request.paused] == [True]
     engine.scheduler.waiting.append(SimpleNamespace(paused=False))
     waits.after_step([], 0.0)  # a step in which nothing could run
-    assert not request.paused and waits.expire() is None
+    assert [request.paused] == [False] and waits.expire() is None
     assert not step(1) and not step(1)
     engine.scheduler.waiting.clear()
     assert step(1)

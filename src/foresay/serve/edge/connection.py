@@ -15,6 +15,7 @@ from contextlib import suppress
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from foresay.edge.json_frames import Frames, size_of
+from foresay.edge.prefix import Prefix
 from foresay.edge.wire import (
     CODES,
     MAX_NODES,
@@ -39,6 +40,7 @@ from foresay.serve.validate import Validator
 __all__ = ["EdgeRoute"]
 
 _LATER = 4096  # bytes of a frame that is not the first: a draft of 255 nodes takes a third of it
+_FLOODED = 0.01  # seconds until the next draft is read, if there were too many
 _FLUSH = 5.0  # seconds for a client to read the last message
 _DEFAULT: Wait = "adaptive"
 _BY_STATUS = {401: "unauthorized", 429: "busy", 503: "busy"}
@@ -152,7 +154,7 @@ class EdgeRoute:
         wait: Wait = asked.wait or _DEFAULT
         answer = await self._driver.submit(generation, tenant)
         answer.asked = len(prompt)
-        stream = EdgeStream(answer, prompt, vocabulary, self._limits.edge_window, asked.pad)
+        stream = EdgeStream(answer, Prefix(prompt), vocabulary, self._limits.edge_window, asked.pad)
         self._driver.watch(answer, wait)
         self.streams.add(stream)
         self._counts["streams"] += 1
@@ -207,6 +209,8 @@ class EdgeRoute:
             offer = stream.draft(message)
             if offer is None or not self.streams.offer(stream, offer):
                 self._counts["drafts_ignored"] += 1
+                if stream.flooded:
+                    await asyncio.sleep(_FLOODED)  # so that the client has to wait too
             else:
                 self._counts["drafted_tokens"] += len(offer.draft)
 

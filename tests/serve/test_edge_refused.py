@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from foresay.edge.wire import Close, Commit, DraftMessage, Error, Open, encode, pack
+from foresay.edge.json_frames import Frames
+from foresay.edge.wire import Close, Commit, DraftMessage, Error, Open, encode, pack, unpack
 from foresay.engine.llm import LLM
+from foresay.serve.edge import connection
 from foresay.serve.keys import Keys
 from foresay.serve.limits import Limits
 from serve.edge_client import (
@@ -94,6 +97,38 @@ def test_prompts_that_do_not_fit(server: Running, plain: LLM) -> None:
     asked = opening(server, [5, 6] * (CONTEXT // 2 - 1), max_tokens=2, temperature=0.0)
     text, _ = asyncio.run(whole(server, asked, lambda text: [text.draft([1, 2])]))
     assert text.ids == wanted(plain, asked)
+    nothing_left(server)
+
+
+def test_large_frames_are_read_in_a_thread(
+    server: Running, plain: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a prompt that is too long is not even unpacked."""
+    names: list[str] = []
+
+    def noted(name: str, work: Any, least: int) -> Any:
+        def call(*values: Any) -> Any:
+            if any(len(one) > least for one in values if isinstance(one, bytes | str)):
+                names.append(f"{name} in {threading.current_thread().name.rpartition('_')[0]}")
+            return work(*values)
+
+        return call
+
+    read = Frames.read
+    monkeypatch.setattr(Frames, "read", noted("read", read, 1 << 16))
+    monkeypatch.setattr(connection, "unpack", noted("unpack", unpack, 0))
+    body = {"type": "open", "version": 1, "model": "", "tokenizer": "", "vocabulary": 257}
+    text = json.dumps({**body, "prompt": [1] * 300_000})
+    error = asyncio.run(_text_refused(server, text))
+    assert error.code == "bad_request" and "the prompt has 300000 tokens" in error.message
+    assert names == ["read in foresay-read"]
+    names.clear()
+    monkeypatch.setattr(connection, "_LARGE", 16)
+    monkeypatch.setattr(Frames, "read", noted("read", read, 16))
+    asked = opening(server, "a prompt of some length", seed=1, max_tokens=5)
+    told, _ = asyncio.run(whole(server, asked))
+    assert told.ids == wanted(plain, asked)
+    assert names == ["read in foresay-read", "unpack in foresay-read"]
     nothing_left(server)
 
 

@@ -258,8 +258,8 @@ class Commit(msgspec.Struct, array_like=True, tag=4, frozen=True, forbid_unknown
     upto       the absolute position after these tokens
     tokens     packed ids, the last ones before upto
     seq        the latest draft that has arrived; 0: none
-    accepted   so many tokens of that draft are committed so far
-    server_us  microseconds from the arrival of that draft until this commit
+    accepted   so many tokens of that draft are committed so far; 0 also if hidden
+    server_us  microseconds from the arrival of that draft until this commit; 0: hidden
     credit     drafted tokens that may be in flight from now on; none: as before
     finish     0, or at the end of the answer 1 stop, 2 length, 3 cancelled, 4 error
     padding    zero bytes that fill the frame

@@ -77,7 +77,8 @@ class Routes:
         self._validator = Validator(llm, limits)
         self.metrics = Metrics(name, self._validator.context)
         self.edge = EdgeRoute(
-            *(llm, self.driver, limits, self._validator), self._check_model, self.metrics.edge
+            *(llm, self.driver, limits, shield, self._validator),
+            *(self._check_model, self._in_thread, self.metrics.edge),
         )
         self._words = Words(llm.tokenizer, llm.target.vocabulary)
         self._created = int(time.time())

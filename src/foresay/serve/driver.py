@@ -306,11 +306,11 @@ class Driver:
             failure = ForesayError("a step of the model failed; see the server's log")
             self._end(self._victims(), "error", failure)
             return
+        seconds = perf_counter() - start
+        self._waits.after_step(changed, seconds)
         self._blocked = not changed and self._engine.last_step is None
         if self._blocked:
             return
-        seconds = perf_counter() - start
-        self._waits.after_step(changed, seconds)
         step = self._accounted(changed, start)
         pieces: list[tuple[AnswerStream, Piece]] = []
         ended: list[Ended] = []

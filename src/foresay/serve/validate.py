@@ -201,25 +201,28 @@ class Validator:
 
     def _check_room(self, prompts: Sequence[Int32s], most: Most, param: str) -> None:
         for prompt in prompts:
-            size = len(prompt)
-            if not size:
-                raise Refused(400, "the prompt is empty; expected at least 1 token", param=param)
-            if size + 1 > self.context:
-                raise Refused(
-                    400,
-                    f"the prompt has {size} tokens; expected at most {self.context - 1}, the "
-                    "context less one token of the answer",
-                    param=param,
-                    code="context_length_exceeded",
-                )
-            if size + most.tokens > self.context:
-                raise Refused(
-                    400,
-                    f"the prompt has {size} tokens and {most.name} is {most.tokens}; expected at "
-                    f"most {self.context} together",
-                    param=most.name.split()[0],
-                    code="context_length_exceeded",
-                )
+            self.check_size(len(prompt), most, param)
+
+    def check_size(self, size: int, most: Most, param: str) -> None:
+        """Refuse a prompt of so many tokens that leaves no room for the answer. Raises: Refused."""
+        if not size:
+            raise Refused(400, "the prompt is empty; expected at least 1 token", param=param)
+        if size + 1 > self.context:
+            raise Refused(
+                400,
+                f"the prompt has {size} tokens; expected at most {self.context - 1}, the context "
+                "less one token of the answer",
+                param=param,
+                code="context_length_exceeded",
+            )
+        if size + most.tokens > self.context:
+            raise Refused(
+                400,
+                f"the prompt has {size} tokens and {most.name} is {most.tokens}; expected at most "
+                f"{self.context} together",
+                param=most.name.split()[0],
+                code="context_length_exceeded",
+            )
 
     def _bias(self, bias: dict[str, float] | None) -> dict[int, float]:
         found: dict[int, float] = {}

@@ -9,15 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from time import monotonic
+from typing import Any, TypeVar
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from foresay.edge.json_frames import Frames, size_of
+from foresay.edge.prefix import Prefix
 from foresay.edge.wire import (
     CODES,
     MAX_NODES,
+    MAX_PAD,
     Close,
     DraftMessage,
     Error,
@@ -26,6 +30,7 @@ from foresay.edge.wire import (
     Opened,
     Resume,
     Wait,
+    count_of,
     unpack,
 )
 from foresay.engine.llm import LLM
@@ -34,11 +39,15 @@ from foresay.sampling.noise import SPEC, new_seed
 from foresay.serve.driver import Driver
 from foresay.serve.edge.streams import EdgeStream, EdgeStreams
 from foresay.serve.limits import Limits, Refused
-from foresay.serve.validate import Validator
+from foresay.serve.shield import Shield
+from foresay.serve.validate import GenerationRequest, Most, Validator
 
 __all__ = ["EdgeRoute"]
 
+T = TypeVar("T")
+_LARGE = 1 << 16  # bytes that take too long to read in the event loop
 _LATER = 4096  # bytes of a frame that is not the first: a draft of 255 nodes takes a third of it
+_FLOODED = 0.01  # seconds until the next draft is read, if there were too many
 _FLUSH = 5.0  # seconds for a client to read the last message
 _DEFAULT: Wait = "adaptive"
 _BY_STATUS = {401: "unauthorized", 429: "busy", 503: "busy"}
@@ -49,6 +58,7 @@ class EdgeRoute:
     """The route `/v1/edge`. It lives in the event loop.
 
     check_model  refuses another model's name
+    in_thread    calls a function in a worker thread, in the tenant's turn: what takes long
     counts       is added to: what happened, by name, for the metrics
     """
 
@@ -57,15 +67,19 @@ class EdgeRoute:
         llm: LLM,
         driver: Driver,
         limits: Limits,
+        shield: Shield,
         validator: Validator,
         check_model: Callable[[str], None],
+        in_thread: Callable[..., Awaitable[Any]],
         counts: Counter[str],
     ) -> None:
         self._llm = llm
         self._driver = driver
         self._limits = limits
+        self._shield = shield
         self._validator = validator
         self._check_model = check_model
+        self._in_thread = in_thread
         self._counts = counts
         self.streams = EdgeStreams(driver, limits)
 
@@ -76,7 +90,7 @@ class EdgeRoute:
     async def serve(self, socket: WebSocket) -> None:
         """Serve one connection until it ends."""
         await socket.accept()
-        line = _Line(socket, self._counts, self._limits)
+        line = _Line(socket, self._counts, self._limits, min(self._shield.pad, MAX_PAD))
         said: Error | None = None
         try:
             await self._run(line, *await self._begin(line, socket.state.tenant))
@@ -99,13 +113,14 @@ class EdgeRoute:
     async def _begin(self, line: _Line, tenant: str | None) -> tuple[EdgeStream, int]:
         """The stream that the first message opens or resumes, and up to where the client has it."""
         try:
-            first = await asyncio.wait_for(line.receive(), self._limits.head_seconds)
+            frame = await asyncio.wait_for(line.frame(), self._limits.head_seconds)
         except asyncio.TimeoutError:
             raise Refused(
                 408,
                 f"no message came within {self._limits.head_seconds:g} s; expected OPEN or RESUME",
                 code="timeout",
             ) from None
+        first: Message = await self._aside(tenant, len(frame), lambda: line.read(frame))
         if isinstance(first, Open):
             return await self._open(line, first, tenant)
         if not isinstance(first, Resume):
@@ -144,15 +159,22 @@ class EdgeRoute:
                 code="bad_request",
             )
         self._driver.admit(1, tenant)
-        prompt = unpack(asked.prompt, vocabulary)
-        seed = new_seed() if asked.seed is None else asked.seed
-        generation = self._validator.ids(prompt, asked.params(), seed)
+        count, seed = count_of(asked.prompt, vocabulary), asked.seed
+        self._validator.check_size(count, Most("max_tokens", asked.max_tokens), "prompt")
+        seed = new_seed() if seed is None else seed
+
+        def read() -> tuple[GenerationRequest, Prefix]:
+            prompt = unpack(asked.prompt, vocabulary)
+            return self._validator.ids(prompt, asked.params(), seed), Prefix(prompt)
+
+        generation, prefix = await self._aside(tenant, len(asked.prompt), read)
         if not self._llm.engine.drafter.takes_offers:
             _log.warning("an edge stream opens, and this server's drafter takes no drafts of edges")
         wait: Wait = asked.wait or _DEFAULT
         answer = await self._driver.submit(generation, tenant)
-        answer.asked = len(prompt)
-        stream = EdgeStream(answer, prompt, vocabulary, self._limits.edge_window, asked.pad)
+        answer.asked = count
+        window, hide = self._limits.edge_window, self._shield.hide
+        stream = EdgeStream(answer, prefix, vocabulary, window, asked.pad, hide=hide)
         self._driver.watch(answer, wait)
         self.streams.add(stream)
         self._counts["streams"] += 1
@@ -162,18 +184,28 @@ class EdgeRoute:
             Opened(
                 stream=stream.name,
                 key=stream.key,
-                position=len(prompt),
+                position=count,
                 vocabulary=vocabulary,
                 seed=seed,
                 noise=SPEC,
-                window=self._limits.edge_window,
+                window=window,
                 nodes=MAX_NODES,
                 seconds=int(self._limits.edge_seconds),
                 ends=() if generation.params.ignore_eos else tuple(self._llm.tokenizer.ends),
                 wait=wait,
             )
         )
-        return stream, len(prompt)
+        return stream, count
+
+    async def _aside(self, tenant: str | None, size: int, work: Callable[[], T]) -> T:
+        """The result of the work; for so many bytes maybe in a thread, for the event loop's sake.
+
+        Raises: what the work raises.
+        """
+        if size <= _LARGE:
+            return work()
+        found: T = await self._in_thread(tenant, work)
+        return found
 
     async def _run(self, line: _Line, stream: EdgeStream, have: int) -> None:
         """Drafts up and commits down, until one side ends."""
@@ -207,10 +239,13 @@ class EdgeRoute:
             offer = stream.draft(message)
             if offer is None or not self.streams.offer(stream, offer):
                 self._counts["drafts_ignored"] += 1
+                if stream.flooded:
+                    await asyncio.sleep(_FLOODED)  # so that the client has to wait too
             else:
                 self._counts["drafted_tokens"] += len(offer.draft)
 
     async def _write(self, line: _Line, stream: EdgeStream, have: int) -> None:
+        begun = monotonic()
         while True:
             stream.changed.clear()
             if stream.owner is not line:
@@ -225,7 +260,24 @@ class EdgeRoute:
                     await asyncio.sleep(self._limits.edge_seconds)
                     return
                 commit = stream.commit(have)
+            await self._due(line, stream, have, begun)
+
+    async def _due(self, line: _Line, stream: EdgeStream, have: int, begun: float) -> None:
+        """Wait until the next commit may be sent: at once when there is something new, or as the
+        shield has it. `begun`: when the writing began."""
+        every, coalesce = self._shield.every, self._shield.coalesce
+        if not every and not coalesce:
             await stream.changed.wait()
+            return
+        now = monotonic()
+        end = now + (every - (now - begun) % every if every else self._limits.ping_seconds)
+        while stream.owner is line and (left := end - monotonic()) > 0:
+            if coalesce and (stream.finish or stream.position - have >= coalesce):
+                return
+            stream.changed.clear()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(stream.changed.wait(), left)
+        line.owes = bool(every)  # a commit at each time, also without new tokens
 
 
 def _resumed() -> Refused:
@@ -233,14 +285,19 @@ def _resumed() -> Refused:
 
 
 class _Line:
-    """A WebSocket that sends and receives messages. Who is asked in JSON answers in JSON."""
+    """A WebSocket that sends and receives messages. Who is asked in JSON answers in JSON.
 
-    def __init__(self, socket: WebSocket, counts: Counter[str], limits: Limits) -> None:
+    pad  the least that messages are padded to
+    """
+
+    def __init__(
+        self, socket: WebSocket, counts: Counter[str], limits: Limits, pad: int = 0
+    ) -> None:
         self._socket = socket
         self._counts = counts
         self._limits = limits
         self._most = limits.body
-        self._frames = Frames("cloud")
+        self._frames = Frames("cloud", pad=pad)
         self.stream: EdgeStream | None = None
         """The stream that it opened or resumed; another connection may have it by now."""
         self.owes = False
@@ -250,10 +307,15 @@ class _Line:
         """From now on messages are of this stream."""
         self.stream, self._most = stream, _LATER + 2 * stream.pad
         frames = self._frames
-        frames.vocabulary, frames.stream, frames.pad = stream.vocabulary, stream.name, stream.pad
+        frames.vocabulary, frames.stream = stream.vocabulary, stream.name
+        frames.pad = max(stream.pad, frames.pad)
 
     async def receive(self) -> Message:
         """The next message. Raises: InputError, WebSocketDisconnect."""
+        return self.read(await self.frame())
+
+    async def frame(self) -> bytes | str:
+        """The next message, not read yet. Raises: WebSocketDisconnect."""
         got = await self._socket.receive()
         if got["type"] != "websocket.receive":
             raise WebSocketDisconnect(got.get("code") or 1006)
@@ -261,11 +323,15 @@ class _Line:
         frame: bytes | str = text if text is not None else got.get("bytes") or b""
         self._counts["bytes_up"] += size_of(frame)
         self._frames.json |= text is not None
-        longer = 4 if text is not None and self.stream is not None else 1
+        return frame
+
+    def read(self, frame: bytes | str) -> Message:
+        """The message in a frame. Raises: InputError."""
+        longer = 4 if isinstance(frame, str) and self.stream is not None else 1
         return self._frames.read(frame, self._most * longer)
 
     async def send(self, message: Message) -> None:
-        """Send a message, padded as the stream asks.
+        """Send a message, padded as the stream or the shield asks.
 
         Raises: WebSocketDisconnect, also for a client that does not read for so long that its
         stream would be dropped.
@@ -278,10 +344,13 @@ class _Line:
     async def _send(self, message: Message) -> None:
         frame = self._frames.write(message)
         self._counts["bytes_down"] += size_of(frame)
-        if isinstance(frame, str):
-            await self._socket.send_text(frame)
-        else:
-            await self._socket.send_bytes(frame)
+        try:
+            if isinstance(frame, str):
+                await self._socket.send_text(frame)
+            else:
+                await self._socket.send_bytes(frame)
+        except RuntimeError:  # the socket has closed, and the reader has not heard of it yet
+            raise WebSocketDisconnect(1006, "the connection has closed") from None
 
     async def end(self, said: Error | None) -> None:
         """Send an error, if there is one, and close the socket, if the client still reads."""

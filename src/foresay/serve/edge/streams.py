@@ -10,12 +10,12 @@ import asyncio
 import hmac
 import secrets
 from array import array
+from collections import deque
 from itertools import islice
 from time import monotonic, perf_counter
 
 import numpy as np
 
-from foresay.arrays import Int32s
 from foresay.drafter import Offer
 from foresay.edge.prefix import Prefix, hashes_along
 from foresay.edge.wire import FINISH, Commit, DraftMessage, pack
@@ -30,22 +30,33 @@ __all__ = ["EdgeStream", "EdgeStreams"]
 _MOST_COMMIT = 4096  # tokens of one message
 _MOST_ENDS = 1024  # places that a later draft may continue
 _MOST_POSTED = 64  # drafts of a stream that wait for the engine's thread
+_WINDOWS = 16  # windows of drafted tokens that may come at once
 
 
 class EdgeStream:
     """One answer, its committed ids, and the latest draft. It lives in the event loop.
 
-    pad  of its messages, see OPEN
+    window  drafted tokens that may be in flight
+    pad     of its messages, see OPEN
+    hide    commits do not tell what was accepted, nor how long it took
     """
 
     def __init__(
-        self, answer: AnswerStream, prompt: Int32s, vocabulary: int, window: int, pad: int
+        self,
+        answer: AnswerStream,
+        prefix: Prefix,
+        vocabulary: int,
+        window: int,
+        pad: int = 0,
+        *,
+        hide: bool = False,
     ) -> None:
         self.name, self.key = secrets.token_bytes(16), secrets.token_bytes(16)
         self.answer = answer
         self.vocabulary = vocabulary
         self.pad = pad
-        self.prefix = Prefix(prompt)
+        self.prefix = prefix
+        self._hide = hide
         self.finish = ""
         self.changed = asyncio.Event()
         """Set when there is more to send."""
@@ -55,6 +66,7 @@ class EdgeStream:
         """When the last connection was lost."""
         self._ids = array("i")
         self._window = window
+        self._room = _WINDOWS * window
         self._seq, self._arrived = 0, 0.0
         self.posted = self.taken = 0
         """Drafts that were posted to the engine's thread; of them, those that it has taken."""
@@ -67,6 +79,12 @@ class EdgeStream:
     def position(self) -> int:
         return self.prefix.position
 
+    @property
+    def flooded(self) -> bool:
+        """Whether more drafts came than a client has reason to send: they are ignored until the
+        text grows."""
+        return not self._room
+
     async def fill(self) -> None:
         """Take the pieces of the answer until it has ended."""
         while not self.finish:
@@ -75,6 +93,8 @@ class EdgeStream:
                 self.prefix.extend(np.array(piece.token_ids, np.int32))
                 if piece.finish_reason is not None:
                     self.finish = piece.finish_reason
+            # A client sends at most a window after each commit that it hears of.
+            self._room = min(self._room + self._window, _WINDOWS * self._window)
             self.changed.set()
             if self.answer.ended and not self.answer.waiting and not self.finish:
                 self.finish = "error"
@@ -86,8 +106,10 @@ class EdgeStream:
         Raises: InputError for a draft that is not valid.
         """
         draft = message.draft(self.vocabulary)
-        if message.seq <= self._seq:
+        size = max(len(draft), 1)
+        if message.seq <= self._seq or not self._room:
             return None
+        self._room = max(self._room - size, 0)
         self._seq, self._arrived = message.seq, perf_counter()
         tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
         nodes: dict[tuple[int, int], int] = {}
@@ -128,12 +150,13 @@ class EdgeStream:
             upto=upto,
             tokens=pack(ids, self.vocabulary),
             seq=self._seq,
-            accepted=self._accepted(),
-            server_us=min(int(1e6 * (perf_counter() - self._arrived)), 2**32 - 1)
-            if self._seq
-            else 0,
+            accepted=0 if self._hide else self._accepted(),
+            server_us=self._server_us() if self._seq and not self._hide else 0,
             finish=FINISH.index(self.finish) if last else 0,
         )
+
+    def _server_us(self) -> int:
+        return min(int(1e6 * (perf_counter() - self._arrived)), 2**32 - 1)
 
     def _accepted(self) -> int:
         """How many tokens of the latest draft are committed."""
@@ -173,9 +196,13 @@ class EdgeStreams:
         self._tasks[stream] = asyncio.ensure_future(stream.fill())
         if self._sweeping is None:
             self._sweeping = asyncio.ensure_future(self._sweep())
-        idle = [one for one in self._by_name.values() if one.finish and one.owner is None]
-        for one in idle[: max(len(idle) - self._limits.edge_streams, 0)]:
-            self.drop(one)
+        ended: dict[str | None, deque[EdgeStream]] = {}
+        for one in self._by_name.values():
+            if one.finish and one.owner is None:
+                ended.setdefault(one.answer.tenant, deque()).append(one)
+        # Of the tenant that has the most of them: one tenant must not drop another's.
+        for _ in range(sum(map(len, ended.values())) - self._limits.edge_streams):
+            self.drop(max(ended.values(), key=len).popleft())
 
     def find(self, name: bytes, key: bytes, tenant: str | None) -> EdgeStream:
         """The stream of this name.

@@ -5,7 +5,8 @@
     adaptive   as long as drafts usually take, if waiting is expected to save time
 
 What is committed is the same under all of them. A request that waits is paused: it sits steps out,
-and others go on. A client that is not connected is never waited for.
+and others go on. A client that is not connected is never waited for; and while another request
+waits for a place, nobody is: who is paused keeps places and memory.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ __all__ = ["Waits"]
 
 _MEMORY = 16  # drafts and steps
 _LONGER = 2.0  # times the usual delay of a draft is waited for
-_PATIENCE = 3  # waits in a row in which no draft came
+_PATIENCE = 3  # waits in a row in which no draft came, or a late one of no use
+_LATE = 0.5  # of the longest wait
+_MOST = 240  # times the longest wait that one stream is waited for in all
 _SHARE = 0.01  # of the time, which may be lost by waiting where it does not seem to pay
 
 
@@ -34,11 +37,14 @@ class _Watched:
         "account",
         "arrivals",
         "connected",
+        "late",
+        "paused_at",
         "request",
         "since",
         "steps",
         "tokens",
         "wait",
+        "waited",
     )
 
     def __init__(self, request: Request, wait: str) -> None:
@@ -46,6 +52,9 @@ class _Watched:
         self.wait = wait
         self.connected = True
         self.since: float | None = None  # the last commit, until a draft has arrived
+        self.late = False  # whether that draft, for which it waited, came late
+        self.paused_at = 0.0
+        self.waited = 0.0  # seconds, in all
         # Seconds from a commit to a draft; inf: none came.
         self.arrivals: deque[float] = deque(maxlen=_MEMORY)
         self.steps = {True: (1.0, 0.0), False: (1.0, 0.0)}  # by whether there was a draft
@@ -65,6 +74,9 @@ class _Watched:
         late = list(self.arrivals)[-_PATIENCE:]
         if len(late) == _PATIENCE and all(math.isinf(one) for one in late):
             return 0.0  # until a draft arrives: the client may have none any more
+        longest = min(longest, _MOST * longest - self.waited)
+        if longest <= 0:
+            return 0.0
         if self.wait == "block":
             return longest
         if self.wait == "free-run" or not self.arrivals:
@@ -131,7 +143,9 @@ class Waits:
             self._engine.offer(watched.request, offer)
         if not len(offer.draft) or self._engine.drafter.offered(watched.request):
             if watched.since is not None:
-                watched.arrivals.append(perf_counter() - watched.since)
+                took = perf_counter() - watched.since
+                watched.arrivals.append(took)
+                watched.late = watched.request.paused and took > _LATE * self.longest
                 watched.since = None
             self._let_go(stream)
 
@@ -144,8 +158,13 @@ class Waits:
         }
 
     def after_step(self, changed: Iterable[Request], seconds: float) -> None:
-        """Pause the requests of a step whose next draft is worth waiting for."""
+        """Pause the requests of a step whose next draft is worth waiting for. If others could not
+        begin in this step, all go on instead."""
         now = perf_counter()
+        crowded = any(not request.paused for request in self._engine.scheduler.waiting)
+        if crowded:
+            for stream in list(self._deadlines):
+                self._let_go(stream)
         for request in changed:
             stream = self._by_request.get(request)
             if stream is None or request.finished:
@@ -153,14 +172,18 @@ class Waits:
             watched = self._by_stream[stream]
             new, watched.tokens = request.stats.tokens - watched.tokens, request.stats.tokens
             watched.learn(stream in self._had_draft, new, seconds)
+            if watched.late and new <= 1 and watched.arrivals:
+                watched.arrivals[-1] = math.inf
+            watched.late = False
             if self._engine.drafter.offered(request):
                 continue
             watched.since = now
-            useful = watched.connected and self._engine.drafter.takes_offers
+            useful = watched.connected and self._engine.drafter.takes_offers and not crowded
             longest = watched.seconds(self.longest) if useful else 0.0
             if longest > 0:
                 self._engine.pause(request)
                 self._deadlines[stream] = now + longest
+                watched.paused_at = now
 
     def expire(self) -> float | None:
         """Let those go that have waited long enough. Returns the seconds until the next one has;
@@ -175,4 +198,6 @@ class Waits:
 
     def _let_go(self, stream: Hashable) -> None:
         if self._deadlines.pop(stream, None) is not None:
-            self._engine.pause(self._by_stream[stream].request, False)
+            watched = self._by_stream[stream]
+            watched.waited += perf_counter() - watched.paused_at
+            self._engine.pause(watched.request, False)

@@ -72,6 +72,8 @@ class ToyCloud:
     """Faults, each done once or as often as its list is long.
 
     drops      close the connection when the answer has so many tokens
+    cancels    end the stream as cancelled when the answer has so many tokens
+    fails      end it with an error then; None: never
     forgets    answer the next RESUME with unknown_stream
     busy       answer so many OPENs with busy
     garbage    send these frames after the first commit
@@ -82,6 +84,8 @@ class ToyCloud:
     """
 
     drops: list[int] = field(default_factory=list)
+    cancels: list[int] = field(default_factory=list)
+    fails: int | None = None
     forgets: int = 0
     busy: int = 0
     garbage: list[bytes | str] = field(default_factory=list)
@@ -164,7 +168,10 @@ class ToyCloud:
                     self.drops.pop(0)
                     socket.transport.abort()
                     return False
-                await self._commit(socket, kept, have)
+                early = self._early(len(kept.text) - kept.start)
+                await self._commit(socket, kept, have, early)
+                if early:
+                    return True
         except ConnectionClosed:
             with suppress(ConnectionClosed):
                 await hearing  # what came before the end
@@ -204,9 +211,18 @@ class ToyCloud:
             if not foreseen:
                 return
 
-    async def _commit(self, socket: ServerConnection, kept: Kept, have: int) -> None:
+    def _early(self, have: int) -> int:
+        """The finish reason of an answer that ends here before its time; 0: it goes on."""
+        if self.cancels and have >= self.cancels[0]:
+            self.cancels.pop(0)
+            return 3
+        return 4 if self.fails is not None and have >= self.fails else 0
+
+    async def _commit(
+        self, socket: ServerConnection, kept: Kept, have: int, early: int = 0
+    ) -> None:
         upto = len(kept.text)
-        finish = 2 if upto == kept.start + kept.asked.max_tokens else 0
+        finish = early or (2 if upto == kept.start + kept.asked.max_tokens else 0)
         seq = kept.seqs[-1] if kept.seqs else 0
         tokens = pack(np.array(kept.text[have:], np.int32), VOCABULARY)
         frame = encode(Commit(upto, tokens, seq, finish=finish), kept.asked.pad)

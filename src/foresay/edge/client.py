@@ -25,8 +25,9 @@ from foresay.edge.gating import Decode, Gate
 from foresay.edge.link import EdgeK, LinkRule
 from foresay.edge.pace import Pace
 from foresay.edge.sending import Sending
+from foresay.edge.settings import OnRound, Piece, StreamSettings
 from foresay.edge.statistics import StreamStatistics
-from foresay.edge.stream import OnRound, Piece, Stream, StreamSettings
+from foresay.edge.stream import Stream
 from foresay.edge.wire import WAITS, Wait, bits_of, check_pad
 from foresay.errors import InputError, StreamError
 from foresay.sampling.noise import new_seed

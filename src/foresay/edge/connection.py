@@ -22,7 +22,16 @@ from foresay.edge.statistics import StreamStatistics
 from foresay.edge.wire import MAX_FRAME, Close, Error, Message
 from foresay.errors import InputError, StreamError
 
-__all__ = ["PATH", "Backoff", "Connection", "Lost", "UnknownStream", "connect", "edge_url"]
+__all__ = [
+    "PATH",
+    "Backoff",
+    "Cancelled",
+    "Connection",
+    "Lost",
+    "UnknownStream",
+    "connect",
+    "edge_url",
+]
 
 PATH = "/v1/edge"
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
@@ -39,6 +48,10 @@ class Lost(Exception):
     def __init__(self, sentence: str, *, at_first: bool = False) -> None:
         super().__init__(sentence)
         self.at_first = at_first
+
+
+class Cancelled(Lost):
+    """The cloud has cancelled the stream, unasked: it has to be opened again."""
 
 
 class UnknownStream(Exception):

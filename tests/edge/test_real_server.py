@@ -211,7 +211,10 @@ def test_the_command_with_a_gate(server: Running, llm: LLM, folder: Path, tmp_pa
     for options, sentence in (
         (("--dropout", 3), "--dropout is 3; expected 0 without a gate"),
         (("--gate", "--dropout", 3), "the drafter 'suffix' cannot draft with dropout"),
-        (("--gate", "--dropout", 1, *model), "passes is 1; expected a whole number from 2"),
+        (
+            ("--gate", "--dropout", 1, *model),
+            "--dropout is 1; expected 0, or a whole number of passes from 2 to 256",
+        ),
     ):
         done = call(*fixed, *options)
         assert done.status == 1 and sentence in done.complaints

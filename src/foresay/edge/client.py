@@ -55,7 +55,7 @@ class EdgeClient:
     vocabulary       token ids are below it; it has to be the model's
     api_key          sent as a bearer token; white space around it is left out
     drafter          a name as `drafters.lineup` has them, joined with +; a Drafter that needs
-                     nothing of the target but its tokens; None: the cloud answers alone
+                     nothing of the target but its tokens; none, None: the cloud answers alone
     corpus           a corpus file for a drafter that is given by its name
     model            the model's name in the cloud; empty: the one that it has
     tokenizer_hash   of `foresay.corpus.tokenizer_hash_of`, to be compared; empty: unknown
@@ -130,6 +130,8 @@ class EdgeClient:
             )
         if corpus is not None:
             user_path(corpus, "corpus")
+        if isinstance(drafter, str) and drafter == "none":
+            drafter = None
         if isinstance(drafter, str):
             drafter = edge_drafter(
                 drafter, corpus=corpus, tree=tree, signals=gate is not None, dropout=dropout

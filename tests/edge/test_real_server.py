@@ -14,6 +14,7 @@ from foresay.corpus import build_from
 from foresay.drafter import Source
 from foresay.edge.client import EdgeClient
 from foresay.edge.gating import Gate, Thresholds
+from foresay.edge.link import SeedRule
 from foresay.engine.llm import LLM
 from foresay.errors import StreamError
 from foresay.sampling.params import SamplingParams
@@ -113,6 +114,29 @@ def test_signals_of_a_model_say_when_to_send(
     for name, (all_hard, none_hard) in limits.items():
         assert asyncio.run(run(Gate(Thresholds(**{**off, name: all_hard})))) == 1.0, name
         assert asyncio.run(run(Gate(Thresholds(**{**off, name: none_hard})))) == 0.0, name
+    server.idle()
+
+
+def test_the_target_as_draft_model_foresees_what_is_sampled(
+    server: Running, llm: LLM, folder: Path
+) -> None:
+    """It draws with the same noise: without it about every second token would be another one."""
+    prompt = llm.tokenizer.encode(TEXT)
+
+    async def run() -> None:
+        client = EdgeClient(
+            server.url,
+            vocabulary=llm.target.vocabulary,
+            wait="block",
+            ahead=False,
+            rule=SeedRule(),
+            drafter=f"model:{folder}",
+        )
+        found = await asyncio.wait_for(client.answer(prompt, params(0.8)), 60)
+        client.close()
+        assert found.statistics.accepted >= 0.7 * found.statistics.sent > 20
+
+    asyncio.run(run())
     server.idle()
 
 

@@ -287,8 +287,7 @@ class Stream:
             self.statistics.rtts.append(rtt)
         # Only the first commit after a draft: later ones wait for the cloud's next step.
         self._sent_at = {seq: at for seq, at in self._sent_at.items() if seq > message.seq}
-        for draft in taken.decided:
-            self._sent_at.pop(draft.seq, None)
+        for draft in taken.decided:  # maybe before the cloud has heard of it: `_sent_at` stays
             size, took = self._costs.pop(draft.seq, (0, 0.0))
             if not draft.examined:
                 continue

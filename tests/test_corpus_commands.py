@@ -63,7 +63,10 @@ def test_replay_refuses_another_tokenizer(tmp_path: Path) -> None:
         (["build", "t.jsonl", "-o", "index", "--tokenizer", "x.json"], "x.json: No such file"),
         (["build", "t.npy", "-o", "index"], "t.npy cannot be read: No such file"),
         (["inspect", "missing"], "missing"),
-        (["verify", "t.jsonl"], "'t.jsonl' cannot be used as a corpus file"),
+        (
+            ["verify", "t.jsonl"],
+            "'t.jsonl' is no corpus file; expected one that `foresay corpus build`",
+        ),
     ],
 )
 def test_the_commands_refuse_in_one_sentence(

@@ -79,7 +79,7 @@ TORCH_FREE = {
     ),
     *(f"edge/{name}" for name in ("__init__", "ids", "json_frames", "messages", "prefix", "wire")),
     *(f"edge/{name}" for name in ("alone", "client", "connection", "drafting", "pace", "sending")),
-    *(f"edge/{name}" for name in ("statistics", "stream", "supply", "text")),
+    *(f"edge/{name}" for name in ("settings", "statistics", "stream", "supply", "text")),
     *("engine/proposal", "engine/text"),
     *(
         f"sampling/{name}"

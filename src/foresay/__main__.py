@@ -8,7 +8,15 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line; exits with its status, 2 if its libraries are missing."""
+    """Run the command line; exits with its status, 2 if its libraries are missing, 130 for Ctrl-C
+    also while they are imported, which takes a while."""
+    try:
+        _main()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def _main() -> None:
     try:
         import rich  # noqa: F401
         import typer  # noqa: F401

@@ -18,12 +18,14 @@ _LIBRARIES = [
     ("scipy", "foresay lossless", ".[lossless]"),
     ("transformers", "running a model", ".[engine]"),
     ("safetensors", "running a model", ".[engine]"),
-    ("tokenizers", "running a model", ".[engine]"),
+    ("tokenizers", "running a model; foresay edge", ".[engine]"),
     ("gguf", "reading GGUF files, as the default model comes in", ".[engine]"),
     ("huggingface_hub", "getting models from the hub", ".[engine]"),
+    ("jinja2", "chat templates", ".[engine]"),
     ("starlette", "foresay serve", ".[serve]"),
     ("uvicorn", "foresay serve", ".[serve]"),
-    ("msgspec", "foresay serve", ".[serve]"),
+    ("msgspec", "foresay serve, foresay edge", ".[edge]"),
+    ("websockets", "foresay serve, foresay edge", ".[edge]"),
     ("prometheus-client", "foresay serve", ".[serve]"),
 ]
 

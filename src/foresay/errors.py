@@ -80,7 +80,8 @@ class ServerError(ForesayError):
 
 class StreamError(ServerError):
     """An edge stream cannot go on. `code` is the cloud's short word for it, or one of the edge's:
-    "unreachable", "contradiction", "gap", "bad_answer"; what was committed before stays true."""
+    "unreachable", "cancelled", "contradiction", "gap", "bad_answer"; what was committed
+    before stays true."""
 
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)

@@ -246,6 +246,20 @@ def test_the_names_and_shapes_of_weights() -> None:
     assert {name: tuple(w.shape) for name, w in head.named_parameters()} == head_weights(head.shape)
 
 
+def test_a_head_is_no_model_and_a_model_no_head(deep: dict[str, Path], tmp_path: Path) -> None:
+    config, shapes = published(**SMALL, vocabulary=128, drafted=40)
+    published_head = write(tmp_path / "head", config, weights_of(shapes))
+    for head in (published_head, saved(random_head(), tmp_path / "ours")):
+        with pytest.raises(ModelError, match=f"is a head, no model; .* --drafter eagle:{head}"):
+            make_drafter(f"model:{head}")
+    small = save_target(tmp_path / "small", zoo.make("llama"))
+    for noted in ({}, {"foresay": {"target": {"name": "tiny"}}}):  # as `foresay train model` does
+        told = json.loads((small / "config.json").read_text()) | noted
+        (small / "config.json").write_text(json.dumps(told))
+        with pytest.raises(ModelError, match=f"is no head; .* --drafter model:{small}"):
+            EagleDrafter(small, deep["llama"])
+
+
 def test_files_that_are_no_heads(deep: dict[str, Path], tmp_path: Path) -> None:
     config, shapes = published(**SMALL, vocabulary=128, drafted=40)
     folder = write(tmp_path / "head", config, weights_of(shapes))

@@ -14,6 +14,7 @@ from foresay.corpus import build_from
 from foresay.drafter import Source
 from foresay.edge.client import EdgeClient
 from foresay.edge.gating import Gate, Thresholds
+from foresay.edge.link import SeedRule
 from foresay.engine.llm import LLM
 from foresay.errors import StreamError
 from foresay.sampling.params import SamplingParams
@@ -116,6 +117,29 @@ def test_signals_of_a_model_say_when_to_send(
     server.idle()
 
 
+def test_the_target_as_draft_model_foresees_what_is_sampled(
+    server: Running, llm: LLM, folder: Path
+) -> None:
+    """It draws with the same noise: without it about every second token would be another one."""
+    prompt = llm.tokenizer.encode(TEXT)
+
+    async def run() -> None:
+        client = EdgeClient(
+            server.url,
+            vocabulary=llm.target.vocabulary,
+            wait="block",
+            ahead=False,
+            rule=SeedRule(),
+            drafter=f"model:{folder}",
+        )
+        found = await asyncio.wait_for(client.answer(prompt, params(0.8)), 60)
+        client.close()
+        assert found.statistics.accepted >= 0.7 * found.statistics.sent > 20
+
+    asyncio.run(run())
+    server.idle()
+
+
 def test_a_lost_connection_is_resumed(server: Running, llm: LLM) -> None:
     """The client's own socket is cut under it, again and again."""
     prompt = llm.tokenizer.encode(TEXT)
@@ -211,7 +235,10 @@ def test_the_command_with_a_gate(server: Running, llm: LLM, folder: Path, tmp_pa
     for options, sentence in (
         (("--dropout", 3), "--dropout is 3; expected 0 without a gate"),
         (("--gate", "--dropout", 3), "the drafter 'suffix' cannot draft with dropout"),
-        (("--gate", "--dropout", 1, *model), "passes is 1; expected a whole number from 2"),
+        (
+            ("--gate", "--dropout", 1, *model),
+            "--dropout is 1; expected 0, or a whole number of passes from 2 to 256",
+        ),
     ):
         done = call(*fixed, *options)
         assert done.status == 1 and sentence in done.complaints

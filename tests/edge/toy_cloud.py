@@ -72,22 +72,30 @@ class ToyCloud:
     """Faults, each done once or as often as its list is long.
 
     drops      close the connection when the answer has so many tokens
+    cancels    end the stream as cancelled when the answer has so many tokens
+    fails      end it with an error then; None: never
+    refuses    answer OPEN with this code; empty: no
     forgets    answer the next RESUME with unknown_stream
     busy       answer so many OPENs with busy
     garbage    send these frames after the first commit
     twice      send each commit twice, and older ones again
     gap        leave out this commit, by its number
     lies       after a stream was forgotten, the target is another
+    ends       told as the ids that end an answer, which this target does not heed
     patience   seconds for a draft before the cloud goes on alone; step: seconds of a step
     """
 
     drops: list[int] = field(default_factory=list)
+    cancels: list[int] = field(default_factory=list)
+    fails: int | None = None
+    refuses: str = ""
     forgets: int = 0
     busy: int = 0
     garbage: list[bytes | str] = field(default_factory=list)
     twice: bool = False
     gap: int | None = None
     lies: bool = False
+    ends: tuple[int, ...] = ()
     patience: float = 0.01
     step: float = 0.0
     window: int = 64
@@ -107,6 +115,9 @@ class ToyCloud:
             self.busy -= 1
             await socket.send(encode(Error("busy", "there are too many streams")))
             return
+        if isinstance(first, Open) and self.refuses:
+            await socket.send(encode(Error(self.refuses, "this stream is not for you")))
+            return
         if isinstance(first, Resume):
             if self.forgets and first.stream in self.kept:
                 del self.kept[first.stream]
@@ -124,7 +135,7 @@ class ToyCloud:
             self.kept[name] = kept
             window, seed = self.window, kept.seed
             opened = (name, kept.key, kept.start, VOCABULARY, seed, SPEC, window, 32, 60)
-            await socket.send(encode(Opened(*opened, (), self.wait), first.pad))  # type: ignore[arg-type]
+            await socket.send(encode(Opened(*opened, self.ends, self.wait), first.pad))  # type: ignore[arg-type]
         if await self._decode(socket, kept):
             while not isinstance(await self._hear(socket), Close):
                 pass  # drafts that were under way
@@ -164,7 +175,10 @@ class ToyCloud:
                     self.drops.pop(0)
                     socket.transport.abort()
                     return False
-                await self._commit(socket, kept, have)
+                early = self._early(len(kept.text) - kept.start)
+                await self._commit(socket, kept, have, early)
+                if early:
+                    return True
         except ConnectionClosed:
             with suppress(ConnectionClosed):
                 await hearing  # what came before the end
@@ -204,9 +218,18 @@ class ToyCloud:
             if not foreseen:
                 return
 
-    async def _commit(self, socket: ServerConnection, kept: Kept, have: int) -> None:
+    def _early(self, have: int) -> int:
+        """The finish reason of an answer that ends here before its time; 0: it goes on."""
+        if self.cancels and have >= self.cancels[0]:
+            self.cancels.pop(0)
+            return 3
+        return 4 if self.fails is not None and have >= self.fails else 0
+
+    async def _commit(
+        self, socket: ServerConnection, kept: Kept, have: int, early: int = 0
+    ) -> None:
         upto = len(kept.text)
-        finish = 2 if upto == kept.start + kept.asked.max_tokens else 0
+        finish = early or (2 if upto == kept.start + kept.asked.max_tokens else 0)
         seq = kept.seqs[-1] if kept.seqs else 0
         tokens = pack(np.array(kept.text[have:], np.int32), VOCABULARY)
         frame = encode(Commit(upto, tokens, seq, finish=finish), kept.asked.pad)

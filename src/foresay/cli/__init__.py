@@ -11,6 +11,7 @@ demo        foresay demo
 generate    foresay generate
 serve       foresay serve
 edge        foresay edge
+edge_shown  an answer of an edge stream as it comes
 replay      foresay replay
 simulate    foresay simulate
 tail        foresay tail

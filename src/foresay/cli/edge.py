@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
+import re
 from contextlib import aclosing
 from enum import Enum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from foresay.cli.asking import (
     AsJson,
@@ -27,19 +26,18 @@ from foresay.cli.asking import (
     TopK,
     TopP,
 )
+from foresay.cli.edge_shown import Shown
 from foresay.cli.generate import read_prompts
-from foresay.cli.model import DEFAULT_MODEL, Corpus
+from foresay.cli.model import DEFAULT_MODEL, Corpus, require_engine
 from foresay.cli.options import naming_options
 from foresay.cli.root import app
-from foresay.cli.show import harmless, print_heading, tolerate_encoding
-from foresay.cli.sources import MARKS, in_colour
+from foresay.cli.show import print_heading, tolerate_encoding
 from foresay.cli.waiting import waiting
-from foresay.errors import InputError
+from foresay.errors import InputError, StreamError
 
 if TYPE_CHECKING:
     from foresay.edge.client import EdgeClient
     from foresay.edge.gating import CorpusWords
-    from foresay.edge.statistics import StreamStatistics
     from foresay.models.tokenizer import Tokenizer
     from foresay.sampling.params import SamplingParams
 
@@ -50,6 +48,8 @@ class WaitOption(str, Enum):
     adaptive = "adaptive"
 
 
+_NEEDED = ("msgspec", "websockets", "tokenizers", "jinja2")
+_SEED = re.compile(r"\bwith seed (\d+)\b")
 _HARD = 1.2  # nats: a drafted token below a chance of 0.3 is hard
 _VARIES = 0.01  # variance over passes with dropout: 0.1 more or less is hard
 
@@ -68,7 +68,8 @@ def edge(
         str, typer.Option(help="The cloud's model, for its tokenizer: a name as for generate.")
     ] = DEFAULT_MODEL,
     drafter: Annotated[
-        str, typer.Option(help="suffix, ngram, model:NAME, …, joined with +; or none.")
+        str,
+        typer.Option(help="suffix, sam, ngram, corpus, merge, model:NAME, joined with +; or none."),
     ] = "suffix",
     draft_model: Annotated[
         str | None,
@@ -101,8 +102,8 @@ def edge(
     dropout: Annotated[
         int,
         typer.Option(
-            help="With --gate and --drafter model:NAME, passes with dropout: tokens whose chance "
-            "varies are hard too. 0: none."
+            help="With --gate and --drafter model:NAME, 2 to 256 passes with dropout: tokens "
+            "whose chance varies are hard too. 0: none."
         ),
     ] = 0,
     tree: Annotated[
@@ -135,18 +136,26 @@ def edge(
     """Draft here, and let a server verify: the answer is the server's model's, to the token.
 
     The server is one of `foresay serve`. Only token ids travel. A lost connection is made again,
-    and the answer goes on where it was. On a terminal, tokens that were drafted here are coloured
-    by their source as they are committed; the last line says what the link cost.
+    and the answer goes on where it was. On a terminal with colours, tokens that were drafted here
+    are coloured by their source as they are committed, and a legend follows; the last line says
+    what the link cost.
 
     \b
     Examples:
       foresay edge --cloud http://127.0.0.1:8000 "Why is the sky blue?"
       foresay edge --cloud https://example.org "Write a haiku." --temperature 0.8 --seed 1
-      foresay edge --cloud http://gpu:8000 - --corpus answers.idx --wait free-run < question.txt
+      foresay edge --cloud http://gpu:8000 - --corpus answers.foresay --wait free-run < question.txt
       foresay edge --cloud http://gpu:8000 "Hello" --draft-model ./small --edge-only --json
 
     The JSON objects have prompt, text, token_ids, sources, finish_reason, edge_only and stats.
+    Of sources there is one per token; "" is a token of the server's model itself.
     """
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise ModuleNotFoundError(
+            f"foresay edge needs {' and '.join(missing)}; install with: "
+            "pip install '.[edge]' in foresay's checkout"
+        )
     from foresay.sampling.params import SamplingParams
 
     tolerate_encoding()
@@ -162,11 +171,16 @@ def edge(
     )
     from foresay.edge.client import EdgeClient
     from foresay.edge.connection import edge_url
+    from foresay.edge.drafting import check_edge_name
     from foresay.edge.gating import Gate, Rules, Thresholds
     from foresay.edge.link import LinkRule, SeedRule
 
     edge_url(cloud)
     name = _drafter(drafter, draft_model)
+    if name is not None:
+        check_edge_name(name)
+        if "model:" in name:
+            require_engine("edge with a model that drafts")
     if edge_only and (name is None or "model:" not in name):
         raise InputError("--edge-only needs a model that drafts; expected --draft-model NAME")
     with waiting(as_json) as progress:
@@ -193,11 +207,11 @@ def edge(
         ends=tokenizer.ends,
     )
     try:
-        good = asyncio.run(_all(client, tokenizer, texts, params, raw, as_json))
+        asyncio.run(_all(client, tokenizer, texts, params, raw, as_json))
+    except StreamError as error:
+        raise StreamError(_SEED.sub(r"with --seed \1", str(error)), error.code) from error
     finally:
         client.close()
-    if not good:
-        raise typer.Exit(1)
 
 
 def _drafter(name: str, draft_model: str | None) -> str | None:
@@ -240,9 +254,8 @@ async def _all(
     params: SamplingParams,
     raw: bool,
     as_json: bool,
-) -> bool:
-    """Answer the prompts one after the other; whether all succeeded."""
-    good = True
+) -> None:
+    """Answer the prompts one after the other. Raises: StreamError."""
     for text in texts:
         if tokenizer.chats and not raw:
             prompt = tokenizer.chat([{"role": "user", "content": text}])
@@ -250,88 +263,12 @@ async def _all(
             prompt = tokenizer.encode(text)
         if len(texts) > 1 and not as_json:
             print_heading(" ".join(text.split())[:70])
-        shown = _Shown(tokenizer, params, quiet=as_json)
-        async with aclosing(client.stream(prompt, params)) as pieces:
-            async for piece in pieces:
-                shown.add(piece)
-        good = good and shown.finish != "error"
+        shown = Shown(tokenizer, params, quiet=as_json)
+        try:
+            async with aclosing(client.stream(prompt, params)) as pieces:
+                async for piece in pieces:
+                    shown.add(piece)
+        finally:  # also when it fails or is interrupted
+            shown.end_line()
         if as_json:
             print(json.dumps({"prompt": text, **shown.as_dict()}), flush=True)
-    return good
-
-
-class _Shown:
-    """One answer as it comes."""
-
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, *, quiet: bool) -> None:
-        from foresay.engine.text import AnswerText
-
-        self._answer = AnswerText(tokenizer.decode, params.stop_texts, params.min_tokens)
-        self._console = Console(highlight=False)
-        self._colours = in_colour(self._console)
-        self._quiet = quiet
-        self._tokens: list[int] = []
-        self._sources: list[str] = []
-        self._texts: list[str] = []
-        self._alone = 0
-        self.finish = ""
-        self._stats: StreamStatistics | None = None
-
-    def add(self, piece: Any) -> None:
-        from foresay.drafter import Source
-        from foresay.edge.alone import LABEL
-
-        if piece.edge_only and not self._alone and piece.tokens:
-            print(f"foresay: {LABEL}", file=sys.stderr, flush=True)
-        for token, source in zip(piece.tokens, piece.sources, strict=True):
-            self._tokens.append(token)
-            self._sources.append(str(source))
-            self._alone += piece.edge_only
-            if not self._answer.add(token):
-                self._print(self._answer.take(), source)
-        if piece.statistics is not None:
-            self._answer.finish()
-            self._print(self._answer.take(ended=True), Source.MODEL)
-            self.finish, self._stats = piece.finish, piece.statistics
-            if not self._quiet:
-                print(flush=True)
-                print(cost_line(piece.statistics), file=sys.stderr)
-
-    def _print(self, text: str, source: Any) -> None:
-        self._texts.append(text)
-        if self._quiet or not text:
-            return
-        if self._colours:
-            shown = Text(harmless(text), MARKS[source].style)
-            self._console.print(shown, end="", soft_wrap=True)
-        else:
-            print(harmless(text), end="", flush=True)
-
-    def as_dict(self) -> dict[str, Any]:
-        assert self._stats is not None
-        return {
-            "text": "".join(self._texts),
-            "token_ids": self._tokens,
-            "sources": self._sources,
-            "finish_reason": self.finish,
-            "edge_only": self._alone,
-            "stats": self._stats.as_dict(),
-        }
-
-
-def cost_line(stats: StreamStatistics) -> str:
-    """What the link cost, in one line."""
-    rtt = "?" if stats.rtt is None else f"{1000 * stats.rtt:.1f}"
-    parts = [
-        f"{stats.tokens} tokens in {stats.seconds:.2f} s",
-        f"{stats.accepted} of {stats.sent} drafted tokens accepted in {stats.rounds} rounds",
-        f"{stats.wire_up} bytes up, {stats.wire_down} down",
-        f"round trip {rtt} ms",
-    ]
-    if stats.resumes or stats.reopens:
-        parts.append(f"{stats.resumes} resumes, {stats.reopens} new starts")
-    if stats.edge_only:
-        parts.append(f"{stats.edge_only} tokens edge-only: not the target model's")
-    if stats.drafter_error is not None:
-        parts.append(f"no more drafts after {stats.drafter_error}")
-    return "[" + "; ".join(parts) + "]"

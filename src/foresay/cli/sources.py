@@ -17,6 +17,7 @@ __all__ = [
     "Mark",
     "Span",
     "in_colour",
+    "legend_line",
     "marked",
     "print_legend",
     "print_marked",
@@ -136,6 +137,17 @@ def print_legend(tokens: Mapping[Source, int]) -> None:
         sample.pad_right(8 - len(sample))
         said = f"{mark.about:<46}{count:>6} tokens {count / all_tokens:>5.0%}"
         console.print(sample + Text(said), soft_wrap=True)
+
+
+def legend_line(sources: Sequence[Source]) -> Text | None:
+    """What the colours of drafted tokens mean, in one line; None: no token was drafted."""
+    seen = set(sources) - {Source.MODEL}
+    if not seen:
+        return None
+    names = [
+        Text(mark.about.partition(":")[0], mark.style) for s, mark in MARKS.items() if s in seen
+    ]
+    return Text("drafted from: ") + Text(", ").join(names)
 
 
 def _bare(pieces: Sequence[Span]) -> Iterator[tuple[str, str, str, Source]]:

@@ -8,9 +8,11 @@ from typing import Any
 from foresay._core import FrozenIndex
 from foresay.arrays import as_path, check_flag, check_hash
 from foresay.corpus.tokenizer import UNBOUND
-from foresay.errors import TokenizerMismatch
+from foresay.errors import CorpusError, TokenizerMismatch
 
 __all__ = ["inspect", "open_corpus", "verify"]
+
+_MAGIC = b"FORESAY\x1a"
 
 
 def open_corpus(
@@ -36,9 +38,25 @@ def open_corpus(
             f"'{path}' is not bound to a tokenizer; expected the one that is given: build it "
             "again with that tokenizer"
         ) from None
+    except CorpusError as error:
+        if not _foreign(path):
+            raise
+        raise CorpusError(
+            f"'{path}' is no corpus file; expected one that `foresay corpus build` has written"
+        ) from error
     if verify:
         index.verify()
     return index
+
+
+def _foreign(path: str | PathLike[str]) -> bool:
+    """Whether a file begins as no corpus file does."""
+    try:
+        with open(path, "rb") as file:
+            begin = file.read(len(_MAGIC))
+    except OSError:
+        return False
+    return len(begin) == len(_MAGIC) and begin != _MAGIC
 
 
 def inspect(path: str | PathLike[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from foresay.corpus import tokenizer_hash_of
 from foresay.drafters.decoding.drafter import MEMORY, Choice, DecodingDrafter
 from foresay.drafters.decoding.shapes import Dynamic, ShapeLike
-from foresay.errors import UnsupportedModel
+from foresay.errors import ModelError, UnsupportedModel
 from foresay.models.weights.folder import config_of
 
 if TYPE_CHECKING:
@@ -76,6 +76,11 @@ def _loaded(name: str | os.PathLike[str]) -> tuple[Any, bytes | None]:
     from foresay.models.load import find_model, load
 
     found = find_model(name)
+    if found.gguf is None and "Eagle" in str(config_of(found.folder).get("architectures")):
+        raise ModelError(
+            f"'{name}' is a head, no model; expected a model. A head drafts where its target runs, "
+            f"as --drafter eagle:{name}"
+        )
     quantize: Literal["q8_0"] | None = None
     if found.gguf is None:
         try:

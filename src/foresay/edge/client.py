@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from foresay.arrays import IntsLike
+from foresay.arrays import IntsLike, as_tokens, user_path
 from foresay.drafter import Drafter, SeededParams, Source, as_prompt
 from foresay.edge.alone import model_in, sources_of, write_alone
 from foresay.edge.connection import edge_url
@@ -25,9 +25,10 @@ from foresay.edge.gating import Decode, Gate
 from foresay.edge.link import EdgeK, LinkRule
 from foresay.edge.pace import Pace
 from foresay.edge.sending import Sending
+from foresay.edge.settings import OnRound, Piece, StreamSettings, check_kind, clean_key
 from foresay.edge.statistics import StreamStatistics
-from foresay.edge.stream import OnRound, Piece, Stream, StreamSettings
-from foresay.edge.wire import WAITS, Wait, bits_of, check_pad
+from foresay.edge.stream import Stream
+from foresay.edge.wire import Wait
 from foresay.errors import InputError, StreamError
 from foresay.sampling.noise import new_seed
 from foresay.sampling.params import SamplingParams
@@ -52,9 +53,9 @@ class EdgeClient:
 
     url              of the server, http(s):// or ws(s)://; without a path /v1/edge is taken
     vocabulary       token ids are below it; it has to be the model's
-    api_key          sent as a bearer token
+    api_key          sent as a bearer token; white space around it is left out
     drafter          a name as `drafters.lineup` has them, joined with +; a Drafter that needs
-                     nothing of the target but its tokens; None: the cloud answers alone
+                     nothing of the target but its tokens; none, None: the cloud answers alone
     corpus           a corpus file for a drafter that is given by its name
     model            the model's name in the cloud; empty: the one that it has
     tokenizer_hash   of `foresay.corpus.tokenizer_hash_of`, to be compared; empty: unknown
@@ -105,14 +106,10 @@ class EdgeClient:
         ends: Sequence[int] = (),
         on_round: OnRound | None = None,
     ) -> None:
-        bits_of(vocabulary)
-        check_pad(pad)
-        if wait not in ("", *WAITS):
-            raise InputError(f"wait is {wait!r}; expected {', '.join(WAITS)} or empty")
         self._settings = StreamSettings(
             url=edge_url(url),
             vocabulary=vocabulary,
-            api_key=api_key,
+            api_key=clean_key(api_key),
             model=model,
             tokenizer_hash=tokenizer_hash,
             wait=wait,
@@ -123,10 +120,18 @@ class EdgeClient:
             retry_seconds=retry_seconds,
             on_round=on_round,
         )
+        flags = {"ahead": ahead, "tree": tree, "edge_only": edge_only}
+        for name, value in flags.items():
+            check_kind(name, value, bool, "True or False")
+        _check_parts(rule, gate, decode, dropout)
         if dropout and (gate is None or not isinstance(drafter, str)):
             raise InputError(
                 f"dropout is {dropout!r}; expected 0 without a gate and a drafter model:NAME"
             )
+        if corpus is not None:
+            user_path(corpus, "corpus")
+        if isinstance(drafter, str) and drafter == "none":
+            drafter = None
         if isinstance(drafter, str):
             drafter = edge_drafter(
                 drafter, corpus=corpus, tree=tree, signals=gate is not None, dropout=dropout
@@ -140,7 +145,7 @@ class EdgeClient:
         self._gate, self._decode = gate, decode
         self._ahead, self._tree = ahead, tree
         self._alone = model_in(drafter) if edge_only else None
-        self._ends = tuple(ends)
+        self._ends = tuple(as_tokens(ends, "ends").tolist())
         self._pace = Pace()
 
     def close(self) -> None:
@@ -158,7 +163,7 @@ class EdgeClient:
         Raises: InputError, TokenTypeError for a prompt or parameters that cannot be sent;
         StreamError if the stream cannot go on. What was given before stays true.
         """
-        params = _seeded(params or SamplingParams(), seed)
+        params = _seeded(SamplingParams() if params is None else params, seed)
         sending = Sending(
             self.rule, ahead=self._ahead, tree=self._tree, gate=self._gate, decode=self._decode
         )
@@ -226,5 +231,25 @@ class EdgeClient:
         raise StreamError("the stream ended without a finish reason", "bad_answer")
 
 
+def _check_parts(rule: object, gate: object, decode: object, dropout: object) -> None:
+    """Refuse what is not of these parts' kinds. Raises: InputError."""
+    methods = (getattr(rule, name, None) for name in ("next_k", "observe"))
+    if rule is not None and (isinstance(rule, type) or not all(map(callable, methods))):
+        raise InputError(
+            f"rule is {rule!r:.100}; expected None, or an object with next_k and observe, such as "
+            "LinkRule()"
+        )
+    if gate is not None:
+        check_kind("gate", gate, Gate, "a Gate or None")
+    if decode is not None and not callable(decode):
+        raise InputError(f"decode is {decode!r:.100}; expected a function or None")
+    if type(dropout) is not int or not (dropout == 0 or 2 <= dropout <= 256):
+        raise InputError(
+            f"dropout is {dropout!r:.100}; expected 0, or a whole number of passes from 2 to 256"
+        )
+
+
 def _seeded(params: SamplingParams, seed: int | None) -> SamplingParams:
+    if not isinstance(params, SamplingParams):
+        raise InputError(f"params are {params!r:.100}; expected SamplingParams")
     return params if seed is None else replace(params, seed=seed)

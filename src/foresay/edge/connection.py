@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
@@ -15,14 +16,23 @@ from urllib.parse import urlsplit, urlunsplit
 
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as connect_websocket
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
 from foresay.edge.json_frames import Frames, size_of
 from foresay.edge.statistics import StreamStatistics
 from foresay.edge.wire import MAX_FRAME, Close, Error, Message
 from foresay.errors import InputError, StreamError
 
-__all__ = ["PATH", "Backoff", "Connection", "Lost", "UnknownStream", "connect", "edge_url"]
+__all__ = [
+    "PATH",
+    "Backoff",
+    "Cancelled",
+    "Connection",
+    "Lost",
+    "UnknownStream",
+    "connect",
+    "edge_url",
+]
 
 PATH = "/v1/edge"
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
@@ -41,6 +51,10 @@ class Lost(Exception):
         self.at_first = at_first
 
 
+class Cancelled(Lost):
+    """The cloud has cancelled the stream, unasked: it has to be opened again."""
+
+
 class UnknownStream(Exception):
     """The cloud does not know the stream any more."""
 
@@ -50,16 +64,35 @@ def edge_url(url: str) -> str:
 
     Raises: InputError.
     """
+    expected = "a URL such as http://127.0.0.1:8000 or https://example.org"
+    secret = isinstance(url, str) and "@" in url  # a password may stand before it
+    shown = "one with an @, which is not shown here" if secret else f"{url!r:.200}"
     try:
         parts = urlsplit(url)
-        known = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0
-    except (ValueError, AttributeError):
+        known = parts.scheme in _SCHEMES and bool(parts.hostname)
+    except (ValueError, AttributeError, TypeError):
         known = False
     if not known:
+        raise InputError(f"the cloud's address is {shown}; expected {expected}")
+    if "@" in parts.netloc:
         raise InputError(
-            f"the cloud's address is {url!r}; expected a URL such as http://127.0.0.1:8000 or "
-            "https://example.org"
+            "the cloud's address has a user or a password; expected none there, and the server's "
+            "key with --api-key or FORESAY_API_KEY"
         )
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise InputError(
+            f"the cloud's address is {shown}; expected a port from 1 to 65535 after the colon"
+        )
+    try:
+        str(parts.hostname).encode("idna")
+    except UnicodeError:
+        raise InputError(
+            f"the cloud's address is {shown}; expected the name of a host, such as example.org"
+        ) from None
     path = parts.path.rstrip("/")
     path = path if path.endswith(PATH) else path.removesuffix("/v1") + PATH
     return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, path, "", ""))
@@ -209,9 +242,11 @@ async def connect(
     except (asyncio.TimeoutError, TimeoutError):
         raise Lost(f"{url} did not answer within {seconds:g} s") from None
     except OSError as error:
-        raise Lost(f"there is no connection to {url}: {_reason(error)}") from None
+        raise Lost(f"there is no connection to {url}: {_reason(url, error)}") from None
     except InvalidHandshake as error:
         raise Lost(f"{url} does not answer as a WebSocket server: {error}") from None
+    except (InvalidURI, UnicodeError) as error:
+        raise StreamError(f"{url} is no address to connect to: {error}", "unreachable") from None
     statistics.connects += 1
     return Connection(socket, statistics, json=json)
 
@@ -231,8 +266,15 @@ def _refused(url: str, status: int) -> NoReturn:
     )
 
 
-def _reason(error: OSError) -> str:
+def _reason(url: str, error: OSError) -> str:
     """Without the addresses that asyncio names again."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message})"
+    hint = "; try http:// if the server has no TLS"
+    if isinstance(error, ssl.SSLError):
+        return f"there is no TLS ({error.reason or error}){hint}"
+    if isinstance(error, ConnectionResetError):
+        return "it was reset" + (hint if url.startswith("wss:") else "")
     if isinstance(error, ConnectionRefusedError) or "refused" in str(error).lower():
         return "connection refused"
     return (error.strerror or str(error) or type(error).__name__).lower()

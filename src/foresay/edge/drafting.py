@@ -18,16 +18,26 @@ import numpy as np
 from foresay.arrays import Int32s, IntsLike, as_tokens
 from foresay.draft import Draft
 from foresay.drafter import MAX_BUDGET, Drafter, SeededParams, Source, as_prompt, check_drafter
-from foresay.drafters.lineup import make_drafter
+from foresay.drafters.lineup import check_name, make_drafter, parts_of
 from foresay.edge.text import best_chain, child_with
 from foresay.errors import InputError
 from foresay.sampling.signals import Signals
 from foresay.verdict import Verdict, Wants
 
-__all__ = ["LONGEST", "EdgeDrafts", "Part", "Proposal", "check_edge_drafter", "edge_drafter"]
+__all__ = [
+    "LONGEST",
+    "EdgeDrafts",
+    "Part",
+    "Proposal",
+    "check_edge_drafter",
+    "check_edge_name",
+    "edge_drafter",
+]
 
 LONGEST = 64
 """Tokens that a model drafts beyond the committed text, at most."""
+_NAMES = ("suffix", "sam", "ngram", "corpus", "merge")
+_BLIND = ("recycle", "self", "mtp", "recycle:", "eagle:")  # without the target
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,6 +254,24 @@ def check_edge_drafter(drafter: Drafter[Any]) -> None:
         )
 
 
+def check_edge_name(name: str) -> None:
+    """Refuse what is no name of a drafter for an edge, without looking for its files.
+
+    Raises: InputError.
+    """
+    expected = f"expected one of {', '.join(_NAMES)}, model:NAME, several with + between, or none"
+    for part in parts_of(name):
+        bare = part.removeprefix("worker:")
+        if bare in _BLIND or bare.startswith(_BLIND[-2:]):
+            raise InputError(
+                f"the drafter {bare!r} needs to see the target, which only the cloud has; "
+                f"{expected}"
+            )
+        if bare and bare not in _NAMES and not bare.startswith("model:"):
+            raise InputError(f"there is no drafter {bare!r}; {expected}")
+    check_name(name)
+
+
 def edge_drafter(
     name: str,
     *,
@@ -262,6 +290,7 @@ def edge_drafter(
 
     Raises: as `make_drafter`; InputError for one that needs the target.
     """
+    check_edge_name(name)
     made = make_drafter(
         name, share="all", corpus=corpus, verify=True, chain=not tree, shape=LONGEST
     )

@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 
 from foresay.arrays import Int32s
-from foresay.drafter import SeededParams, Source
-from foresay.edge.connection import Backoff, Connection, Lost, UnknownStream, connect
+from foresay.drafter import SeededParams
+from foresay.edge.connection import Backoff, Cancelled, Connection, Lost, UnknownStream, connect
 from foresay.edge.drafting import EdgeDrafts, Part
 from foresay.edge.link import Round
 from foresay.edge.pace import Pace
 from foresay.edge.sending import Sending
+from foresay.edge.settings import Piece, StreamSettings
 from foresay.edge.statistics import StreamStatistics
 from foresay.edge.supply import Supply
 from foresay.edge.text import EdgeText, Taken
@@ -33,7 +33,6 @@ from foresay.edge.wire import (
     Opened,
     Resume,
     Sampling,
-    Wait,
     pack,
     unpack,
 )
@@ -41,46 +40,9 @@ from foresay.errors import GapError, InputError, StreamError
 from foresay.sampling.noise import SPEC
 from foresay.sampling.params import SamplingParams
 
-__all__ = ["OnRound", "Piece", "Stream", "StreamSettings"]
+__all__ = ["Stream"]
 
 _RECENT = 8  # commits and round trips that count
-
-OnRound = Callable[[Round], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Committed tokens, in their order.
-
-    sources      where each was drafted from; `Source.MODEL`: the cloud's own
-    finish       in the last piece the finish reason: stop, length, cancelled or error
-    statistics   in the last piece
-    edge_only    these are the edge's own model's, not the target's
-    """
-
-    tokens: tuple[int, ...]
-    sources: tuple[Source, ...]
-    finish: str = ""
-    statistics: StreamStatistics | None = None
-    edge_only: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class StreamSettings:
-    """What all streams of a client share; `EdgeClient` has what they mean."""
-
-    url: str
-    vocabulary: int
-    api_key: str | None = None
-    model: str = ""
-    tokenizer_hash: bytes = b""
-    wait: Wait = ""
-    pad: int = 0
-    json: bool = False
-    connect_seconds: float = 10.0
-    silent_seconds: float | None = 120.0
-    retry_seconds: float = 30.0
-    on_round: OnRound | None = None
 
 
 class Stream:
@@ -111,6 +73,7 @@ class Stream:
         self._sending = sending
         self._connection: Connection | None = None
         self._backoff = Backoff(settings.retry_seconds)
+        self._cancels = Backoff(settings.retry_seconds)  # known text is no progress there
         self._sent_at: dict[int, float] = {}  # by seq, until the cloud has heard of it
         self._costs: dict[int, tuple[int, float]] = {}  # of drafts in flight: bytes, seconds
         self._began = self._heard_at = perf_counter()
@@ -152,27 +115,40 @@ class Stream:
                     raise StreamError(
                         "the cloud does not know a stream that it never opened", "bad_answer"
                     ) from None
-                self.opened = None
-                self.text.restart()
-                self.statistics.reopens += 1
+                self._restart()
+            except Cancelled as lost:
+                self._restart()
+                await self._wait(lost, self._cancels, "cancelled")
             except Lost as lost:
                 if self.statistics.seed is None and not lost.at_first:
                     raise StreamError(
                         f"{lost}; expected a server of `foresay serve` there", "unreachable"
                     ) from None
-                await self._wait(lost)
+                await self._wait(lost, self._backoff, "unreachable")
 
-    async def _wait(self, lost: Lost) -> None:
-        seconds = self._backoff.next_wait(perf_counter())
+    def _restart(self) -> None:
+        """The next connection opens the stream again, with the same seed."""
+        self.opened = None
+        self.text.restart()
+        self.statistics.reopens += 1
+
+    async def _wait(self, lost: Lost, backoff: Backoff, code: str) -> None:
+        seconds = backoff.next_wait(perf_counter())
         if seconds is None:
-            have = len(self.text.tokens)
+            retried = f"{self.settings.retry_seconds:g} s"
             raise StreamError(
-                f"{lost}; there was no answer for {self.settings.retry_seconds:g} s. {have} tokens "
-                "are committed: ask again with the same seed for the same text",
-                "unreachable",
+                f"{lost}; there was no progress for {retried}. {self._so_far()}", code
             ) from None
         self.statistics.retries += 1
         await asyncio.sleep(seconds)
+
+    def _so_far(self) -> str:
+        """What is committed, and how to get the same text again."""
+        have, seed = len(self.text.tokens), self.statistics.seed
+        if seed is None:
+            return "No token is committed: ask again later"
+        committed = "1 token is" if have == 1 else f"{have} tokens are"
+        return f"{committed} committed: ask again with seed {seed} for the same text"
 
     async def _one_connection(self) -> str:
         told = self.settings
@@ -192,7 +168,7 @@ class Stream:
                 if finish := self._heard(message, connection.last_size):
                     await self._goodbye(connection)
                     return finish
-        except (asyncio.CancelledError, StreamError):  # nobody wants the rest
+        except (asyncio.CancelledError, Cancelled, StreamError):  # nobody wants the rest
             await self._goodbye(connection)
             raise
         finally:
@@ -259,7 +235,7 @@ class Stream:
         connection.put_back(answer)
 
     def _heard(self, message: Message, size: int) -> str:
-        """Take a commit; its finish reason. Raises: Lost for what cannot be used."""
+        """Take a commit; its finish reason. Raises: Lost for what cannot be used, Cancelled."""
         if not isinstance(message, Commit) or self.opened is None:
             raise Lost(f"the cloud sent {type(message).__name__}; expected Commit")
         now = perf_counter()
@@ -276,6 +252,7 @@ class Stream:
         if taken.advanced:
             self._backoff.reset()
         if taken.tokens:
+            self._cancels.reset()
             self.statistics.commits += 1
             if self.statistics.ttft is None:
                 self.statistics.ttft = now - self._began
@@ -287,6 +264,13 @@ class Stream:
             self.pieces.put_nowait(Piece(taken.tokens, taken.sources))
         self._learn(message, taken, now, size)
         self._wake()
+        if message.reason == "cancelled":
+            raise Cancelled("the cloud cancelled the answer before its end")
+        if message.reason == "error":
+            raise StreamError(
+                f"the cloud failed while it answered; its log says why. {self._so_far()}",
+                "internal",
+            )
         if message.finish and self.text.confirmed < self.text.position:
             raise StreamError(
                 f"the cloud ended the answer at position {self.text.confirmed}, where it had "
@@ -303,8 +287,7 @@ class Stream:
             self.statistics.rtts.append(rtt)
         # Only the first commit after a draft: later ones wait for the cloud's next step.
         self._sent_at = {seq: at for seq, at in self._sent_at.items() if seq > message.seq}
-        for draft in taken.decided:
-            self._sent_at.pop(draft.seq, None)
+        for draft in taken.decided:  # maybe before the cloud has heard of it: `_sent_at` stays
             size, took = self._costs.pop(draft.seq, (0, 0.0))
             if not draft.examined:
                 continue

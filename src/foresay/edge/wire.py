@@ -166,8 +166,8 @@ def decode(frame: bytes, *, side: Side, most: int = MAX_FRAME) -> Message:
 
 def check_pad(pad: int) -> None:
     """Refuse what is no number of bytes to pad to. Raises: InputError."""
-    if not 0 <= pad <= MAX_PAD:
-        raise InputError(f"pad is {pad}; expected a number of bytes from 0 to {MAX_PAD}")
+    if type(pad) is not int or not 0 <= pad <= MAX_PAD:
+        raise InputError(f"pad is {pad!r:.100}; expected a number of bytes from 0 to {MAX_PAD}")
 
 
 def _said(error: msgspec.ValidationError, frame: bytes, side: Side) -> str:

@@ -122,6 +122,11 @@ def _made(folder: Path) -> _Inner:
         from foresay.models.tokenizer_auto import TransformersTokenizer  # takes seconds
 
         return TransformersTokenizer(folder)
+    except ModuleNotFoundError as error:
+        raise ModelError(
+            f"the tokenizer in '{folder}' is read with the package '{error.name}', which is not "
+            "installed; install it with: pip install '.[engine]' in foresay's checkout"
+        ) from error
     except (OSError, ValueError, KeyError, json.JSONDecodeError, ImportError) as error:
         said = str(error).strip().splitlines()
         raise ModelError(

@@ -202,6 +202,12 @@ def _shape(
 
     own = config.get("foresay")
     own = own if isinstance(own, dict) else {}
+    known = "format" in own or "Eagle" in str(config.get("architectures"))
+    if not known and "fc.weight" not in found:
+        raise ModelError(
+            f"'{folder}' is no head; expected a folder that `foresay train eagle` has written, or "
+            f"for a model that drafts --drafter model:{folder}"
+        )
     if own and own.get("format") != FORMAT:
         raise UnsupportedModel(
             f"'{folder}' is a head of format {own.get('format')!r:.60}; expected {FORMAT}"

@@ -13,54 +13,19 @@ from xml.etree import ElementTree
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.edge_tables import answer, table
 from foresay.bench.edge import (
     CLOUD,
     EDGE_ONLY,
     WAYS,
-    EdgeAnswer,
     EdgeRow,
-    EdgeTable,
     bars,
     edge_ways,
     round_bytes,
 )
 from foresay.bench.edge_report import COLUMNS, cells, html_report, prometheus_text
-from foresay.edge.statistics import StreamStatistics
 from foresay.errors import InputError
 from tiny import call, save_model
-
-
-def answer(question: str, seconds: float, tokens: list[int] | None = None) -> EdgeAnswer:
-    told = StreamStatistics(
-        ttft=0.1,
-        seconds=seconds,
-        drafts=2,
-        rounds=2,
-        sent=8,
-        accepted=3,
-        examined=[2, 2, 1],
-        accepted_at=[2, 1, 0],
-        bytes_up=60,
-        bytes_down=40,
-    )
-    return EdgeAnswer(
-        question,
-        [1, 2, 3, 4] if tokens is None else tokens,
-        told,
-        lengths=Counter({1: 1, 2: 1}),
-        cloud_steps=2,
-        log=[{"round": 1, "k": 4}, {"round": 2, "k": 4}],
-    )
-
-
-def table(seconds: dict[str, list[float]], rtt: float = 0.02) -> EdgeTable:
-    return EdgeTable(
-        [
-            EdgeRow(way, rtt, [answer(f"q{n}", one) for n, one in enumerate(times)])
-            for way, times in seconds.items()
-        ],
-        {"model": "tiny", "edge_drafter": "suffix"},
-    )
 
 
 def test_a_row() -> None:
@@ -192,20 +157,10 @@ def test_log_lines() -> None:
     assert lines[0]["way"] == CLOUD and lines[0]["prompt"] == "q0"
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--ways", "warp"], "--ways is 'warp'; expected one of"),
-        (["--rtt", "fast"], "--rtt is 'fast'; expected milliseconds"),
-        (["--rtt", "-1"], "--rtt is -0.001"),
-        (["--loss", "1"], "--loss is 1.0"),
-        (["--category", "none"], "--category is 'none'"),
-        (["--ways", "edge-only"], "edge-only needs a model"),
-    ],
-)
-def test_what_cannot_be_measured_is_said_at_once(options: list[str], said: str) -> None:
-    done = call("bench", "edge", *options)
-    assert done.status != 0 and said in done.err.replace("\n", " ")
+def test_a_built_in_prompt_is_named_in_the_log_without_more_quotes() -> None:
+    found = table({CLOUD: [1.0]})
+    found.rows[0].answers[0].question = "'rename a variable'"
+    assert json.loads(next(iter(found.log_lines())))["prompt"] == "rename a variable"
 
 
 @pytest.mark.slow

@@ -313,7 +313,7 @@ class EdgeTable:
                 common = {
                     "way": row.way,
                     "rtt_emulated_ms": 1e3 * row.rtt,
-                    "prompt": answer.question,
+                    "prompt": answer.question.strip("'"),
                 }
                 for one in answer.log:
                     yield json.dumps({**common, **one})

@@ -19,6 +19,7 @@ from foresay.bench.edge import (
     EDGE_ONLY,
     WAYS,
     EdgeRow,
+    EdgeTable,
     bars,
     edge_ways,
     round_bytes,
@@ -74,16 +75,42 @@ def test_one_other_token_is_a_difference_also_at_another_round_trip_time() -> No
     later.answers[0].tokens = [1, 2, 3]
     assert found.differences == ["q0: ahead at 50 ms differs from cloud from token 3 on"]
     assert not found.as_dict()["identical"]
-    assert [bar.met for bar in bars(found) if bar.name.startswith("texts")] == [False]
+    assert texts_met(found) == [True, False]
+
+
+def texts_met(found: EdgeTable) -> list[bool | None]:
+    return [bar.met for bar in bars(found) if bar.name.startswith("texts")]
+
+
+def test_no_texts_are_not_identical_ones() -> None:
+    empty = table({CLOUD: [1.0], "ahead": [1.0]})
+    for row in empty.rows:
+        row.answers[0].tokens = []
+    alone = table({EDGE_ONLY: [1.0]})
+    for found in (EdgeTable([]), empty, alone):
+        assert not found.identical and not found.as_dict()["identical"] and not found.differences
+        assert texts_met(found) == [False, False]
+        if found.rows:
+            assert "No text was compared" in html_report(found)
+    empty.rows[0].answers[0].tokens = [1]
+    assert empty.differences and not empty.identical
+
+
+def test_milliseconds_per_token_are_of_those_after_the_first() -> None:
+    found = table({CLOUD: [0.4, 0.7, 9.1]})  # 4 tokens each, 0.1 s until the first
+    assert found.as_dict()["rows"][0]["ms_per_token"] == pytest.approx(200.0)
+    for one in found.rows[0].answers:
+        one.tokens = [1]
+    assert found.as_dict()["rows"][0]["ms_per_token"] is None
 
 
 def test_bars() -> None:
     good = table({"cloud-drafts": [1.0], "free-run": [1.0], "blocking": [1.3], "ahead": [1.0]})
-    assert [bar.met for bar in bars(good)] == [True] * 6
+    assert [bar.met for bar in bars(good)] == [True] * 7
     bad = table({"cloud-drafts": [1.0], "free-run": [1.1], "blocking": [1.1], "ahead": [1.0]})
-    assert [bar.met for bar in bars(bad)] == [False, False, False, True, True, True]
+    assert [bar.met for bar in bars(bad)] == [False] * 3 + [True] * 4
     other = table({"cloud-drafts": [1.0], "free-run": [1.0]}, rtt=0.05)
-    assert [bar.met for bar in bars(other)] == [None, None, None, True, True, True]
+    assert [bar.met for bar in bars(other)] == [None] * 3 + [True] * 4
 
 
 def test_drafting_ahead_alone_compares_equal_waits() -> None:

@@ -197,7 +197,7 @@ def bench_edge(
         raise failed
     if interrupted:
         raise typer.Exit(130)
-    if table.differences or not written:
+    if not (table.identical and written):
         raise typer.Exit(1)
 
 
@@ -280,8 +280,9 @@ def _print(table: EdgeTable, prompts: int) -> None:
         print(f"{bar['name']:<48}{value:>8}   bar {bar['bar']:g}   {met}")
     for time, ratio in found["drafting_ahead_alone"].items():
         print(f"ahead-block by blocking, the same wait, at {time} ms: {ratio:.3f}")
-    texts = sum(len(row.answers) for row in table.rows if row.way != EDGE_ONLY)
     if found["identical"]:
-        print(f"\nAll {texts} texts are those of the cloud alone, token by token.")
+        print(f"\nAll {table.compared} texts are those of the cloud alone, token by token.")
+    elif not table.compared:
+        print("\nNOT identical: no text was compared")
     for sentence in found["differences"]:
         print(f"NOT identical: {sentence}")

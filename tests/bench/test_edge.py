@@ -178,6 +178,15 @@ def test_columns_are_fields_of_a_row() -> None:
     assert set(COLUMNS) - rows[0].keys() == {"edge_rss_mb", "cloud_rss_mb", "kv_share"}
 
 
+def test_every_column_is_explained() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "edge.md").read_text()
+    section = text.partition("## How to measure")[2].partition("\n## ")[0]
+    lines = re.findall(r"^\| ([^|]+) \|", section.partition("| column |")[2], re.MULTILINE)
+    named = {name for line in lines for name in line.split(", ")}
+    heads = {head.removesuffix(" p50") for head, _ in COLUMNS.values()} - {"p95"}
+    assert named == heads and "NOT MET" in section
+
+
 def test_log_lines() -> None:
     lines = [json.loads(line) for line in table({CLOUD: [1.0]}).log_lines()]
     assert [line["round"] for line in lines] == [1, 2]

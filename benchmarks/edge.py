@@ -5,7 +5,7 @@
 ways     `foresay bench edge`: every way at every round-trip time on the same prompts, in turns; the
          server, the proxy and the client are processes on this machine and share its cores. Bars at
          20 ms: free-run by the cloud alone with the same server drafts, draft-ahead by blocking;
-         texts; bytes of a round. One text that differs and the script fails.
+         texts; bytes of a round. One bar that is not met and the script fails.
 gating   whether a signal or a rule of the gate foretells rejection, by the area under the ROC
          curve: .5 says nothing (`edge_gating.py`). With --corpus also the rule for rare words.
 
@@ -23,11 +23,19 @@ from typing import Any
 
 import edge_gating
 import record
+from edge_options import chance, count, in_a_sentence, milliseconds, new_file, rtts
 from foresay.bench.edge import WAYS, EdgeTable, edge_ways
 from foresay.bench.edge_report import COLUMNS, cells, html_report
 from foresay.bench.edge_runs import EdgeSetup, run_edge
 from foresay.bench.proxy import EmulatedLink
-from foresay.bench.questions import Question, built_in_questions, read_questions, some_of_each
+from foresay.bench.questions import (
+    Question,
+    built_in_questions,
+    in_order,
+    read_questions,
+    some_of_each,
+)
+from foresay.errors import InputError
 from foresay.models import weights
 from foresay.sampling.params import SamplingParams
 
@@ -43,6 +51,9 @@ def questions_of(options: argparse.Namespace, tokens: int, each: int) -> list[Qu
     params = SamplingParams(max_tokens=tokens, temperature=options.temperature, seed=1)
     every = read_questions([options.prompts], params)
     chosen = [q for q in every if options.category in ("", q.category)]
+    if not chosen:
+        there = ", ".join(in_order(q.category for q in every))
+        raise InputError(f"--category is {options.category!r}; expected one of {there}, or empty")
     return some_of_each(chosen, each)
 
 
@@ -52,10 +63,7 @@ def told(stage: str, done: int, total: int | None) -> None:
 
 
 def measure_ways(options: argparse.Namespace, questions: list[Question]) -> EdgeTable:
-    links = [
-        EmulatedLink(float(rtt) / 1e3, options.jitter / 1e3, options.loss)
-        for rtt in options.rtts.split(",")
-    ]
+    links = [EmulatedLink(rtt / 1e3, options.jitter / 1e3, options.loss) for rtt in options.rtts]
     ways = ",".join(way for way in WAYS if way != "edge-only")
     if options.edge_model is not None:
         ways += ",edge-only"
@@ -97,13 +105,13 @@ def main() -> None:
     parser.add_argument("--model", default=weights.DEFAULT_MODEL)
     parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between")
     parser.add_argument("--quick", action="store_true", help="2 prompts, 32 tokens, 0 and 20 ms")
-    parser.add_argument("--rtts", default=RTTS, help="in ms, with commas between")
-    parser.add_argument("--jitter", type=float, default=0.0, help="in ms")
-    parser.add_argument("--loss", type=float, default=0.0)
+    parser.add_argument("--rtts", type=rtts, default=RTTS, help="in ms, with commas between")
+    parser.add_argument("--jitter", type=milliseconds, default=0.0, help="in ms")
+    parser.add_argument("--loss", type=chance, default=0.0)
     parser.add_argument("--prompts", type=Path, help="Spec-Bench's question.jsonl")
     parser.add_argument("--category", default="summarization", help="of --prompts; empty: all")
-    parser.add_argument("--each", type=int, default=8, help="prompts of a category")
-    parser.add_argument("--tokens", type=int, default=96, help="of each answer")
+    parser.add_argument("--each", type=count, default=8, help="prompts of a category")
+    parser.add_argument("--tokens", type=count, default=96, help="of each answer")
     parser.add_argument("--temperature", type=float, default=0.0, help="for --prompts")
     parser.add_argument("--drafter", default="suffix", help="of the edge")
     parser.add_argument("--corpus", type=Path, help="a corpus file for the edge's drafter")
@@ -111,8 +119,8 @@ def main() -> None:
         "--edge-model", help="the edge's own model; of gating the target by default"
     )
     parser.add_argument("--cloud-drafter", default="suffix")
-    parser.add_argument("--memory-mb", type=int, default=512)
-    parser.add_argument("--html", type=Path, help="write the page too")
+    parser.add_argument("--memory-mb", type=count, default=512)
+    parser.add_argument("--html", type=new_file, help="write the page too")
     parser.add_argument("--json", action="store_true", help="print the record")
     record.add_option(parser)
     options = parser.parse_args()
@@ -121,7 +129,13 @@ def main() -> None:
         if name not in PARTS:
             parser.error(f"there is no part {name!r}; choose from {', '.join(PARTS)}")
     if options.quick:
-        options.rtts, options.each, options.tokens = "0,20", 2, 32
+        options.rtts, options.each, options.tokens = rtts("0,20"), 2, 32
+    with in_a_sentence(parser.prog):
+        measure(options, chosen)
+
+
+def measure(options: argparse.Namespace, chosen: list[str]) -> None:
+    """Measure the parts, record them, and exit with 1 if a bar is not met."""
     questions = questions_of(options, options.tokens, options.each)
     parts: dict[str, Any] = {}
     load = os.getloadavg()
@@ -141,7 +155,7 @@ def main() -> None:
         "max_tokens": options.tokens,
         "parts": parts,
     }
-    usual = options.rtts == RTTS and not (options.jitter or options.loss or options.quick)
+    usual = options.rtts == rtts(RTTS) and not (options.jitter or options.loss or options.quick)
     name = "edge" + ("" if usual else "-quick" if options.quick else "-some")
     name += "" if set(chosen) == set(PARTS) else "-" + "-".join(chosen)
     path = record.write(name, figures, options.record)
@@ -150,8 +164,9 @@ def main() -> None:
     else:
         show(parts)
     print(f"recorded in {path.name}")
-    if parts.get("ways", {}).get("differences"):
-        sys.exit("texts differ from those of the cloud alone")
+    missed = [bar["name"] for bar in parts.get("ways", {}).get("bars", []) if bar["met"] is False]
+    if missed:
+        sys.exit(f"NOT MET: {'; '.join(missed)}")
 
 
 if __name__ == "__main__":

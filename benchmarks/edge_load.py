@@ -34,12 +34,15 @@ from typing import Any
 import numpy as np
 
 import record
+from edge_options import count as whole
+from edge_options import in_a_sentence, minutes
 from foresay.bench.cloud import Cloud, cloud
 from foresay.bench.proxy import Proxy
 from foresay.edge.client import EdgeClient
 from foresay.edge.messages import WAITS
 from foresay.errors import ForesayError, StreamError
 from foresay.models import weights
+from foresay.models.load import find_model
 from foresay.sampling.params import SamplingParams
 from server_client import FORMS, MORE, SOME
 from server_parts import PAGE, SAMPLE, memory_slopes
@@ -205,13 +208,19 @@ def left_over(server: Cloud) -> dict[str, float]:
 
 
 def judged(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The bars. Where nothing was answered, resumed or accepted, nothing was tried."""
     left, slope = found["left_over"], found["memory"]["slope_mb_per_minute"]
     long = found["seconds"] >= LEAST_SECONDS
+    requests = left["running"] + left["waiting"]
     lines = [
+        *(
+            (f"{name}, least", found[name], 1, found[name] >= 1)
+            for name in ("answers", "resumes", "accepted")
+        ),
         ("errors", found["errors"], 0, found["errors"] == 0),
         ("texts that differ", found["different"], 0, found["different"] == 0),
         ("streams left", left["edge_streams"], 0, left["edge_streams"] == 0),
-        ("requests left", left["running"] + left["waiting"], 0, not left["running"]),
+        ("requests left", requests, 0, requests == 0),
         ("slope of memory, MB/min", slope, 1.0, slope < 1.0 if long else None),
     ]
     return [dict(zip(("name", "value", "bar", "met"), line, strict=True)) for line in lines]
@@ -220,14 +229,21 @@ def judged(found: dict[str, Any]) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--model", default=weights.DEFAULT_MODEL)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--clients", type=int, default=100)
-    parser.add_argument("--questions", type=int, default=24)
-    parser.add_argument("--tokens", type=int, default=32, help="of each answer")
-    parser.add_argument("--memory-mb", type=int, default=512, help="for keys and values")
+    parser.add_argument("--minutes", type=minutes, default=10.0)
+    parser.add_argument("--clients", type=whole, default=100)
+    parser.add_argument("--questions", type=whole, default=24)
+    parser.add_argument("--tokens", type=whole, default=32, help="of each answer")
+    parser.add_argument("--memory-mb", type=whole, default=512, help="for keys and values")
     parser.add_argument("--json", action="store_true", help="print the record")
     record.add_option(parser)
     options = parser.parse_args()
+    with in_a_sentence(parser.prog):
+        measure(options)
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Measure, record, and exit with 1 if a bar is not met."""
+    find_model(options.model)
     with cloud(options.model, ["one"], "--drafter", "none", memory_mb=options.memory_mb) as server:
         questions = asyncio.run(plain_answers(server, options.questions, options.tokens))
     seconds = 60 * options.minutes

@@ -13,11 +13,11 @@ from xml.etree import ElementTree
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.edge_tables import answer, table
 from foresay.bench.edge import (
     CLOUD,
     EDGE_ONLY,
     WAYS,
-    EdgeAnswer,
     EdgeRow,
     EdgeTable,
     bars,
@@ -25,42 +25,8 @@ from foresay.bench.edge import (
     round_bytes,
 )
 from foresay.bench.edge_report import COLUMNS, cells, html_report, prometheus_text
-from foresay.edge.statistics import StreamStatistics
 from foresay.errors import InputError
 from tiny import call, save_model
-
-
-def answer(question: str, seconds: float, tokens: list[int] | None = None) -> EdgeAnswer:
-    told = StreamStatistics(
-        ttft=0.1,
-        seconds=seconds,
-        drafts=2,
-        rounds=2,
-        sent=8,
-        accepted=3,
-        examined=[2, 2, 1],
-        accepted_at=[2, 1, 0],
-        bytes_up=60,
-        bytes_down=40,
-    )
-    return EdgeAnswer(
-        question,
-        [1, 2, 3, 4] if tokens is None else tokens,
-        told,
-        lengths=Counter({1: 1, 2: 1}),
-        cloud_steps=2,
-        log=[{"round": 1, "k": 4}, {"round": 2, "k": 4}],
-    )
-
-
-def table(seconds: dict[str, list[float]], rtt: float = 0.02) -> EdgeTable:
-    return EdgeTable(
-        [
-            EdgeRow(way, rtt, [answer(f"q{n}", one) for n, one in enumerate(times)])
-            for way, times in seconds.items()
-        ],
-        {"model": "tiny", "edge_drafter": "suffix"},
-    )
 
 
 def test_a_row() -> None:
@@ -109,16 +75,42 @@ def test_one_other_token_is_a_difference_also_at_another_round_trip_time() -> No
     later.answers[0].tokens = [1, 2, 3]
     assert found.differences == ["q0: ahead at 50 ms differs from cloud from token 3 on"]
     assert not found.as_dict()["identical"]
-    assert [bar.met for bar in bars(found) if bar.name.startswith("texts")] == [False]
+    assert texts_met(found) == [True, False]
+
+
+def texts_met(found: EdgeTable) -> list[bool | None]:
+    return [bar.met for bar in bars(found) if bar.name.startswith("texts")]
+
+
+def test_no_texts_are_not_identical_ones() -> None:
+    empty = table({CLOUD: [1.0], "ahead": [1.0]})
+    for row in empty.rows:
+        row.answers[0].tokens = []
+    alone = table({EDGE_ONLY: [1.0]})
+    for found in (EdgeTable([]), empty, alone):
+        assert not found.identical and not found.as_dict()["identical"] and not found.differences
+        assert texts_met(found) == [False, False]
+        if found.rows:
+            assert "No text was compared" in html_report(found)
+    empty.rows[0].answers[0].tokens = [1]
+    assert empty.differences and not empty.identical
+
+
+def test_milliseconds_per_token_are_of_those_after_the_first() -> None:
+    found = table({CLOUD: [0.4, 0.7, 9.1]})  # 4 tokens each, 0.1 s until the first
+    assert found.as_dict()["rows"][0]["ms_per_token"] == pytest.approx(200.0)
+    for one in found.rows[0].answers:
+        one.tokens = [1]
+    assert found.as_dict()["rows"][0]["ms_per_token"] is None
 
 
 def test_bars() -> None:
     good = table({"cloud-drafts": [1.0], "free-run": [1.0], "blocking": [1.3], "ahead": [1.0]})
-    assert [bar.met for bar in bars(good)] == [True] * 6
+    assert [bar.met for bar in bars(good)] == [True] * 7
     bad = table({"cloud-drafts": [1.0], "free-run": [1.1], "blocking": [1.1], "ahead": [1.0]})
-    assert [bar.met for bar in bars(bad)] == [False, False, False, True, True, True]
+    assert [bar.met for bar in bars(bad)] == [False] * 3 + [True] * 4
     other = table({"cloud-drafts": [1.0], "free-run": [1.0]}, rtt=0.05)
-    assert [bar.met for bar in bars(other)] == [None, None, None, True, True, True]
+    assert [bar.met for bar in bars(other)] == [None] * 3 + [True] * 4
 
 
 def test_drafting_ahead_alone_compares_equal_waits() -> None:
@@ -186,26 +178,25 @@ def test_columns_are_fields_of_a_row() -> None:
     assert set(COLUMNS) - rows[0].keys() == {"edge_rss_mb", "cloud_rss_mb", "kv_share"}
 
 
+def test_every_column_is_explained() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "edge.md").read_text()
+    section = text.partition("## How to measure")[2].partition("\n## ")[0]
+    lines = re.findall(r"^\| ([^|]+) \|", section.partition("| column |")[2], re.MULTILINE)
+    named = {name for line in lines for name in line.split(", ")}
+    heads = {head.removesuffix(" p50") for head, _ in COLUMNS.values()} - {"p95"}
+    assert named == heads and "NOT MET" in section
+
+
 def test_log_lines() -> None:
     lines = [json.loads(line) for line in table({CLOUD: [1.0]}).log_lines()]
     assert [line["round"] for line in lines] == [1, 2]
     assert lines[0]["way"] == CLOUD and lines[0]["prompt"] == "q0"
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--ways", "warp"], "--ways is 'warp'; expected one of"),
-        (["--rtt", "fast"], "--rtt is 'fast'; expected milliseconds"),
-        (["--rtt", "-1"], "--rtt is -0.001"),
-        (["--loss", "1"], "--loss is 1.0"),
-        (["--category", "none"], "--category is 'none'"),
-        (["--ways", "edge-only"], "edge-only needs a model"),
-    ],
-)
-def test_what_cannot_be_measured_is_said_at_once(options: list[str], said: str) -> None:
-    done = call("bench", "edge", *options)
-    assert done.status != 0 and said in done.err.replace("\n", " ")
+def test_a_built_in_prompt_is_named_in_the_log_without_more_quotes() -> None:
+    found = table({CLOUD: [1.0]})
+    found.rows[0].answers[0].question = "'rename a variable'"
+    assert json.loads(next(iter(found.log_lines())))["prompt"] == "rename a variable"
 
 
 @pytest.mark.slow

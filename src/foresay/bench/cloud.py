@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 from urllib.request import Request, urlopen
@@ -40,10 +40,16 @@ class Child:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            self._log.seek(0)
-            end = self._log.read()[-2000:]
-            raise ForesayError(f"{' '.join(map(str, _command(self.process)))} has ended:\n{end}")
+            raise ForesayError(_last_words(self.log()) or self._how_it_ended())
         return json.loads(line)
+
+    def _how_it_ended(self) -> str:
+        status = self.process.wait()
+        end = f"signal {-status}" if status < 0 else f"status {status}"
+        lines = self.log().strip().splitlines()
+        words = [str(word) for word in _command(self.process)[1:]]
+        name = " ".join(words[words[:1] == ["-m"] :][:2])
+        return f"{name} has ended with {end}" + (f": {_message(lines[-1])}" if lines else "")
 
     def say(self, line: str = "") -> Any:
         """Its answer. Raises: ForesayError if it has ended."""
@@ -58,6 +64,20 @@ class Child:
         return self._log.read()
 
 
+def _last_words(log: str) -> str:
+    """The last sentence of a command that failed; empty if there is none."""
+    found = re.findall(r"^foresay: (.+)$", log, re.MULTILINE)
+    return found[-1] if found else ""
+
+
+def _message(line: str) -> str:
+    """Of a line of a log in JSON its message; other lines as they are."""
+    try:
+        return str(json.loads(line)["message"])
+    except (ValueError, TypeError, KeyError):
+        return line
+
+
 def _command(process: subprocess.Popen[str]) -> Sequence[object]:
     return process.args if isinstance(process.args, (list, tuple)) else [process.args]
 
@@ -65,23 +85,33 @@ def _command(process: subprocess.Popen[str]) -> Sequence[object]:
 @contextmanager
 def child(*command: str) -> Iterator[Child]:
     """A Python process that ends with the body: by SIGTERM, and if that does not help, at once.
+    Ctrl-C does not reach it: its parent ends it.
 
-    Raises: ForesayError with the end of its log if it ends before it is ready.
+    Raises: ForesayError with its last error if it ends before it is ready.
     """
     with tempfile.TemporaryFile("w+") as log:
         pipe = subprocess.PIPE
         process = subprocess.Popen(
-            [sys.executable, *command], stdin=pipe, stdout=pipe, stderr=log, text=True
+            [sys.executable, *command],
+            stdin=pipe,
+            stdout=pipe,
+            stderr=log,
+            text=True,
+            start_new_session=True,
         )
         try:
             yield Child(process, log)
+        except KeyboardInterrupt:
+            process.kill()  # who interrupts does not want to wait
+            raise
         finally:
             process.terminate()
             try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(60)
+            finally:  # also after an interrupt
                 process.kill()
-            process.communicate()
+                process.communicate()
 
 
 class Cloud:

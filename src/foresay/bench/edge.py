@@ -27,7 +27,7 @@ The metrics that the seed document's section 9 asks for, by its names:
                           with WebSocket's headers and the HTTP head
     hard_ratio, triggered hard_ratio of sent tokens, where a gate is on; else None
     TTFT, Total p50/p95   ttft_p50, ttft_p95, total_p50, total_p95, seconds
-    OTPS                  tokens_per_second
+    OTPS                  tokens_per_second; ms_per_token: after the first, median over answers
     CPU Peak RSS          edge_rss_mb, cloud_rss_mb
     GPU Peak              none: no way uses a GPU here
     KV peak and share     kv_peak_mb, kv_share of the cache's memory
@@ -123,6 +123,11 @@ class EdgeAnswer:
         """Seconds after the first token."""
         return max(self.seconds - self.ttft, 1e-6)
 
+    @property
+    def per_token(self) -> float | None:
+        """Seconds per token after the first; None if there is no other."""
+        return self.decoding / (len(self.tokens) - 1) if len(self.tokens) > 1 else None
+
 
 def _sum(of: Iterable[T], value: Callable[[T], float]) -> float:
     return float(sum(value(one) for one in of))
@@ -187,6 +192,7 @@ class EdgeRow:
         examined = _sum(told, lambda s: sum(s.examined))
         right = _sum(told, lambda s: sum(s.accepted_at))
         rtts = [s.rtt for s in told if s.rtt is not None]
+        each = [a.per_token for a in answers if a.per_token is not None]
         hard = [s.hard_ratio for s in told if s.hard_ratio is not None]
 
         def per(count: float, of: float) -> float | None:
@@ -210,6 +216,7 @@ class EdgeRow:
             "tokens": int(tokens),
             "tokens_per_second": round(self.tokens_per_second, 3),
             "decode_p50": percentile([a.decoding for a in answers], 0.5),
+            "ms_per_token": milli(median(each), 1) if each else None,
             "k": per(sent, drafts),
             "rounds": int(rounds),
             "accept_length": per(accepted, rounds),
@@ -258,6 +265,17 @@ class EdgeTable:
         return next((row for row in self.rows if (row.way, row.rtt) == (way, rtt)), None)
 
     @property
+    def compared(self) -> int:
+        """Texts that have to be those of `cloud`, its own among them; empty ones say nothing."""
+        rows = [row for row in self.rows if row.way != EDGE_ONLY]
+        return sum(bool(answer.tokens) for row in rows for answer in row.answers)
+
+    @property
+    def identical(self) -> bool:
+        """Whether texts were compared, and none differs."""
+        return self.compared > 0 and not self.differences
+
+    @property
     def differences(self) -> list[str]:
         """A sentence for each answer that is not that of `cloud`, over all round-trip times."""
         found, plain = [], dict[str, list[int]]()
@@ -300,7 +318,7 @@ class EdgeTable:
         return {
             **self.about,
             "rows": rows,
-            "identical": not self.differences,
+            "identical": self.identical,
             "differences": self.differences,
             "bars": [bar.as_dict() for bar in bars(self)],
             "drafting_ahead_alone": self.drafting_ahead_alone(),
@@ -313,7 +331,7 @@ class EdgeTable:
                 common = {
                     "way": row.way,
                     "rtt_emulated_ms": 1e3 * row.rtt,
-                    "prompt": answer.question,
+                    "prompt": answer.question.strip("'"),
                 }
                 for one in answer.log:
                     yield json.dumps({**common, **one})
@@ -356,7 +374,8 @@ def bars(table: EdgeTable) -> list[Bar]:
             0.98,
         ),
         least(f"ahead by blocking {at}, least", table.ratio("ahead", "blocking", BAR_RTT), 1.2),
-        most("texts that differ", len(table.differences), 0),
+        least("texts compared, least", table.compared, 1),
+        Bar("texts that differ", len(table.differences), 0, table.identical),
         most("bytes up of a round of 8 drafted tokens, most", up, 48),
         most("bytes down of such a round, most", down, 40),
     ]

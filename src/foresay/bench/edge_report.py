@@ -78,7 +78,10 @@ def html_report(table: EdgeTable) -> str:
     said = (
         "<p>All texts are those of the cloud alone, token by token.</p>"
         if found["identical"]
-        else "".join(f'<p class="no">{escape(one)}</p>' for one in found["differences"])
+        else "".join(
+            f'<p class="no">{escape(one)}</p>'
+            for one in found["differences"] or ["No text was compared."]
+        )
     )
     return "\n".join(
         [

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -27,16 +27,20 @@ from foresay.bench.edge import (
 )
 from foresay.bench.proxy import EmulatedLink
 from foresay.bench.questions import Question
+from foresay.budget.policy import make_policy
+from foresay.corpus import open_corpus
 from foresay.drafter import SeededParams
+from foresay.drafters.lineup import check_name, parts_of
 from foresay.edge.alone import model_in, write_alone
 from foresay.edge.client import EdgeClient
 from foresay.edge.drafting import edge_drafter
 from foresay.edge.link import Round
 from foresay.edge.messages import Wait
 from foresay.errors import ForesayError, InputError
+from foresay.models.load import find_model
 from foresay.models.progress import Progress, silent
 
-__all__ = ["EdgeSetup", "run_edge"]
+__all__ = ["EdgeSetup", "check_setup", "run_edge"]
 
 _WAIT: dict[str, Wait] = {
     "blocking": "block",
@@ -77,8 +81,7 @@ class EdgeSetup:
     def __post_init__(self) -> None:
         if EDGE_ONLY in self.ways and self.edge_model is None:
             raise InputError(
-                f"the way {EDGE_ONLY} needs a model on the edge, and there is none; expected its "
-                "name"
+                f"the way {EDGE_ONLY} needs a model on the edge; expected its name as `edge_model`"
             )
         if not self.links:
             raise InputError("there is no round-trip time; expected one or more")
@@ -98,6 +101,57 @@ class EdgeSetup:
             "loss": first.loss,
             "bandwidth": first.bandwidth,
         }
+
+
+def check_setup(setup: EdgeSetup, progress: Progress = silent) -> None:
+    """Refuse now what the servers or the edge would refuse when they have started, which takes a
+    while: models, drafters and the corpus file.
+
+    Raises: InputError that names the field.
+    """
+    progress("find", 0, None)
+    with _naming("model", setup.model):
+        find_model(setup.model, progress=progress)
+    if setup.edge_model is not None:
+        with _naming("edge_model", setup.edge_model):
+            find_model(setup.edge_model, progress=progress)
+    if set(setup.ways) - {CLOUD, EDGE_ONLY}:
+        with _naming("cloud_drafter", setup.cloud_drafter):
+            if setup.cloud_drafter not in ("none", "edge"):
+                _without_models(setup.cloud_drafter, progress)
+        with _naming("policy", setup.policy):
+            make_policy(setup.policy)
+    if set(setup.ways) - {*BASELINES, EDGE_ONLY}:
+        if setup.corpus is not None:
+            with _naming("corpus", str(setup.corpus)):
+                open_corpus(setup.corpus)
+        with _naming("drafter", setup.drafter):
+            others = _without_models(setup.drafter, progress)
+            if others:
+                edge_drafter("+".join(others), corpus=setup.corpus)
+            elif setup.corpus is not None:
+                raise InputError("a model uses no corpus; leave `corpus` out")
+
+
+def _without_models(name: str, progress: Progress) -> list[str]:
+    """The parts of a drafter's name that are no models; the models are looked for, not loaded."""
+    check_name(name)
+    others = []
+    for part in parts_of(name):
+        kind, _, of = part.removeprefix("worker:").partition(":")
+        if kind == "model":
+            find_model(of, progress=progress)
+        else:
+            others.append(part)
+    return others
+
+
+@contextmanager
+def _naming(field: str, value: str) -> Iterator[None]:
+    try:
+        yield
+    except ForesayError as error:
+        raise InputError(f"{field} is {value!r}: {error}") from error
 
 
 def _tenant(way: str, at: int) -> str:
@@ -195,17 +249,18 @@ def _lines(rounds: Sequence[Round]) -> Iterator[dict[str, Any]]:
 
 def run_edge(
     setup: EdgeSetup, questions: Sequence[Question], progress: Progress = silent
-) -> Iterator[EdgeTable]:
+) -> Generator[EdgeTable, None, None]:
     """The table after each question at each round-trip time: the same one, which grows.
 
     progress  called with "read", "warm", then "write": answers of all
 
     Only the first turn of a question is asked, once. Raises: InputError for a question that asks
-    for several samples, StreamError, ForesayError if a server does not start.
+    for several samples and as `check_setup`, StreamError, ForesayError if a server does not start.
     """
     for question in questions:
         if question.params.n != 1:
             raise InputError(f"{question.where} asks for {question.params.n} samples; expected 1")
+    check_setup(setup, progress)
     table = EdgeTable([], setup.about())
     tenants = [
         "warm",
@@ -260,13 +315,19 @@ def run_edge(
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
-    """Let streams end that nobody reads any more, then close the loop."""
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    for task in asyncio.all_tasks(loop):
-        task.cancel()
-        with suppress(asyncio.CancelledError, ForesayError):
-            loop.run_until_complete(task)
-    loop.close()
+    """End what still runs after an interrupt, then the streams that nobody reads, then the loop.
+
+    A generator that a task waits in cannot be closed, so tasks end first.
+    """
+    try:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()
 
 
 def _warm_up(

@@ -23,7 +23,7 @@ import selectors
 import sys
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -39,6 +39,7 @@ __all__ = [
     "Schedule",
     "Way",
     "in_thread",
+    "link_of",
     "over",
     "straight",
 ]
@@ -327,17 +328,23 @@ def in_thread(proxy: Proxy) -> Iterator[Proxy]:
         loop.close()
 
 
-def main() -> None:
-    """The command above. Delays are waited for with select, to the microsecond: with epoll they
-    would end at the next millisecond."""
+def link_of(arguments: Sequence[str]) -> tuple[int, EmulatedLink]:
+    """The port and the link that the command above is given."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--to", type=int, required=True)
     for name in ("rtt", "jitter", "loss"):
         parser.add_argument(f"--{name}", type=float, default=0.0)
     parser.add_argument("--bandwidth", type=float)
     parser.add_argument("--seed", type=int, default=0)
-    given = vars(parser.parse_args())
-    with in_thread(Proxy(given.pop("to"), over(EmulatedLink(**given)))) as proxy:
+    given = vars(parser.parse_args(arguments))
+    return given.pop("to"), EmulatedLink(**given)
+
+
+def main() -> None:
+    """The command above. Delays are waited for with select, to the microsecond: with epoll they
+    would end at the next millisecond."""
+    port, link = link_of(sys.argv[1:])
+    with in_thread(Proxy(port, over(link))) as proxy:
         print(json.dumps({"port": proxy.port}), flush=True)
         for _ in sys.stdin:
             counts = {"up": proxy.up, "down": proxy.down, "connections": len(proxy.connections)}

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
+import sys
 from collections.abc import Callable
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +21,7 @@ from foresay.cli.options import naming_options
 from foresay.cli.root import AsJson
 from foresay.cli.show import print_table, tolerate_encoding
 from foresay.cli.waiting import waiting
-from foresay.errors import InputError
+from foresay.errors import ForesayError, InputError
 
 if TYPE_CHECKING:
     from foresay.bench.edge import EdgeTable
@@ -107,6 +111,11 @@ def bench_edge(
     free-run      the same; the cloud never waits
     edge-only     the edge's own model alone: not the target's text
 
+    `by cloud` and `by drafts` are times as fast as cloud and cloud-drafts after the first token;
+    docs/edge.md, "How to measure", explains every column. At the end come the bars: what edge
+    streams have to reach at an RTT of 20 ms. A bar that is NOT MET does not change the exit status,
+    a text that differs does.
+
     Progress goes to stderr. After an interrupt, what was measured is printed.
 
     \b
@@ -117,29 +126,30 @@ def bench_edge(
     """
     from foresay.bench.edge import EdgeTable, edge_ways
     from foresay.bench.proxy import EmulatedLink
+    from foresay.bench.questions import in_order
 
     tolerate_encoding()
-    links = [
-        EmulatedLink(
-            time,
-            jitter / 1e3,
-            loss,
-            None if bandwidth is None else 1e6 * bandwidth,
-            seed,
-        )
-        for time in _seconds(rtt)
-    ]
+    for option, path in {"--log": log, "--prometheus": prometheus, "--html": html}.items():
+        if path is not None:
+            _check_writable(option, path)
+    milliseconds, megabits = "milliseconds, 0 or more", "megabits per second, above 0"
+    if not 0 <= jitter < math.inf:
+        raise InputError(f"jitter is {jitter:g}; expected {milliseconds}")
+    if bandwidth is not None and not 0 < 1e6 * bandwidth < math.inf:
+        raise InputError(f"bandwidth is {bandwidth:g}; expected {megabits}")
+    limit = None if bandwidth is None else 1e6 * bandwidth
+    links = [EmulatedLink(time, jitter / 1e3, loss, limit, seed) for time in _seconds(rtt)]
     chosen = edge_ways(f"{ways},edge-only" if edge_model is not None else ways)
     questions = read_or_built_in(prompts, per_category, max_tokens, temperature, seed)
     questions = [
         question
         for question in questions
-        if question.params.n == 1 and category in (None, question.category)
+        if question.params.n == 1 and (prompts or question.category != "free chat")
     ]
-    if prompts is None:
-        questions = [question for question in questions if question.category != "free chat"]
-    if not questions:
-        raise InputError(f"--category is {category!r}, which no prompt has; expected one that has")
+    there = in_order(question.category for question in questions)
+    if category not in (None, *there):
+        raise InputError(f"category is {category!r}; expected one of {', '.join(there)}")
+    questions = [question for question in questions if category in (None, question.category)]
     require_engine("bench")
     missing = [package for module, package in _NEEDED.items() if find_spec(module) is None]
     if missing:
@@ -160,49 +170,86 @@ def bench_edge(
         memory_mb=memory_mb,
     )
     table = EdgeTable([], setup.about())
-    interrupted = False
+    interrupted, failed = False, None
     try:
-        with waiting(as_json) as wait, Interrupts() as interrupts:
-            for found in run_edge(setup, questions, wait):
+        with (
+            waiting(as_json) as wait,
+            Interrupts() as interrupts,
+            closing(run_edge(setup, questions, wait)) as running,
+        ):
+            for found in running:
                 with interrupts.held():
                     table = found
     except KeyboardInterrupt:
         interrupted = True
+    except ForesayError as error:
+        if not any(row.answers for row in table.rows):
+            raise
+        failed = error
     table.rows = [row for row in table.rows if row.answers]
-    _write(table, log, prometheus, html)
     if as_json:
         values = table.as_dict()
         print(json.dumps(values | {"interrupted": True} if interrupted else values))
     elif table.rows:
         _print(table, len(questions))
+    written = _write(table, {"--log": log, "--prometheus": prometheus, "--html": html})
+    if failed is not None:
+        raise failed
     if interrupted:
         raise typer.Exit(130)
-    if table.differences:
+    if not (table.identical and written):
         raise typer.Exit(1)
 
 
 def _seconds(given: str) -> list[float]:
-    try:
-        return [float(part) / 1e3 for part in given.split(",")]
-    except ValueError:
-        raise InputError(
-            f"--rtt is {given!r}; expected milliseconds with commas between, such as 0,20,50"
-        ) from None
+    found = []
+    for part in given.split(","):
+        try:
+            found.append(float(part) / 1e3)
+        except ValueError:
+            raise InputError(
+                f"rtt is {given!r}; expected milliseconds with commas between, such as 0,20,50"
+            ) from None
+        if not 0 <= found[-1] < math.inf:
+            raise InputError(f"rtt is {part.strip()}; expected milliseconds, 0 or more")
+    return found
 
 
-def _write(table: EdgeTable, log: Path | None, prometheus: Path | None, html: Path | None) -> None:
+def _check_writable(option: str, path: Path) -> None:
+    """Refuse a file that cannot be written before anything is measured."""
+    why = "is no file" if path.exists() and not path.is_file() else ""
+    if not why:
+        try:
+            with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+                pass
+        except OSError as error:
+            why = f"cannot be written: {error.strerror or error}"
+    if why:
+        raise InputError(f"{option} is '{path}', which {why}; expected a file in a folder of yours")
+
+
+def _write(table: EdgeTable, files: dict[str, Path | None]) -> bool:
+    """Write the files that are wanted; False if one could not be written, which is said."""
     from foresay.bench.edge_report import html_report, prometheus_text
     from foresay.files import whole_file
 
-    wanted: list[tuple[Path | None, Callable[[], str]]] = [
-        (log, lambda: "".join(line + "\n" for line in table.log_lines())),
-        (prometheus, lambda: prometheus_text(table)),
-        (html, lambda: html_report(table)),
-    ]
-    for path, text in wanted:
-        if path is not None and table.rows:
+    texts: dict[str, Callable[[], str]] = {
+        "--log": lambda: "".join(line + "\n" for line in table.log_lines()),
+        "--prometheus": lambda: prometheus_text(table),
+        "--html": lambda: html_report(table),
+    }
+    good = True
+    for option, path in files.items():
+        if path is None or not table.rows:
+            continue
+        try:
             with whole_file(path) as part:
-                part.write_text(text(), encoding="utf-8")
+                part.write_text(texts[option](), encoding="utf-8")
+        except OSError as error:
+            why = error.strerror or error
+            print(f"foresay: {option} '{path}' was not written: {why}", file=sys.stderr)
+            good = False
+    return good
 
 
 def _print(table: EdgeTable, prompts: int) -> None:
@@ -210,7 +257,9 @@ def _print(table: EdgeTable, prompts: int) -> None:
     from foresay.bench.edge_report import COLUMNS, cells
 
     found = table.as_dict()
-    print(f"{prompts} prompts, {table.about['model']} in the cloud, {table.about['edge_drafter']} "
+    done = max(len(row.answers) for row in table.rows)
+    asked = f"{done} prompts" if done == prompts else f"{done} of {prompts} prompts"
+    print(f"{asked}, {table.about['model']} in the cloud, {table.about['edge_drafter']} "
           "on the edge")  # fmt: skip
     groups: list[list[str]] = [list(COLUMNS)[:9], list(COLUMNS)[9:]]
     for time in dict.fromkeys(row["rtt_emulated_ms"] for row in found["rows"]):
@@ -231,8 +280,9 @@ def _print(table: EdgeTable, prompts: int) -> None:
         print(f"{bar['name']:<48}{value:>8}   bar {bar['bar']:g}   {met}")
     for time, ratio in found["drafting_ahead_alone"].items():
         print(f"ahead-block by blocking, the same wait, at {time} ms: {ratio:.3f}")
-    texts = sum(len(row.answers) for row in table.rows if row.way != EDGE_ONLY)
     if found["identical"]:
-        print(f"\nAll {texts} texts are those of the cloud alone, token by token.")
+        print(f"\nAll {table.compared} texts are those of the cloud alone, token by token.")
+    elif not table.compared:
+        print("\nNOT identical: no text was compared")
     for sentence in found["differences"]:
         print(f"NOT identical: {sentence}")

@@ -62,7 +62,7 @@ def html_report(table: EdgeTable) -> str:
     charts = [
         _chart(table, rows, "tokens_per_second", "Tokens per second", "tokens/s"),
         _chart(table, rows, "ttft_p50", "Time to the first token, p50", "seconds"),
-        _chart(table, rows, "speedup_cloud", "Speed-up against cloud", "times as fast"),
+        _chart(table, rows, "speedup_cloud", "Speed-up by cloud, after the first token", "times"),
         _chart(table, rows, "steps_per_token", "Cloud steps per token", "steps"),
         _positions(table),
         _lengths(table),

@@ -41,6 +41,7 @@ from foresay.sampling.params import SamplingParams
 
 PARTS = ("ways", "gating")
 RTTS = "0,5,20,50,100"
+SMALL = "weights/smollm2-135m-draft"
 
 
 def questions_of(options: argparse.Namespace, tokens: int, each: int) -> list[Question]:
@@ -115,9 +116,7 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.0, help="for --prompts")
     parser.add_argument("--drafter", default="suffix", help="of the edge")
     parser.add_argument("--corpus", type=Path, help="a corpus file for the edge's drafter")
-    parser.add_argument(
-        "--edge-model", help="the edge's own model; of gating the target by default"
-    )
+    parser.add_argument("--edge-model", help=f"the edge's own model; of gating {SMALL} by default")
     parser.add_argument("--cloud-drafter", default="suffix")
     parser.add_argument("--memory-mb", type=count, default=512)
     parser.add_argument("--html", type=new_file, help="write the page too")
@@ -145,7 +144,7 @@ def measure(options: argparse.Namespace, chosen: list[str]) -> None:
         if options.html is not None:
             options.html.write_text(html_report(table), encoding="utf-8")
     if "gating" in chosen:
-        edge_model = options.edge_model or options.model
+        edge_model = options.edge_model or SMALL
         parts["gating"] = edge_gating.measure(
             questions, options.model, edge_model, options.corpus, options.memory_mb << 20
         )

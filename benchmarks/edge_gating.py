@@ -2,7 +2,8 @@
 
 Every position of the target's own answers is an examined token: the edge's drafter proposes the
 next token after the true text, and it is rejected if the target wrote another. A rule is a signal
-of 0 or 1. Answers are sampled: with the same model greedy drafts would never be rejected.
+of 0 or 1. The edge's model draws with the target's noise, so the target itself would never be
+rejected: it has to be another one.
 """
 
 from __future__ import annotations

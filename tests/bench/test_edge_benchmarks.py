@@ -117,7 +117,7 @@ LOAD: dict[str, Any] = {
     "different": 0,
     "seconds": 600,
     "left_over": {"edge_streams": 0.0, "running": 0.0, "waiting": 0.0},
-    "memory": {"slope_mb_per_minute": 0.1},
+    "memory": {"at_rest_mb": [500.0, 501.0, 500.5, 502.0, 501.0]},
 }
 
 
@@ -137,7 +137,10 @@ LOAD: dict[str, Any] = {
             {"left_over": dict.fromkeys(("edge_streams", "running", "waiting"), float("nan"))},
             {"streams left", "requests left"},
         ),
-        ({"memory": {"slope_mb_per_minute": 1.5}}, {"slope of memory, MB/min"}),
+        (
+            {"memory": {"at_rest_mb": [500.0, 510.0, 520.0, 530.0, 540.0]}},
+            {"growth of memory at rest, MB/min"},
+        ),
     ],
 )
 def test_bars_of_the_load(
@@ -149,7 +152,7 @@ def test_bars_of_the_load(
 
 def test_a_short_load_says_nothing_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = script("edge_load", monkeypatch).judged({**LOAD, "seconds": 60})
-    assert [line["met"] for line in lines if line["name"].startswith("slope")] == [None]
+    assert [line["met"] for line in lines if line["name"].startswith("growth")] == [None]
 
 
 def told(tokens: tuple[int, ...]) -> Answer:

@@ -48,7 +48,7 @@ REFUSED = [
     ("--log /", "--log is '/', which is no file"),
     ("--prometheus /no/such/p", "--prometheus is '/no/such/p', which cannot be written"),
     ("--drafter eagle", "--drafter is 'eagle': there is no drafter 'eagle'; expected one of"),
-    ("--drafter recycle", "--drafter is 'recycle': the drafter RecycleDrafter needs to see"),
+    ("--drafter recycle", "--drafter is 'recycle': the drafter 'recycle' needs to see"),
     ("--drafter suffix+model:/nope", "'/nope' is no model"),
     ("--corpus /nope", "--corpus is '/nope': '/nope' cannot be used as a corpus file"),
     ("--edge-model /nope", "--edge-model is '/nope': '/nope' is no model"),

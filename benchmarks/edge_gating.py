@@ -17,7 +17,6 @@ import numpy as np
 
 from foresay.arrays import Int32s
 from foresay.bench.questions import Question
-from foresay.corpus import open_corpus
 from foresay.drafter import SeededParams
 from foresay.edge.drafting import EdgeDrafts, edge_drafter
 from foresay.edge.gating import KINDS, CorpusWords, Rules, auc, auc_by_signal, read_tokens
@@ -57,9 +56,7 @@ def measure(
     rules: dict[str, Rules] = {kind: Rules((kind,)) for kind in KINDS}
     rules["any rule"] = Rules()
     if corpus is not None:
-        words = CorpusWords(
-            open_corpus(corpus), lambda text: target.tokenizer.encode(text, special=False)
-        )
+        words = CorpusWords.of(corpus, target.tokenizer)
         rules["rare word"] = Rules((), word_counts=words)
         rules["any rule"] = Rules(word_counts=words)
     drafters = {

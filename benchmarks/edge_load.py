@@ -147,6 +147,8 @@ async def ask(client: EdgeClient, question: Question, seen: Seen) -> None:
     began = time.perf_counter()
     answer = await client.answer(question.prompt, question.params)
     told = answer.statistics
+    if told.drafter_error is not None:
+        seen.errors[f"the drafter failed: {told.drafter_error}"[:200]] += 1
     seen.answers += 1
     seen.tokens += len(answer.tokens)
     seen.different += list(answer.tokens) != question.expected

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,52 +15,33 @@ from foresay.errors import ForesayError
 __all__ = ["chance", "count", "in_a_sentence", "milliseconds", "minutes", "new_file", "rtts"]
 
 
-def _number(given: str, expected: str) -> float:
-    try:
-        return float(given)
-    except ValueError:
-        raise ArgumentTypeError(f"it is {given!r}; expected {expected}") from None
+def _number(expected: str, good: Callable[[float], bool]) -> Callable[[str], float]:
+    def read(given: str) -> float:
+        try:
+            value = float(given)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or not good(value):
+            raise ArgumentTypeError(f"it is {given!r}; expected {expected}")
+        return value
+
+    return read
+
+
+milliseconds = _number("milliseconds, 0 or more", lambda value: value >= 0)
+minutes = _number("minutes, above 0", lambda value: value > 0)
+chance = _number("a chance from 0 to below 1", lambda value: 0 <= value < 1)
+_whole = _number("a whole number, 1 or more", lambda value: value >= 1 and value == int(value))
 
 
 def count(given: str) -> int:
     """A whole number, 1 or more."""
-    expected = "a whole number, 1 or more"
-    value = _number(given, expected)
-    if not (1 <= value < math.inf and value == int(value)):
-        raise ArgumentTypeError(f"it is {given!r}; expected {expected}")
-    return int(value)
-
-
-def milliseconds(given: str) -> float:
-    """0 or more."""
-    expected = "milliseconds, 0 or more"
-    value = _number(given, expected)
-    if not 0 <= value < math.inf:
-        raise ArgumentTypeError(f"it is {given!r}; expected {expected}")
-    return value
+    return int(_whole(given))
 
 
 def rtts(given: str) -> list[float]:
     """Milliseconds with commas between."""
     return [milliseconds(part) for part in given.split(",")]
-
-
-def minutes(given: str) -> float:
-    """Above 0."""
-    expected = "minutes, above 0"
-    value = _number(given, expected)
-    if not 0 < value < math.inf:
-        raise ArgumentTypeError(f"it is {given!r}; expected {expected}")
-    return value
-
-
-def chance(given: str) -> float:
-    """From 0 to below 1."""
-    expected = "a chance from 0 to below 1"
-    value = _number(given, expected)
-    if not 0 <= value < 1:
-        raise ArgumentTypeError(f"it is {given!r}; expected {expected}")
-    return value
 
 
 def new_file(given: str) -> Path:

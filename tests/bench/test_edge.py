@@ -96,6 +96,14 @@ def test_no_texts_are_not_identical_ones() -> None:
     assert empty.differences and not empty.identical
 
 
+def test_a_drafter_that_failed_is_a_bar_that_is_not_met() -> None:
+    found = table({CLOUD: [1.0], "ahead": [1.0]})
+    found.rows[1].answers[0].statistics.drafter_error = "ValueError: no"
+    assert [bar.name for bar in bars(found) if bar.met is False] == [
+        "drafters of the edge that failed, most"
+    ]
+
+
 def test_milliseconds_per_token_are_of_those_after_the_first() -> None:
     found = table({CLOUD: [0.4, 0.7, 9.1]})  # 4 tokens each, 0.1 s until the first
     assert found.as_dict()["rows"][0]["ms_per_token"] == pytest.approx(200.0)
@@ -106,11 +114,11 @@ def test_milliseconds_per_token_are_of_those_after_the_first() -> None:
 
 def test_bars() -> None:
     good = table({"cloud-drafts": [1.0], "free-run": [1.0], "blocking": [1.3], "ahead": [1.0]})
-    assert [bar.met for bar in bars(good)] == [True] * 7
+    assert [bar.met for bar in bars(good)] == [True] * 8
     bad = table({"cloud-drafts": [1.0], "free-run": [1.1], "blocking": [1.1], "ahead": [1.0]})
-    assert [bar.met for bar in bars(bad)] == [False] * 3 + [True] * 4
+    assert [bar.met for bar in bars(bad)] == [False] * 3 + [True] * 5
     other = table({"cloud-drafts": [1.0], "free-run": [1.0]}, rtt=0.05)
-    assert [bar.met for bar in bars(other)] == [None] * 3 + [True] * 4
+    assert [bar.met for bar in bars(other)] == [None] * 3 + [True] * 5
 
 
 def test_drafting_ahead_alone_compares_equal_waits() -> None:

@@ -161,13 +161,15 @@ def told(tokens: tuple[int, ...]) -> Answer:
 
 
 def test_what_a_client_of_the_load_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turn by turn: the right text, another, one too short, an error, a timeout, a lost start."""
+    """Turn by turn: the right text, another, one too short, errors, a timeout, a lost start, and
+    the right text without a drafter that failed."""
     load = script("edge_load", monkeypatch)
     at_start = "nothing answers; expected a server of `foresay serve` there"
     script_of_turns: list[Any] = [
         *((7, 8), (7, 9), (7,)),
         *(StreamError("the cloud failed", "internal"), InputError("the prompt is bad")),
         *(asyncio.TimeoutError(), StreamError(at_start, "unreachable")),
+        StreamStatistics(drafter_error="ValueError: no"),
     ]
 
     class Client:
@@ -180,6 +182,8 @@ def test_what_a_client_of_the_load_counts(monkeypatch: pytest.MonkeyPatch) -> No
             turn = next(self._turns)
             if isinstance(turn, BaseException):
                 raise turn
+            if isinstance(turn, StreamStatistics):
+                return Answer((7, 8), (), "length", turn)
             return told(turn)
 
         def close(self) -> None:
@@ -204,11 +208,12 @@ def test_what_a_client_of_the_load_counts(monkeypatch: pytest.MonkeyPatch) -> No
 
     steady, frail = asked(1), asked(5)
     for seen in (steady, frail):
-        assert (seen.answers, seen.different, seen.tokens, seen.left) == (3, 2, 5, 0)
+        assert (seen.answers, seen.different, seen.tokens, seen.left) == (4, 2, 7, 0)
         assert (seen.accepted, seen.resumes, seen.reopens) == (9, 3, 6)
-        assert seen.first == [0.5] * 3
-    assert sum(frail.errors.values()) == 3 and frail.lost_at_start == 1
-    assert sum(steady.errors.values()) == 4 and steady.lost_at_start == 0
+        assert seen.first == [0.5] * 3 + [0.0]
+        assert seen.errors["the drafter failed: ValueError: no"] == 1
+    assert sum(frail.errors.values()) == 4 and frail.lost_at_start == 1
+    assert sum(steady.errors.values()) == 5 and steady.lost_at_start == 0
     assert steady.errors["the cloud failed"] == 1 and Client.closed == 2
 
 

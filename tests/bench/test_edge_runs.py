@@ -6,7 +6,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,8 +20,10 @@ from foresay.bench.edge_runs import EdgeSetup, run_edge
 from foresay.bench.proxy import EmulatedLink, link_of
 from foresay.bench.questions import Question
 from foresay.edge.client import Answer
+from foresay.edge.link import Round
 from foresay.edge.statistics import StreamStatistics
 from foresay.sampling.params import SamplingParams
+from tiny import save_model
 
 LINKS = (EmulatedLink(), EmulatedLink(0.02, 0.001, 0.01, 1e6, 5))
 EDGE = [way for way in WAYS if way not in (*BASELINES, "edge-only")]
@@ -144,6 +146,39 @@ def test_what_each_way_is(world: World) -> None:
     }
     for client in (c for way in BASELINES for c in world.counted(way)):
         assert client["drafter"] is None and client["corpus"] is None
+
+
+def test_a_gate_is_of_the_edge_alone(world: World, tmp_path: Path) -> None:
+    whole(setup())
+    assert not any("gate" in client for client in world.clients)
+    world.clients.clear()
+    folder = save_model(tmp_path)
+    whole(replace(setup(corpus=None, gate=True), model=str(folder)))
+    for way in EDGE:
+        for client in world.counted(way):
+            assert client["gate"].rules is not None and client["decode"]([72]) == "H"
+    assert not any("gate" in client for way in BASELINES for client in world.counted(way))
+
+
+def test_a_line_of_the_log_has_every_value_of_a_round() -> None:
+    """By hand: 4 tokens of which 1 was accepted, so 2 were examined; then 2 of 2."""
+    first = Round(4, 1, rtt=0.02, draft=0.001, verify=0.01, bytes_up=40, bytes_down=20, hard=3)
+    lines = list(runs._lines([first, Round(2, 2)]))
+    assert lines[0] == {
+        "round": 1,
+        "k": 4,
+        "accepted_len": 1,
+        "la_over_k": 0.25,
+        "alpha_mean": 0.5,
+        "A_cum": 0.25,
+        "edge_time_ms": 1.0,
+        "cloud_ms": 10.0,
+        "rtt_ms": 20.0,
+        "bytes_up": 40,
+        "bytes_down": 20,
+        "hard_ratio": 0.75,
+    }
+    assert (lines[1]["alpha_mean"], lines[1]["A_cum"], lines[1]["hard_ratio"]) == (1.0, 0.5, None)
 
 
 def test_every_way_at_every_round_trip_time_is_a_tenant_of_its_own(world: World) -> None:

@@ -211,8 +211,11 @@ def test_who_stops_early_closes_the_stream() -> None:
             pieces = client(cloud).stream(PROMPT, params(), seed=SEED)
             await anext(pieces)
             await pieces.aclose()
-            await asyncio.sleep(0.05)
-            assert isinstance(cloud.heard[-1], Close)
+            for _ in range(500):
+                if isinstance(cloud.heard[-1], Close):
+                    return
+                await asyncio.sleep(0.01)
+        raise AssertionError(f"the last message is {cloud.heard[-1]!r}, not CLOSE")
 
     asyncio.run(run())
 
@@ -278,9 +281,15 @@ def test_drafts_that_are_over_are_forgotten(
 def test_the_gate_reads_text() -> None:
     async def run() -> None:
         async with toy_cloud() as cloud:
-            gate = Gate(Thresholds(hard_ratio=1.0), Rules())
-            found = await answer(cloud, gate=gate, decode=lambda ids: "".join(f"{i} " for i in ids))
+            gate, rounds = Gate(Thresholds(hard_ratio=1.0), Rules()), list[Round]()
+            found = await answer(
+                cloud,
+                gate=gate,
+                decode=lambda ids: "".join(f"{i} " for i in ids),
+                on_round=rounds.append,
+            )
         assert found.statistics.hard_ratio == 1.0  # every token is a number
+        assert rounds and all(done.hard == done.sent for done in rounds)
 
     asyncio.run(run())
 

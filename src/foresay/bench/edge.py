@@ -271,6 +271,12 @@ class EdgeTable:
         return sum(bool(answer.tokens) for row in rows for answer in row.answers)
 
     @property
+    def failed_drafters(self) -> int:
+        """Answers in which the edge's drafter raised: then nothing more was drafted."""
+        every = (answer.statistics for row in self.rows for answer in row.answers)
+        return sum(told.drafter_error is not None for told in every)
+
+    @property
     def identical(self) -> bool:
         """Whether texts were compared, and none differs."""
         return self.compared > 0 and not self.differences
@@ -376,6 +382,7 @@ def bars(table: EdgeTable) -> list[Bar]:
         least(f"ahead by blocking {at}, least", table.ratio("ahead", "blocking", BAR_RTT), 1.2),
         least("texts compared, least", table.compared, 1),
         Bar("texts that differ", len(table.differences), 0, table.identical),
+        most("drafters of the edge that failed, most", table.failed_drafters, 0),
         most("bytes up of a round of 8 drafted tokens, most", up, 48),
         most("bytes down of such a round, most", down, 40),
     ]

@@ -34,11 +34,13 @@ from foresay.drafters.lineup import check_name, parts_of
 from foresay.edge.alone import model_in, write_alone
 from foresay.edge.client import EdgeClient
 from foresay.edge.drafting import edge_drafter
+from foresay.edge.gating import CorpusWords, usual_gate
 from foresay.edge.link import Round
 from foresay.edge.messages import Wait
 from foresay.errors import ForesayError, InputError
 from foresay.models.load import find_model
 from foresay.models.progress import Progress, silent
+from foresay.models.tokenizer import Tokenizer
 
 __all__ = ["EdgeSetup", "check_setup", "run_edge"]
 
@@ -59,6 +61,7 @@ class EdgeSetup:
     links          one for each round-trip time
     model          in the cloud
     drafter        of the edge; corpus: a file for it
+    gate           the edge sends as the usual gate says
     edge_model     the edge's own model, for `edge-only`
     cloud_drafter  of the server for all ways but `cloud`; policy: how much it drafts
     memory_mb      for the KV cache of each server
@@ -72,6 +75,7 @@ class EdgeSetup:
     model: str
     drafter: str = "suffix"
     corpus: Path | None = None
+    gate: bool = False
     edge_model: str | None = None
     cloud_drafter: str = "suffix"
     policy: str = "adaptive"
@@ -93,6 +97,7 @@ class EdgeSetup:
             "model": Path(self.model).name,
             "edge_drafter": self.drafter,
             "edge_corpus": None if self.corpus is None else self.corpus.name,
+            "edge_gate": self.gate,
             "edge_model": None if self.edge_model is None else Path(self.edge_model).name,
             "cloud_drafter": self.cloud_drafter,
             "cloud_policy": self.policy,
@@ -158,6 +163,13 @@ def _tenant(way: str, at: int) -> str:
     return f"{way}-{at}"
 
 
+def _gate(setup: EdgeSetup) -> dict[str, Any]:
+    """The gate of an edge client, and what its rules read with."""
+    tokenizer = Tokenizer(find_model(setup.model).folder)
+    words = None if setup.corpus is None else CorpusWords.of(setup.corpus, tokenizer)
+    return {"gate": usual_gate(words), "decode": tokenizer.decode}
+
+
 class _Seat:
     """One way at one round-trip time: its server, its proxy, its client."""
 
@@ -171,6 +183,7 @@ class _Seat:
             self._alone = model_in(edge_drafter(f"model:{setup.edge_model}"))
             return
         own = None if way in BASELINES else setup.drafter
+        gate: dict[str, Any] = {} if own is None or not setup.gate else _gate(setup)
         self._client = EdgeClient(
             link.url,
             vocabulary=server.vocabulary,
@@ -180,6 +193,7 @@ class _Seat:
             wait=_WAIT.get(way, "free-run"),
             ahead=way != "blocking",
             on_round=self._rounds.append,
+            **gate,
         )
 
     def close(self) -> None:
@@ -238,12 +252,16 @@ def _lines(rounds: Sequence[Round]) -> Iterator[dict[str, Any]]:
             "k": done.sent,
             "accepted_len": done.accepted,
             "la_over_k": round(done.accepted / done.sent, 4) if done.sent else None,
+            "alpha_mean": round(done.accepted / min(done.accepted + 1, done.sent), 4)
+            if done.sent
+            else None,
             "A_cum": round(accepted / sent, 4) if sent else None,
             "edge_time_ms": milli(done.draft),
             "cloud_ms": milli(done.verify),
             "rtt_ms": milli(done.rtt),
             "bytes_up": done.bytes_up,
             "bytes_down": done.bytes_down,
+            "hard_ratio": None if done.hard is None else round(done.hard / max(done.sent, 1), 4),
         }
 
 

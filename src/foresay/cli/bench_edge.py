@@ -77,6 +77,9 @@ def bench_edge(
     corpus: Annotated[
         Path | None, typer.Option(help="A corpus file for the edge's drafter.", show_default=False)
     ] = None,
+    gate: Annotated[
+        bool, typer.Option("--gate", help="The edge sends early, and drafts less, at hard tokens.")
+    ] = False,
     edge_model: Annotated[
         str | None,
         typer.Option(help="The edge's own model, for the way edge-only.", show_default=False),
@@ -165,6 +168,7 @@ def bench_edge(
         model,
         drafter=drafter,
         corpus=corpus,
+        gate=gate,
         edge_model=edge_model,
         cloud_drafter=cloud_drafter,
         memory_mb=memory_mb,

@@ -37,7 +37,6 @@ from foresay.errors import InputError, StreamError
 
 if TYPE_CHECKING:
     from foresay.edge.client import EdgeClient
-    from foresay.edge.gating import CorpusWords
     from foresay.models.tokenizer import Tokenizer
     from foresay.sampling.params import SamplingParams
 
@@ -50,8 +49,6 @@ class WaitOption(str, Enum):
 
 _NEEDED = ("msgspec", "websockets", "tokenizers", "jinja2")
 _SEED = re.compile(r"\bwith seed (\d+)\b")
-_HARD = 1.2  # nats: a drafted token below a chance of 0.3 is hard
-_VARIES = 0.01  # variance over passes with dropout: 0.1 more or less is hard
 
 
 class KOption(str, Enum):
@@ -172,7 +169,7 @@ def edge(
     from foresay.edge.client import EdgeClient
     from foresay.edge.connection import edge_url
     from foresay.edge.drafting import check_edge_name
-    from foresay.edge.gating import Gate, Rules, Thresholds
+    from foresay.edge.gating import CorpusWords, usual_gate
     from foresay.edge.link import LinkRule, SeedRule
 
     edge_url(cloud)
@@ -185,7 +182,7 @@ def edge(
         raise InputError("--edge-only needs a model that drafts; expected --draft-model NAME")
     with waiting(as_json) as progress:
         tokenizer, vocabulary, known = _tokenizer(model, progress)
-    rules = Rules() if corpus is None or not gate else Rules(word_counts=_words(corpus, tokenizer))
+    words = None if corpus is None or not gate else CorpusWords.of(corpus, tokenizer)
     client = EdgeClient(
         cloud,
         vocabulary=vocabulary,
@@ -196,7 +193,7 @@ def edge(
         wait="" if wait is None else wait.value,
         ahead=not no_ahead,
         rule=SeedRule() if k is KOption.seed else LinkRule(),
-        gate=Gate(Thresholds(nll=_HARD, variance=_VARIES), rules) if gate else None,
+        gate=usual_gate(words) if gate else None,
         dropout=dropout,
         decode=tokenizer.decode,
         tree=tree,
@@ -219,13 +216,6 @@ def _drafter(name: str, draft_model: str | None) -> str | None:
     if draft_model is None:
         return None if name == "none" else name
     return f"model:{draft_model}" if name == "none" else f"{name}+model:{draft_model}"
-
-
-def _words(corpus: Path, tokenizer: Tokenizer) -> CorpusWords:
-    from foresay.corpus import open_corpus
-    from foresay.edge.gating import CorpusWords
-
-    return CorpusWords(open_corpus(corpus), lambda text: tokenizer.encode(text, special=False))
 
 
 def _tokenizer(model: str, progress: Any) -> tuple[Tokenizer, int, bytes | None]:

@@ -15,7 +15,7 @@ from foresay.errors import InputError
 if TYPE_CHECKING:
     from foresay.drafters.decoding.shapes import ShapeLike
 
-__all__ = ["NAMES", "Room", "Share", "check_name", "make_drafter", "parts_of"]
+__all__ = ["NAMES", "Room", "Share", "check_name", "make_drafter", "parts_of", "sees_target"]
 
 Share = Literal["none", "group", "all"]
 """What requests draft from each other: nothing, their group, or that and all finished answers."""
@@ -173,6 +173,12 @@ def _check_folders(name: str, parts: list[str]) -> None:
                 )
 
 
+def sees_target(part: str) -> bool:
+    """Whether a drafter, one of `parts_of`, needs more of the target than its tokens: it works in
+    the target's process only."""
+    return part in ("self", "recycle", _MTP) or part.startswith((_EAGLE, _RECYCLE))
+
+
 def check_name(name: str) -> None:
     """Refuse what is no drafter's name, without looking for its files.
 
@@ -191,9 +197,7 @@ def check_name(name: str) -> None:
             raise InputError(f"the drafter {part!r} names no drafter; expected worker:model:NAME")
         if part.startswith(_WORKER):
             part = part.removeprefix(_WORKER)
-            if part in ("", "self", "recycle", _MTP) or part.startswith(
-                (_EAGLE, _RECYCLE, _WORKER)
-            ):
+            if not part or part.startswith(_WORKER) or sees_target(part):
                 raise InputError(
                     f"the drafter {_WORKER + part!r} cannot be a process of its own; expected one "
                     "that drafts from the text alone, such as worker:model:NAME"

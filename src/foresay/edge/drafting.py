@@ -18,7 +18,7 @@ import numpy as np
 from foresay.arrays import Int32s, IntsLike, as_tokens
 from foresay.draft import Draft
 from foresay.drafter import MAX_BUDGET, Drafter, SeededParams, Source, as_prompt, check_drafter
-from foresay.drafters.lineup import check_name, make_drafter, parts_of
+from foresay.drafters.lineup import check_name, make_drafter, parts_of, sees_target
 from foresay.edge.text import best_chain, child_with
 from foresay.errors import InputError
 from foresay.sampling.signals import Signals
@@ -37,7 +37,6 @@ __all__ = [
 LONGEST = 64
 """Tokens that a model drafts beyond the committed text, at most."""
 _NAMES = ("suffix", "sam", "ngram", "corpus", "merge")
-_BLIND = ("recycle", "self", "mtp", "recycle:", "eagle:")  # without the target
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,12 +45,14 @@ class Part:
 
     above    the chance that what lies before it will be committed
     signals  how uncertain the drafter was of each node; None: it does not say
+    hard     how many of its tokens are hard, once the gate has looked at it; None: it has not
     """
 
     draft: Draft
     sources: tuple[Source, ...]
     above: float = 1.0
     signals: Signals | None = None
+    hard: int | None = None
 
     def __len__(self) -> int:
         return len(self.draft)
@@ -262,7 +263,7 @@ def check_edge_name(name: str) -> None:
     expected = f"expected one of {', '.join(_NAMES)}, model:NAME, several with + between, or none"
     for part in parts_of(name):
         bare = part.removeprefix("worker:")
-        if bare in _BLIND or bare.startswith(_BLIND[-2:]):
+        if sees_target(bare):
             raise InputError(
                 f"the drafter {bare!r} needs to see the target, which only the cloud has; "
                 f"{expected}"

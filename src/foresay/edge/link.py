@@ -85,6 +85,7 @@ class Round:
     draft       seconds that the edge took for all `sent` tokens
     verify      seconds from the draft's arrival in the cloud to the verdict
     bytes_up, bytes_down   on the wire
+    hard        of `sent` tokens, by the gate; None: there is none
 
     Raises: InputError for a value that is not valid.
     """
@@ -96,6 +97,7 @@ class Round:
     verify: float | None = None
     bytes_up: int = 0
     bytes_down: int = 0
+    hard: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("sent", "accepted", "bytes_up", "bytes_down"):

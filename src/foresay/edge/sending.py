@@ -6,6 +6,7 @@ Nothing here changes what is committed; it decides when drafts travel.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ class Sending:
     gate     ends messages at hard tokens, and waits where too many are hard; None: no gate
     decode   for the gate's rules, which read text; None: only its signals are used
 
-    `cut` mutates the marks and counts; all else is read.
+    `cut` mutates the marks; all else is read.
     """
 
     def __init__(
@@ -64,7 +65,6 @@ class Sending:
         self.gate = gate
         self._decode = decode
         self._marks = Marks()
-        self.hard_tokens = 0
         self.credit = 0
         """Tokens that the cloud allows in flight."""
         self.nodes = 0
@@ -118,8 +118,7 @@ class Sending:
             )
             if found.send:
                 self._marks.note(head, new[: found.send])
-                self.hard_tokens += sum(new[: found.send])
-                return part.first(found.send)
+                return replace(part.first(found.send), hard=sum(new[: found.send]))
         return None
 
     def _hard(self, part: Part, text: EdgeText) -> list[bool]:

@@ -65,6 +65,8 @@ class Stream:
         self.settings = settings
         self.params = params
         self.statistics = StreamStatistics(prompt_tokens=len(prompt))
+        if sending.gate is not None:
+            self.statistics.hard_tokens = 0
         self.text = EdgeText(prompt, self.statistics)
         self.pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
         self.opened: Opened | None = None
@@ -75,7 +77,8 @@ class Stream:
         self._backoff = Backoff(settings.retry_seconds)
         self._cancels = Backoff(settings.retry_seconds)  # known text is no progress there
         self._sent_at: dict[int, float] = {}  # by seq, until the cloud has heard of it
-        self._costs: dict[int, tuple[int, float]] = {}  # of drafts in flight: bytes, seconds
+        # Of drafts in flight: bytes, seconds of drafting, hard tokens.
+        self._costs: dict[int, tuple[int, float, int | None]] = {}
         self._began = self._heard_at = perf_counter()
         self._per_token = 0.0  # seconds between committed tokens, on average
         self._supply = None if drafts is None else Supply(drafts, self.text, sending, pace)
@@ -101,8 +104,6 @@ class Stream:
         found.seconds = perf_counter() - self._began
         if self._supply is not None:
             found.draft_seconds, found.drafter_error = self._supply.seconds, self._supply.error
-        if self._sending.gate is not None:
-            found.hard_tokens = self._sending.hard_tokens
         return found
 
     async def _converse(self) -> str:
@@ -288,7 +289,7 @@ class Stream:
         # Only the first commit after a draft: later ones wait for the cloud's next step.
         self._sent_at = {seq: at for seq, at in self._sent_at.items() if seq > message.seq}
         for draft in taken.decided:  # maybe before the cloud has heard of it: `_sent_at` stays
-            size, took = self._costs.pop(draft.seq, (0, 0.0))
+            size, took, hard = self._costs.pop(draft.seq, (0, 0.0, None))
             if not draft.examined:
                 continue
             done = Round(
@@ -299,6 +300,7 @@ class Stream:
                 verify=message.server_us / 1e6 if draft.seq == message.seq else None,
                 bytes_up=size,
                 bytes_down=size_down,
+                hard=hard,
             )
             self._sending.rule.observe(done)
             if self.settings.on_round is not None:
@@ -352,11 +354,13 @@ class Stream:
         )
         self._sent_at[sent.seq] = perf_counter()
         if len(sent.draft):
-            self._costs[sent.seq] = 0, took
+            self._costs[sent.seq] = 0, took, part.hard
+        if part.hard is not None:
+            self.statistics.hard_tokens = (self.statistics.hard_tokens or 0) + part.hard
         try:
             size = await connection.send(message)
         except Lost:
             return False  # the reader hears of it too
         if sent.seq in self._costs:
-            self._costs[sent.seq] = size, took
+            self._costs[sent.seq] = size, took, part.hard
         return True

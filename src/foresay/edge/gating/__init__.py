@@ -20,6 +20,7 @@ from foresay.edge.gating.gate import (
     block_rule,
     hard_ratio,
     nll_threshold,
+    usual_gate,
 )
 from foresay.edge.gating.rules import (
     KINDS,
@@ -60,4 +61,5 @@ __all__ = [
     "rare_words",
     "read_tokens",
     "tokens_in",
+    "usual_gate",
 ]

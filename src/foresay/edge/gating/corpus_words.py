@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from foresay._core import FrozenIndex
 from foresay.arrays import Int32s, IntsLike
+from foresay.corpus import open_corpus
+
+if TYPE_CHECKING:
+    from foresay.models.tokenizer import Tokenizer
 
 __all__ = ["CorpusWords"]
 
@@ -29,6 +35,11 @@ class CorpusWords(Mapping[str, int]):
         self._index = index
         self._encode = encode
         self._known: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, file: str | Path, tokenizer: Tokenizer) -> CorpusWords:
+        """Those of a corpus file. Raises: as `corpus.open_corpus`."""
+        return cls(open_corpus(file), lambda text: tokenizer.encode(text, special=False))
 
     def __getitem__(self, word: str) -> int:
         """Raises: KeyError for a word that does not occur."""

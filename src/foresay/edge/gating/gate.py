@@ -15,7 +15,7 @@ and draft ahead half as far.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -27,7 +27,16 @@ from foresay.edge.gating.rules import Rules
 from foresay.errors import InputError
 from foresay.sampling.signals import Signals
 
-__all__ = ["OFF", "Decision", "Gate", "Thresholds", "block_rule", "hard_ratio", "nll_threshold"]
+__all__ = [
+    "OFF",
+    "Decision",
+    "Gate",
+    "Thresholds",
+    "block_rule",
+    "hard_ratio",
+    "nll_threshold",
+    "usual_gate",
+]
 
 Bools: TypeAlias = NDArray[np.bool_]
 
@@ -183,6 +192,12 @@ class Gate:
         else:
             send = int(np.flatnonzero(unsent)[-1]) + 1 if unsent.any() else 0
         return Decision(send, ahead, ratio, blocked)
+
+
+def usual_gate(word_counts: Mapping[str, int] | None = None) -> Gate:
+    """All signals and rules: a token below a chance of 0.3 is hard, one whose chance varies by 0.1
+    over passes with dropout, and what the rules mark; rare words by these counts."""
+    return Gate(Thresholds(nll=1.2, variance=0.01), Rules(word_counts=word_counts))
 
 
 def hard_ratio(hard: Sequence[bool] | Bools) -> float:

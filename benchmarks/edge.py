@@ -24,9 +24,10 @@ from typing import Any
 import edge_gating
 import record
 from edge_options import chance, count, in_a_sentence, milliseconds, new_file, rtts
-from foresay.bench.edge import WAYS, EdgeTable, edge_ways
+from foresay.bench.edge import WAYS, edge_ways
 from foresay.bench.edge_report import COLUMNS, cells, html_report
 from foresay.bench.edge_runs import EdgeSetup, run_edge
+from foresay.bench.edge_table import EdgeTable
 from foresay.bench.proxy import EmulatedLink
 from foresay.bench.questions import (
     Question,

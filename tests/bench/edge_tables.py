@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from foresay.bench.edge import EdgeAnswer, EdgeRow, EdgeTable
+from foresay.bench.edge import EdgeAnswer, EdgeRow
+from foresay.bench.edge_table import EdgeTable
 from foresay.edge.statistics import StreamStatistics
 
 

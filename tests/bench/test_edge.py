@@ -14,17 +14,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.edge_tables import answer, table
-from foresay.bench.edge import (
-    CLOUD,
-    EDGE_ONLY,
-    WAYS,
-    EdgeRow,
-    EdgeTable,
-    bars,
-    edge_ways,
-    round_bytes,
-)
+from foresay.bench.edge import CLOUD, EDGE_ONLY, WAYS, EdgeRow, edge_ways
 from foresay.bench.edge_report import COLUMNS, cells, html_report, prometheus_text
+from foresay.bench.edge_table import EdgeTable, bars, round_bytes
 from foresay.errors import InputError
 from tiny import call, save_model
 

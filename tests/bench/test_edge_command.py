@@ -16,7 +16,7 @@ import pytest
 import foresay.bench.edge_runs as runs
 from bench.edge_tables import table
 from foresay.bench.cloud import child
-from foresay.bench.edge import EdgeTable
+from foresay.bench.edge_table import EdgeTable
 from foresay.errors import ForesayError, StreamError
 from tiny import call, save_model
 

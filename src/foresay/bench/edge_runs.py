@@ -17,14 +17,8 @@ from time import perf_counter
 from typing import Any
 
 from foresay.bench.cloud import Cloud, LinkProcess, cloud, link_process, peak_mb
-from foresay.bench.edge import (
-    BASELINES,
-    CLOUD,
-    EDGE_ONLY,
-    EdgeAnswer,
-    EdgeRow,
-    EdgeTable,
-)
+from foresay.bench.edge import BASELINES, CLOUD, EDGE_ONLY, EdgeAnswer, EdgeRow
+from foresay.bench.edge_table import EdgeTable
 from foresay.bench.proxy import EmulatedLink
 from foresay.bench.questions import Question
 from foresay.budget.policy import make_policy

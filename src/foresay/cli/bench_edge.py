@@ -24,7 +24,7 @@ from foresay.cli.waiting import waiting
 from foresay.errors import ForesayError, InputError
 
 if TYPE_CHECKING:
-    from foresay.bench.edge import EdgeTable
+    from foresay.bench.edge_table import EdgeTable
 
 _NEEDED = {
     "starlette": "starlette",
@@ -127,7 +127,8 @@ def bench_edge(
       foresay bench edge --rtt 50 --jitter 5 --loss 0.01 --html edge.html
       foresay bench edge --prompts question.jsonl --category summarization --per-category 8 --json
     """
-    from foresay.bench.edge import EdgeTable, edge_ways
+    from foresay.bench.edge import edge_ways
+    from foresay.bench.edge_table import EdgeTable
     from foresay.bench.proxy import EmulatedLink
     from foresay.bench.questions import in_order
 

@@ -220,6 +220,8 @@ def same(a: object, b: object, names: Sequence[str]) -> bool:
 
 def as_items(values: Iterable[T], name: str, what: str) -> list[T]:
     """`values` as a list; `what` says what is expected. Raises: InputError for anything else."""
+    if type(values) is list:
+        return values.copy()  # asked in every step: the question below takes longer
     if not isinstance(values, (str, bytes, bytearray, Mapping)):
         try:
             return list(values)

@@ -294,4 +294,4 @@ def as_states(states: Sequence[State], kind: type[State], owner: object) -> list
         if id(state) in seen:
             raise InputError(f"state {at} is in the batch twice; expected each state once")
         seen.add(id(state))
-    return list(states)
+    return states

@@ -9,7 +9,8 @@ tokens are worth next to nothing nothing is drafted.
 
 What is never tried is never learned. A small share of the time (0.4 %) may be lost on verifying, or
 drafting, more than seems to pay. The loss of such a trial is charged to an account, and its gain is
-paid into it: where trials begin to succeed, they follow each other at once.
+paid into it: where trials begin to succeed, they follow each other at once. One that fails badly is
+charged in part: the next text may be another one, and must not wait for its trial for long.
 
 One step is `budgets`, `choose`, `observe`, in this order; a step without drafts may leave out
 `choose`. A drafter that decides by itself whether some of its work pays is told the `price` of time
@@ -255,7 +256,7 @@ class Adaptive:
             won = float(worth @ step.accepted[trial.extra])
             self._account -= seconds_lost(won, trial.price, trial.seconds_per_token)
         limit = _MOST_ACCOUNT * max(self._plain, self._asking.least_loss)
-        self._account = min(self._account, limit)
+        self._account = min(max(self._account, -limit), limit)
         self._trial = None
 
 

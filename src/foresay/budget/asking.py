@@ -63,13 +63,20 @@ class Asking:
         """What the cheapest trial loses, so that an account can be allowed to hold as much."""
 
     def seconds(self, asked: int) -> float:
-        """The expected time of drafting; proportional to the nodes where it was not measured."""
+        """The expected time of drafting. Where it was not measured: between two levels that were,
+        on the line through them; else proportional to the nodes of the nearest one.
+        """
         took = self._took
         known = took.get(asked)
         if known is not None or not asked or not took:
             return known or 0.0
-        nearest = min(took, key=lambda level: abs(level - asked))
-        return took[nearest] * asked / nearest
+        below = max((level for level in took if level < asked), default=0)
+        above = min((level for level in took if level > asked), default=0)
+        if not below or not above:
+            nearest = below or above
+            return took[nearest] * asked / nearest
+        share = (asked - below) / (above - below)
+        return took[below] + share * (took[above] - took[below])
 
     def plan(self, cost: StepCost, cap: int, load: Load, asked: int, plain: float) -> AskingPlan:
         """What to ask for, at most `cap` nodes for each of `asked` of the requests; without drafts

@@ -100,7 +100,7 @@ class MergeDrafter:
             raise InputError(f"rule is {rule!r}; expected 'union' or 'first'")
         self.drafters = drafters
         self._members = Members(drafters, rule, clock)
-        self.wants = all_wants([drafter.wants for drafter in drafters])
+        self.wants = all_wants(tuple(drafter.wants for drafter in drafters))
         self._merge = _core.TreeMerge(len(drafters), prior)
         self._clock = clock
         self._only: int | None = None  # the drafter of the last proposal, if there was but one
@@ -153,8 +153,8 @@ class MergeDrafter:
 
     def wants_now(self) -> Wants:
         """The part of `wants` that is worth its time in the next step; see `merge.seeing`."""
-        awake = [d.wants for k, d in enumerate(self.drafters) if self._members.awake(k)]
-        return self.wants if len(awake) == len(self.drafters) else all_wants(awake)
+        awake = (d.wants for k, d in enumerate(self.drafters) if self._members.awake(k))
+        return all_wants(tuple(awake))
 
     def shown(self, seconds: float) -> None:
         """Finding what it wants to see took so long in this step."""

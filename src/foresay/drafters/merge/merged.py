@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,8 @@ class MergeState:
         self.finished = False
 
 
-def all_wants(wants: Sequence[Wants]) -> Wants:
+@lru_cache(maxsize=64)  # asked in every step, of the same few
+def all_wants(wants: tuple[Wants, ...]) -> Wants:
     """What all of them want.
 
     Raises: InputError if they want hidden states of different layers.

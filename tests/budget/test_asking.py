@@ -1,0 +1,52 @@
+"""How many nodes a drafter is asked for: times that were not measured, and lookups."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from budget.batches import load_of
+from foresay.budget.asking import Asking
+from foresay.budget.cost import StepCost
+
+PLAIN = 0.005  # seconds of a step without drafts
+
+
+def asking_after(took: dict[int, float], rounds: int = 8) -> Asking:
+    """One that was asked for these levels so often, in vain."""
+    asking = Asking(32)
+    for _ in range(rounds):
+        for asked, seconds in took.items():
+            asking.observe(asked, seconds, 1, np.array([0], np.int32), np.array([False]))
+    return asking
+
+
+def steps_until_asked(asking: Asking, cap: int) -> int | None:
+    """Steps until a draft that needs no account; None if there is none in 100."""
+    cost, load = StepCost(), load_of(9)
+    for _ in range(40):
+        cost.observe(1, 9, PLAIN)
+    for step in range(100):
+        if asking.plan(cost, cap, load, 1, PLAIN).best:
+            return step
+    return None
+
+
+def test_times_that_were_not_measured() -> None:
+    asking = asking_after({4: 0.001, 16: 0.004})
+    assert asking.seconds(0) == 0.0
+    assert (asking.seconds(4), asking.seconds(16)) == (0.001, 0.004)
+    assert asking.seconds(8) == pytest.approx(0.002)  # on the line between
+    assert asking.seconds(2) == pytest.approx(0.0005) and asking.seconds(32) == pytest.approx(0.008)
+    assert Asking(32).seconds(8) == 0.0
+
+
+def test_a_lookup_takes_about_the_same_for_few_and_many_nodes() -> None:
+    """By the fewer nodes alone, 8 would be said to take too long for a lookup."""
+    lookup = {3: 0.054 * PLAIN, 32: 0.07 * PLAIN}
+    assert steps_until_asked(asking_after(lookup), 8) == 7
+    assert steps_until_asked(asking_after({3: 0.054 * PLAIN}), 8) is None
+
+
+def test_a_model_is_not_tried_like_a_lookup() -> None:
+    assert steps_until_asked(asking_after({3: 0.3 * PLAIN, 32: 3 * PLAIN}), 8) is None

@@ -3,7 +3,8 @@
 A lookup drafter takes microseconds, and is asked for as much as may be of use. A draft model takes
 a forward pass per token. The cost of the first k nodes of a draft, and how many of them are
 verified and accepted, are remembered; the k with the most tokens per second is taken. Where that is
-none, a lookup is still tried in every 8th step: a text can begin to be copied at any time.
+none, a lookup is still tried in every 8th step, or less often if it takes longer: a text can begin
+to be copied at any time.
 
 A drafter that weighs its own slow work is asked for everything or nothing, by the rest of its time.
 """
@@ -27,8 +28,9 @@ _CHEAP = 0.005  # of a plain step: faster drafting is not planned
 _LEARNING = 8  # steps in which everything is asked for
 _MEMORY = 64  # steps
 _HOLDS = 8  # steps for which a plan is used: making one takes as long as a lookup
-_LOOKUP = 0.1  # of a plain step: drafting that is asked for now and then even if it does not pay
+_LOOKUP = 0.3  # of a plain step: drafting that is asked for now and then even if it does not pay
 _EVERY = 8  # steps between two such drafts, and for how many one that was accepted is followed
+_SHARE = 0.0125  # of the time, which such drafts may take: one that takes longer comes less often
 
 
 class AskingPlan(NamedTuple):
@@ -93,8 +95,9 @@ class Asking:
             self._plan = self._made(cost, cap, load, asked, plain)
             self.least_loss = 2 * self._plan.loss
         self._unasked += 1
-        wanted = self._following or self._unasked >= _EVERY
-        if wanted and not self._plan.best and self.seconds(cap) < _LOOKUP * plain:
+        took = self.seconds(cap)
+        wanted = self._following or self._unasked >= max(_EVERY, took / (_SHARE * plain))
+        if wanted and not self._plan.best and took < _LOOKUP * plain:
             return AskingPlan(cap, 0, 0.0, self._plan.seconds_per_token)
         return self._plan
 

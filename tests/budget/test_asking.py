@@ -42,10 +42,24 @@ def test_times_that_were_not_measured() -> None:
 
 
 def test_a_lookup_takes_about_the_same_for_few_and_many_nodes() -> None:
-    """By the fewer nodes alone, 8 would be said to take too long for a lookup."""
-    lookup = {3: 0.054 * PLAIN, 32: 0.07 * PLAIN}
-    assert steps_until_asked(asking_after(lookup), 8) == 7
-    assert steps_until_asked(asking_after({3: 0.054 * PLAIN}), 8) is None
+    """By the fewer nodes alone, 16 would be said to take too long for a lookup."""
+    lookup = {3: 0.06 * PLAIN, 32: 0.08 * PLAIN}
+    assert steps_until_asked(asking_after(lookup), 16) == 7
+    assert steps_until_asked(asking_after({3: 0.06 * PLAIN}), 16) is None
+
+
+def test_what_takes_longer_is_tried_less_often() -> None:
+    waits = [steps_until_asked(asking_after({8: share * PLAIN}), 8) for share in (0.05, 0.2, 0.29)]
+    assert waits == [7, 15, 23]
+
+
+def test_a_good_draft_is_followed_by_others() -> None:
+    """Of 32 requests one is copied by chance in any text: that is no reason."""
+    for requests, found, followed in ((1, 1, True), (32, 1, False), (32, 16, True)):
+        asking = asking_after({8: 0.05 * PLAIN})
+        accepted = np.arange(32) < found
+        asking.observe(8, 0.05 * PLAIN, requests, np.zeros(32, np.int32), accepted)
+        assert (steps_until_asked(asking, 8) == 0) == followed
 
 
 def test_a_model_is_not_tried_like_a_lookup() -> None:

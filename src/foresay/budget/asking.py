@@ -29,7 +29,8 @@ _LEARNING = 8  # steps in which everything is asked for
 _MEMORY = 64  # steps
 _HOLDS = 8  # steps for which a plan is used: making one takes as long as a lookup
 _LOOKUP = 0.3  # of a plain step: drafting that is asked for now and then even if it does not pay
-_EVERY = 8  # steps between two such drafts, and for how many one that was accepted is followed
+_EVERY = 8  # steps between two such drafts, and for how many a good one is followed by others
+_FOLLOWED = 0.5  # accepted tokens for each request: a good one
 _SHARE = 0.0125  # of the time, which such drafts may take: one that takes longer comes less often
 
 
@@ -60,7 +61,7 @@ class Asking:
         self.weighs = False
         """Whether the drafter weighs its own slow work: it is asked for everything or nothing."""
         self._unasked = 0  # steps since the last draft
-        self._following = 0  # steps for which a draft that was accepted is followed by others
+        self._following = 0  # steps for which a good draft is followed by others
         self.least_loss = 0.0
         """What the cheapest trial loses, so that an account can be allowed to hold as much."""
 
@@ -138,7 +139,8 @@ class Asking:
         last.append(seconds)
         self._took[asked] = sorted(last)[len(last) // 2]
         self._unasked = 0
-        self._following = _EVERY if accepted.any() else max(0, self._following - 1)
+        good = int(accepted.sum()) >= _FOLLOWED * requests
+        self._following = _EVERY if good else max(0, self._following - 1)
         if self._cheap:
             return  # its gain is not needed
         self._steps += 1

@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from budget.batches import load_of
+from budget.batches import facts, load_of
+from foresay.budget.adaptive import Adaptive
 from foresay.budget.asking import Asking
 from foresay.budget.cost import StepCost
+from foresay.draft import Draft, DraftBatch
 
+ROWS = (1, 2, 4, 8, 16, 32)
 PLAIN = 0.005  # seconds of a step without drafts
 
 
@@ -64,3 +67,26 @@ def test_a_good_draft_is_followed_by_others() -> None:
 
 def test_a_model_is_not_tried_like_a_lookup() -> None:
     assert steps_until_asked(asking_after({3: 0.3 * PLAIN, 32: 3 * PLAIN}), 8) is None
+
+
+def test_a_trial_that_fails_badly_is_charged_in_part() -> None:
+    """What was verified seemed sure, and nothing of it was accepted."""
+    cost = StepCost.measured((rows, 9 * rows, PLAIN * (1 + 0.25 * (rows - 1))) for rows in ROWS * 4)
+    policy, load = Adaptive(cost), load_of(9)
+
+    def step(draft: Draft) -> bool:
+        """Whether it was a trial."""
+        if not policy.budgets(load)[0]:
+            draft = Draft.empty()
+        trial = policy._trial is not None
+        chosen = policy.choose(DraftBatch.of([draft]), load)
+        seconds = PLAIN * (1 + 0.25 * len(chosen.drafts.tokens))
+        policy.observe(facts(load, chosen, [[]], seconds=seconds, draft_seconds=0.4 * PLAIN))
+        return trial
+
+    for _ in range(60):  # asking does not pay
+        step(Draft.empty())
+    sure = Draft.chain(range(12), np.full(12, 0.98, np.float32))
+    waits = [next(n for n in range(1000) if step(sure)) for _ in range(2)]
+    assert policy._account >= -0.51 * PLAIN  # and not the 3 steps that it took
+    assert 0 < waits[1] < 300

@@ -292,6 +292,9 @@ def test_the_seeds_rule_step_by_step() -> None:
 
 
 def test_input_that_is_not_valid() -> None:
+    for hard in (3, -1, True):
+        with pytest.raises(InputError, match=r"hard is .*; expected None or at most 2, as sent"):
+            Round(2, 1, hard=hard)
     with pytest.raises(InputError, match="accepted is 3; expected at most 2"):
         Round(2, 3)
     with pytest.raises(InputError, match="sent is -1"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,10 +133,15 @@ def test_the_target_as_draft_model_foresees_what_is_sampled(
             rule=SeedRule(),
             drafter=f"model:{folder}",
         )
-        found = await asyncio.wait_for(client.answer(prompt, params(0.8)), 60)
+        sent = accepted = 0
+        for seed in range(20):  # a busy cloud decodes some tokens itself: then fewer are drafted
+            given = replace(params(0.8), seed=seed)
+            found = await asyncio.wait_for(client.answer(prompt, given), 60)
+            sent, accepted = sent + found.statistics.sent, accepted + found.statistics.accepted
+            if sent > 60:
+                break
         client.close()
-        # Where the machine is slow the cloud decodes some tokens itself: then fewer are drafted.
-        assert found.statistics.accepted >= 0.7 * found.statistics.sent > 7
+        assert accepted >= 0.7 * sent > 40
 
     asyncio.run(run())
     server.idle()

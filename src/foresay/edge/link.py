@@ -106,6 +106,9 @@ class Round:
                 raise InputError(f"{name} is {value!r}; expected a whole number from 0")
         if self.accepted > self.sent:
             raise InputError(f"accepted is {self.accepted}; expected at most {self.sent}, as sent")
+        hard = self.hard
+        if hard is not None and (type(hard) is not int or not 0 <= hard <= self.sent):
+            raise InputError(f"hard is {hard!r}; expected None or at most {self.sent}, as sent")
         for name in ("rtt", "draft", "verify"):
             if getattr(self, name) is not None:
                 _seconds(name, getattr(self, name))

@@ -2,9 +2,11 @@
 
     python benchmarks/ablation.py TRACE.jsonl.gz [--corpus TRACE.jsonl.gz] [--nodes 16]
 
-Three tables, all deterministic counts: components (own text, group, history, corpus, branches, the
-blend itself), budgets from 1 to 32, and the grid of l_threshold and l_bias of SAM-Decoding's rule
-with the corpus. Everything runs through the public API.
+Tables of deterministic counts: components (own text, group, history, corpus, branches, the blend
+itself), budgets from 1 to 32, chains of 1 to 16 tokens, SAM-Decoding's rule by the factor of its
+draft length (`length_factor`) and with and without following suffix links until enough tokens
+remain (`to_anc`), and the grid of its l_threshold and l_bias with the corpus. Everything runs
+through the public API.
 """
 
 from __future__ import annotations
@@ -22,6 +24,11 @@ from foresay.drafters.suffix import SamRule
 from foresay.traces import read_traces
 
 BUDGETS = (1, 2, 3, 4, 6, 8, 16, 32)
+LENGTH_FACTORS = (0, 0.5, 1, 2, 4, 8)  # tokens of draft for a token of match; 0: all 60
+
+
+def _length(factor: float) -> str:
+    return f"1 + {factor} x match" if factor else "60"
 
 
 def main() -> None:
@@ -68,11 +75,26 @@ def main() -> None:
             "nodes": options.nodes,
             "components": show(components, "components"),
             "budgets": show(
-                {
-                    str(n): count(SuffixDrafter(), n, **everything)
-                    for n in (1, 2, 3, 4, 6, 8, 16, 32)
-                },
+                {str(n): count(SuffixDrafter(), n, **everything) for n in BUDGETS},
                 "nodes, own text and everything finished",
+            ),
+            "chains": show(
+                {str(k): count(SuffixDrafter(chain=True, history=False), k) for k in range(1, 17)},
+                "chains of own text by length",
+            ),
+            "lengths": show(
+                {
+                    f"{_length(factor)}, to_anc {anc}": count(
+                        SuffixDrafter(
+                            history=False,
+                            rule=SamRule(l_threshold=1, length_factor=factor, to_anc=anc),
+                        ),
+                        60,
+                    )
+                    for factor in LENGTH_FACTORS
+                    for anc in (False, True)
+                },
+                "SAM-Decoding's rule, own text, at most 60 tokens",
             ),
         }
         if path is not None:

@@ -41,6 +41,18 @@ def _processor() -> str:
     return f"{names[0].strip() if names else 'unknown'} ({platform.machine()})"
 
 
+def commit() -> str | None:
+    """The commit that was measured, with a + if files differ from it; None outside a repository."""
+    said = subprocess.run(
+        ["git", "describe", "--always", "--exclude=*", "--dirty=+"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return said.stdout.strip() or None
+
+
 FOLDER = Path(__file__).parent / "record"
 
 
@@ -55,6 +67,11 @@ def write(name: str, figures: dict[str, Any], folder: Path = FOLDER) -> Path:
     """Writes <date>-<name>.json into the folder and returns its path."""
     path = folder / f"{date.today().isoformat()}-{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {"date": date.today().isoformat(), "machine": machine(), **figures}
+    content = {
+        "date": date.today().isoformat(),
+        "commit": commit(),
+        "machine": machine(),
+        **figures,
+    }
     path.write_text(json.dumps(content, indent=2) + "\n")
     return path

@@ -56,7 +56,15 @@ def test_ablation(tmp_path: Path, trace: Path) -> None:
     _, record = run("ablation.py", tmp_path, trace, "--corpus", trace, "--nodes", "4")
     assert record["trace"] == "tiny" and record["components"]["everything"] > 1
     assert record["budgets"]["1"] <= record["budgets"]["32"]
-    assert len(record["sam"]) == 20
+    assert len(record["sam"]) == 20 and len(record["lengths"]) == 12
+    assert record["chains"]["1"] <= record["chains"]["16"]
+
+
+def test_latency_and_curve(tmp_path: Path, trace: Path) -> None:
+    _, record = run("latency.py", tmp_path / "latency", trace, "--tokens", "300")
+    assert record["rows"][0]["steps_p50"] > 0 and "commit" in record
+    _, record = run("curve.py", tmp_path / "curve", trace)
+    assert [row[0] for row in record["rows"]] and record["turns"] > 1
 
 
 def test_sampling(tmp_path: Path) -> None:

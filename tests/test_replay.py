@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,8 +16,9 @@ from doubles import Scripted, tokens
 from foresay import Draft
 from foresay.bench import curve
 from foresay.bench.replay import chain_nodes, replay, walk
-from foresay.drafters import MergeDrafter, NgramDrafter
+from foresay.drafters import MergeDrafter, NgramDrafter, SuffixDrafter
 from foresay.errors import InputError, TraceError
+from foresay.sampling.theory import CostByLength, best_length
 from foresay.traces import Trace, read_traces, staggered
 
 
@@ -248,3 +250,26 @@ def test_bad_files(tmp_path: Path) -> None:
     cut.write_bytes(gzip.compress(json.dumps(GOOD).encode() * 50)[:-9])
     with pytest.raises(TraceError, match=r"damaged|cannot be read"):
         read_traces(cut)
+
+
+def test_longer_chains_bring_less_and_less() -> None:
+    """Tokens per step by draft length is concave: each more token is right less often. So there is
+    one best length, and the cost model finds it."""
+    traces = read_traces(Path(__file__).parent / "recorded.jsonl.gz")[:8]
+    lengths = range(1, 17)
+    rates = [
+        replay(traces, SuffixDrafter(chain=True, history=False), budget=k, chain=True)
+        for k in lengths
+    ]
+    by_length = [1.0, *(result.tokens_per_step for result in rates)]
+    gains = np.diff(by_length)
+    # A longer draft moves the places where steps begin, so a gain may be above the last by chance.
+    assert (np.diff(gains) <= 0.02 * gains[0]).all() and gains[-1] < 0.2 * gains[0]
+
+    cost = CostByLength([1 + 0.06 * k for k in range(17)], [0.0] * 17)  # of k drafted tokens
+    best = max(by_length[k] / cost.relative(k) for k in lengths)
+    longest = rates[-1]
+    reached = [longest.steps, *longest.accepted_at[:-1]]
+    chance = [a / r for a, r in zip(longest.accepted_at, reached, strict=True)]
+    chosen, _ = best_length(np.array(chance), cost)
+    assert by_length[chosen] / cost.relative(chosen) >= 0.98 * best

@@ -34,16 +34,10 @@ def draft(drafter: SuffixDrafter, text: Sequence[int], budget: int = 16) -> list
 # ---- the twin ------------------------------------------------------------------------------------
 
 
-def occurrence(text: list[int], length: int, rule: SamRule) -> tuple[int, int]:
-    """(match length, end of the earlier place that is continued).
-
-    The core knows the latest place of a context of at most COUNTED tokens; a longer match is cut to
-    that many. The first place is known whatever the length.
-    """
-    if rule.occurrence == "latest":
-        length = min(length, COUNTED)
+def occurrence(text: list[int], length: int, rule: SamRule) -> int:
+    """The end of the earlier place that is continued."""
     earlier = oracle.ends(text, text[len(text) - length :])[:-1]
-    return length, earlier[0] if rule.occurrence == "first" else earlier[-1]
+    return earlier[0] if rule.occurrence == "first" else earlier[-1]
 
 
 def twin(text: list[int], rule: SamRule, budget: int) -> list[int]:
@@ -54,7 +48,7 @@ def twin(text: list[int], rule: SamRule, budget: int) -> list[int]:
     most = min(budget, rule.max_predicts)
     if rule.length_factor:
         most = min(most, 1 + math.floor(rule.length_factor * match))
-    length, end = occurrence(text, match, rule)
+    length, end = match, occurrence(text, match, rule)
     matched = text[end : end + most]
     while rule.to_anc and length and len(text) - end < most:
         places = len(oracle.ends(text, text[len(text) - length :]))
@@ -62,7 +56,7 @@ def twin(text: list[int], rule: SamRule, budget: int) -> list[int]:
             length -= 1  # to the longest suffix that occurs more often: the suffix link
         if length == 0:
             return matched  # no ancestor is followed by enough
-        _, end = occurrence(text, length, rule)
+        end = occurrence(text, length, rule)
     return text[end : end + most]
 
 

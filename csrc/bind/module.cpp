@@ -140,6 +140,15 @@ void bind_automaton(nb::module_& m) {
         .def("extend", &Sequences::extend, "sequence"_a, "tokens"_a.noconvert())
         .def("match_length", &Sequences::match_length, "sequence"_a, "Length of the sequence's longest suffix that occurs elsewhere too.")
         .def("find", &found, "tokens"_a.noconvert(), "What is known of the longest suffix of the tokens that occurs.")
+        .def("advance_steps", [](const Sequences& s, const Tokens& tokens) {
+            std::vector<uint32_t> steps;
+            Automaton::Cursor cursor;
+            for (const Token token : view(tokens)) {
+                steps.push_back(1);
+                while (!s.automaton().advance_once(cursor, token)) ++steps.back();
+            }
+            return steps;
+        }, "tokens"_a.noconvert(), "How many suffixes each token of a text tries.")
         .def("contexts", [](const Sequences& s, const Tokens& tokens) {
             std::vector<Described> out;
             const auto add = [&](const Automaton::Context& context) {
@@ -240,6 +249,12 @@ void bind_frozen_index(nb::module_& m) {
             const auto cursor = cursor_after(index, view(tokens));
             return std::tuple(cursor.length, cursor.lo, cursor.hi);
         }, "tokens"_a.noconvert(), "(length, lo, hi) of the longest suffix of the tokens that occurs.")
+        .def("advance_steps", [](const FrozenIndex& index, const Tokens& tokens) {
+            std::vector<uint32_t> steps;
+            FrozenIndex::Cursor cursor;
+            for (const int32_t token : view(tokens)) steps.push_back(index.advance(cursor, token));
+            return steps;
+        }, "tokens"_a.noconvert(), "How many entries of the file's tables each token of a text searches.")
         .def("contexts", [](const FrozenIndex& index, const Tokens& tokens, uint32_t width) {
             const nb::gil_scoped_release released;
             return described(index, cursor_after(index, view(tokens)), width);

@@ -106,12 +106,16 @@ FrozenIndex FrozenIndex::open(const std::string& path, const std::optional<Token
     return index;
 }
 
+void FrozenIndex::cut() const { refuse(path_, "it was truncated while it was open; open it again when it is whole."); }
+
 void FrozenIndex::damaged(const char* what, uint64_t found, uint64_t limit) const {
+    check_whole();
     refuse(path_, std::string("it is damaged: ") + what + " is " + std::to_string(found) +
                       " where less than " + std::to_string(limit) + " is valid.");
 }
 
 void FrozenIndex::check(const Cursor& cursor) const {
+    check_whole();
     if (cursor.lo >= cursor.hi || cursor.hi > num_ranks_ || cursor.length > header_.max_context)
         throw InputError("The cursor with ranks " + std::to_string(cursor.lo) + " to " + std::to_string(cursor.hi) +
                          " and length " + std::to_string(cursor.length) + " is not of '" + path_ + "', which has " +
@@ -126,10 +130,11 @@ FrozenIndex::Interval FrozenIndex::bucket(int32_t token) const {
 }
 
 /// The first rank within [lo, hi) whose origin is `rank` or more; hi if there is none.
-uint32_t FrozenIndex::first_origin_from(Interval within, uint32_t rank) const {
-    const auto search = [rank](const uint32_t* values, uint64_t from, uint64_t to) {
+uint32_t FrozenIndex::first_origin_from(Interval within, uint32_t rank, uint32_t& searched) const {
+    const auto search = [rank, &searched](const uint32_t* values, uint64_t from, uint64_t to) {
         uint64_t count = to - from;
         while (count > 0) {  // without branches on data
+            ++searched;
             const uint64_t half = count / 2;
             const bool right = values[from + half] < rank;
             from += right ? half + 1 : 0;
@@ -168,9 +173,11 @@ bool FrozenIndex::widen(Interval& light, uint32_t depth) const {
 }
 
 /// The interval of the first `depth` tokens of a rank's context.
-FrozenIndex::Interval FrozenIndex::interval(uint32_t rank, uint32_t depth) const {
+FrozenIndex::Interval FrozenIndex::interval(uint32_t rank, uint32_t depth, uint32_t& searched) const {
     Interval found{rank, rank + 1};
-    if (widen(found, depth)) return found;
+    const bool light = widen(found, depth);
+    searched += light ? static_cast<uint32_t>(found.size()) : header_.heavy;
+    if (light) return found;
     const Node& node = nodes_[node_of(rank, depth)];
     return {node.lo, node.hi};
 }
@@ -197,30 +204,32 @@ uint32_t FrozenIndex::parent_of(uint32_t node) const {
     return parent;
 }
 
-void FrozenIndex::advance(Cursor& cursor, int32_t token) const {
+uint32_t FrozenIndex::advance(Cursor& cursor, int32_t token) const {
+    check_whole();
+    uint32_t searched = 1;
     const Interval all = bucket(token);
     if (all.lo == all.hi) {
         cursor = {};
-        return;
+        return searched;
     }
     if (cursor.length == 0) {
         cursor = {all.lo, all.hi, 1};
-        return;
+        return searched;
     }
     check(cursor);
-    const uint32_t begin = first_origin_from(all, cursor.lo);
+    const uint32_t begin = first_origin_from(all, cursor.lo, searched);
     if (begin < all.hi && origins_[begin] < cursor.hi) {  // the whole context is followed by the token somewhere
         Interval found{begin, begin + 1};
         if (cursor.length == header_.max_context) {
-            found = interval(begin, cursor.length);
+            found = interval(begin, cursor.length, searched);
         } else {
             const uint64_t most = uint64_t{begin} + (cursor.hi - cursor.lo);
             found.hi = first_origin_from({begin + 1, static_cast<uint32_t>(std::min<uint64_t>(all.hi, most))},
-                                         cursor.hi);
+                                         cursor.hi, searched);
             ++cursor.length;
         }
         cursor = {found.lo, found.hi, cursor.length};
-        return;
+        return searched;
     }
     // It is not: the longest suffix that is stands next to the place where the context would have been.
     const uint32_t context = below(positions_[cursor.lo], text_.size(), "a position");
@@ -231,14 +240,16 @@ void FrozenIndex::advance(Cursor& cursor, int32_t token) const {
         const uint32_t length = position == 0 ? 0 : common(position - 1, context, cursor.length - 1);
         if (length > longest) nearest = static_cast<uint32_t>(rank), longest = length;
     }
-    const Interval found = longest == 0 ? all : interval(nearest, longest + 1);
+    const Interval found = longest == 0 ? all : interval(nearest, longest + 1, searched);
     cursor = {found.lo, found.hi, longest + 1};
+    return searched + longest;
 }
 
 void FrozenIndex::shorten(Cursor& cursor, uint32_t length) const {
     if (length >= cursor.length) return;
     check(cursor);
-    const Interval found = length == 0 ? Interval{0, 0} : interval(cursor.lo, length);
+    uint32_t searched = 0;
+    const Interval found = length == 0 ? Interval{0, 0} : interval(cursor.lo, length, searched);
     cursor = {found.lo, found.hi, length};
 }
 

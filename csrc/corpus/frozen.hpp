@@ -1,8 +1,8 @@
 // An immutable index over a corpus of token documents, read from one memory-mapped file (see frozen_format.hpp).
 //
 // Many threads and processes may read one file at the same time. No method changes the index. Every index that is read
-// from the file is checked before use: a damaged file gives CorpusError or a wrong draft, never a crash. (A file that
-// another process truncates while it is mapped is beyond that: keep corpus files private, replace them by rename.)
+// from the file is checked before use: a damaged file gives CorpusError or a wrong draft, never a crash. So does a file
+// that is truncated while it is mapped: what it lost reads as zeros (see mapped_file.hpp). Better replace it by rename.
 //
 // This file knows nothing of scores, trees, requests or tenants.
 #pragma once
@@ -58,8 +58,9 @@ public:
     static FrozenIndex open(const std::string& path, const std::optional<TokenizerHash>& expected = std::nullopt);
 
     /// Moves the cursor to the longest suffix of (its context + token) that occurs within a document of the corpus.
-    /// A token outside the vocabulary occurs nowhere. Throws CorpusError only.
-    void advance(Cursor& cursor, int32_t token) const;
+    /// A token outside the vocabulary occurs nowhere. Returns how many entries of the file's tables were searched, in
+    /// proportion to the logarithm of the corpus's size. Throws CorpusError only.
+    uint32_t advance(Cursor& cursor, int32_t token) const;
 
     /// Drops tokens from the front of the cursor's context until at most `length` are left. Throws CorpusError only.
     void shorten(Cursor& cursor, uint32_t length) const;
@@ -106,6 +107,10 @@ private:
         if (value >= limit) [[unlikely]] damaged(what, value, limit);
         return value;
     }
+    void check_whole() const {
+        if (file_.cut()) [[unlikely]] cut();
+    }
+    [[noreturn]] void cut() const;
     void check(const Cursor& cursor) const;
     uint32_t shared(uint64_t rank) const {
         return rank > 0 && rank < num_ranks_ ? std::min<uint32_t>(shared_[rank], header_.max_context) : 0;
@@ -113,9 +118,9 @@ private:
     uint32_t outer_depth(Interval interval) const { return std::max(shared(interval.lo), shared(interval.hi)); }
 
     Interval bucket(int32_t token) const;
-    uint32_t first_origin_from(Interval within, uint32_t rank) const;
+    uint32_t first_origin_from(Interval within, uint32_t rank, uint32_t& searched) const;
     uint32_t common(uint32_t position, uint32_t context, uint32_t limit) const;
-    Interval interval(uint32_t rank, uint32_t depth) const;
+    Interval interval(uint32_t rank, uint32_t depth, uint32_t& searched) const;
     bool widen(Interval& light, uint32_t depth) const;
     uint32_t node_of(uint32_t rank, uint32_t depth) const;
     uint32_t parent_of(uint32_t node) const;

@@ -1,23 +1,133 @@
 #include "corpus/mapped_file.hpp"
 
+#include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstdint>
+#include <mutex>
 #include <system_error>
 
+#include "errors.hpp"
+
 namespace foresay {
+
+/// What the signal handler has to know of a mapping. A range is free while `begin` is null.
+struct MappedRange {
+    std::atomic<char*> begin{nullptr};
+    std::atomic<size_t> length{0};
+    std::atomic<int> descriptor{-1};  // of the file, which stays open: its length is asked for
+    std::atomic<bool> cut{false};
+};
+
+namespace {
+
+constexpr size_t kMostRanges = 1024;  // corpus files that are open at once; each holds a descriptor
+MappedRange ranges[kMostRanges];
+struct sigaction previous;  // who got SIGBUS before us
+std::mutex opening;         // held while a range is taken or given back; the handler needs no lock
+
+/// Puts zeros in place of the pages that the file has lost. Only system calls, as a signal handler may.
+bool mend(MappedRange& range, uintptr_t fault) {
+    char* const begin = range.begin.load(std::memory_order_acquire);
+    if (begin == nullptr) return false;
+    const size_t length = range.length.load(std::memory_order_relaxed);
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    struct stat status {};
+    if (fstat(range.descriptor.load(std::memory_order_relaxed), &status) != 0) return false;
+    size_t lost = (static_cast<size_t>(status.st_size) + page - 1) / page * page;  // the first byte that is gone
+    const auto from = reinterpret_cast<uintptr_t>(begin);
+    const bool within = fault >= from && fault - from < length;
+    // A page may fault though the file is long enough: the disk failed, or the file has grown again meanwhile.
+    if (within) lost = std::min(lost, (fault - from) / page * page);
+    if (lost >= length) return false;
+    if (mmap(begin + lost, length - lost, PROT_READ, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED)
+        return false;
+    range.cut.store(true, std::memory_order_release);
+    return true;
+}
+
+/// All others' faults go to whom they went before.
+void pass_on(int number, siginfo_t* info, void* context) {
+    if (previous.sa_flags & SA_SIGINFO) {
+        previous.sa_sigaction(number, info, context);
+    } else if (previous.sa_handler == SIG_DFL || previous.sa_handler == SIG_IGN) {
+        signal(number, SIG_DFL);  // the read faults again, and ends the process as it would have
+        if (info->si_code <= 0) raise(number);  // somebody sent it: nothing will fault again
+    } else {
+        previous.sa_handler(number);
+    }
+}
+
+void handle(int number, siginfo_t* info, void* context) {
+    const int error = errno;
+    // Another handler that came after ours, as faulthandler's, may hand the signal on with `raise`, which tells no address:
+    // then every file that has become shorter is mended, and the read is tried again.
+    const uintptr_t fault = info->si_code > 0 ? reinterpret_cast<uintptr_t>(info->si_addr) : 0;
+    bool mended = false;
+    for (MappedRange& range : ranges) mended |= mend(range, fault);
+    errno = error;
+    if (!mended) pass_on(number, info, context);
+}
+
+/// Once, when the first file is mapped.
+void catch_faults() {
+    struct sigaction ours {};
+    ours.sa_sigaction = handle;
+    ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+    sigemptyset(&ours.sa_mask);
+    sigaction(SIGBUS, &ours, &previous);
+}
+
+MappedRange& guard(char* begin, size_t length, int descriptor, const std::string& path) {
+    static std::once_flag once;
+    std::call_once(once, catch_faults);
+    const std::lock_guard<std::mutex> lock(opening);
+    for (MappedRange& range : ranges) {
+        if (range.begin.load(std::memory_order_relaxed) != nullptr) continue;
+        const int kept = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+        if (kept < 0) throw std::system_error(errno, std::generic_category(), "Cannot keep '" + path + "' open");
+        range.descriptor.store(kept, std::memory_order_relaxed);
+        range.length.store(length, std::memory_order_relaxed);
+        range.cut.store(false, std::memory_order_relaxed);
+        range.begin.store(begin, std::memory_order_release);
+        return range;
+    }
+    throw CapacityError("'" + path + "' cannot be opened: " + std::to_string(kMostRanges) +
+                        " corpus files are open already, which is the most.");
+}
+
+}  // namespace
 
 MappedFile::MappedFile(int descriptor, size_t length, Access access, const std::string& path) {
     const int protection = access == Access::kWrite ? PROT_READ | PROT_WRITE : PROT_READ;
     void* data = mmap(nullptr, length, protection, MAP_SHARED, descriptor, 0);
     if (data == MAP_FAILED)
         throw std::system_error(errno, std::generic_category(), "Cannot map '" + path + "' into memory");
+    try {
+        if (access == Access::kRead) range_ = &guard(static_cast<char*>(data), length, descriptor, path);
+    } catch (...) {
+        munmap(data, length);
+        throw;
+    }
     data_ = static_cast<char*>(data);
     length_ = length;
 }
 
 MappedFile::~MappedFile() {
+    if (range_) {
+        const std::lock_guard<std::mutex> lock(opening);
+        range_->begin.store(nullptr, std::memory_order_release);
+        close(range_->descriptor.exchange(-1));
+    }
     if (data_) munmap(data_, length_);
 }
+
+bool MappedFile::cut() const noexcept { return range_ && range_->cut.load(std::memory_order_acquire); }
 
 }  // namespace foresay

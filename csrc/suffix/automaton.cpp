@@ -210,8 +210,21 @@ void Automaton::shorten(Cursor& cursor, uint32_t length) const noexcept {
 uint32_t Automaton::first(State state) const noexcept { return state & kInner ? node(state).first : state; }
 
 uint32_t Automaton::latest(State state) const noexcept {
-    if (state & kInner) return node(state).latest;
-    return next(state) == kNoPosition ? kNoPosition : state;
+    if (!(state & kInner)) return next(state) == kNoPosition ? kNoPosition : state;
+    const uint32_t known = node(state).latest;
+    if (counting_ == Counting::novelties || is_counted(state) || sequence_count_ > 1) return known;
+    // A long context knows one of its occurrences. The latest lies between that and the latest of the suffix that is counted.
+    // (Positions of several sequences are not in the order of time.)
+    State counted = state;
+    while (!is_counted(counted)) counted = node(counted).link;
+    const uint32_t least = known == kNoPosition ? node(state).first : known;
+    for (uint32_t p = node(counted).latest; p != kNoPosition && p > least; --p) {
+        if (positions_[p].token == kUnwritten || next(p) == kNoPosition) continue;
+        State at = positions_[p].link;
+        while (at != state && node(at).length > node(state).length) at = node(at).link;
+        if (at == state) return p;
+    }
+    return next(least) == kNoPosition ? known : least;
 }
 
 std::vector<uint32_t> Automaton::occurrences() const {

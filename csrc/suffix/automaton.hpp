@@ -8,9 +8,9 @@
 // Two ways to count, chosen for the whole automaton:
 //   novelties    a continuation is counted after a context unless a longer context had seen it already (the "update
 //                exclusion" of PPM compressors). Amortised O(1), and the better evidence for drafting.
-//   occurrences  every occurrence is counted; the latest is the true latest. Exact for contexts of up to kCounted tokens;
-//                longer ones keep lower bounds, which keeps an extend bounded on periodic text, where a suffix-link chain
-//                is as long as the text.
+//   occurrences  every occurrence is counted. Exact for contexts of up to kCounted tokens; longer ones keep lower bounds,
+//                which keeps an extend bounded on periodic text, where a suffix-link chain is as long as the text. The
+//                latest occurrence in a single sequence is exact at any length: it is searched for when it is asked for.
 // The edges themselves are exact either way, and so is the first occurrence.
 //
 // This file knows nothing of scores, trees, requests or tenants.
@@ -143,7 +143,9 @@ public:
     /// Tokens of a state's shortest context.
     uint32_t shortest(State state) const noexcept { return state == kRoot ? 0 : node(link(state)).length + 1; }
 
-    /// End positions of a context's first occurrence, and of the latest whose continuation was counted (or kNoPosition).
+    /// End positions of a context's first occurrence, and of the latest that a token follows (or kNoPosition); where
+    /// novelties are counted, of the latest whose continuation was counted. To count occurrences, and for a context of more
+    /// than kCounted tokens, the latest takes time in proportion to the tokens since the latest place of its suffix.
     uint32_t first(State state) const noexcept;
     uint32_t latest(State state) const noexcept;
 

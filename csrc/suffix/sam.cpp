@@ -24,9 +24,7 @@ void append(Token token, int32_t parent, float score, PackedTrees& out) {
 
 void chain_from_own(const SamRule& rule, const Automaton& text, const Automaton::Cursor& match, uint32_t length,
                     PackedTrees& out) {
-    // Which position to copy from. Contexts longer than kCounted do not know their latest occurrence.
-    const auto occurrence = [&](Automaton::Cursor cursor) {
-        if (rule.latest) text.shorten(cursor, Automaton::kCounted);
+    const auto occurrence = [&](const Automaton::Cursor& cursor) {  // which position to copy from
         return rule.latest ? text.latest(cursor.state) : text.first(cursor.state);
     };
     const auto follow = [&](uint32_t position, auto&& take) {

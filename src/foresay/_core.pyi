@@ -20,6 +20,9 @@ class FrozenIndex:
     def advance(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple[int, int, int]:
         """(length, lo, hi) of the longest suffix of the tokens that occurs."""
 
+    def advance_steps(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> list[int]:
+        """How many entries of the file's tables each token of a text searches."""
+
     def contexts(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: int = 8) -> list[tuple[int, int, int, int, list[tuple[int, int]]]]:
         """[(length, total, latest, first, [(token, count)])], longest first."""
 
@@ -72,6 +75,9 @@ class Automaton:
 
     def find(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> dict[str, Any]:
         """What is known of the longest suffix of the tokens that occurs."""
+
+    def advance_steps(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> list[int]:
+        """How many suffixes each token of a text tries."""
 
     def contexts(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> list[tuple[int, int, int, list[tuple[int, int]]]]:
         """

@@ -108,8 +108,19 @@ def check_states(steps: Steps, occurrences: bool) -> None:
     assert automaton.num_inner_states == len(expected) + 1
     # A position is a state with one edge; the empty string is the root.
     assert automaton.num_inner_states + n <= max(2 * n, 1)
-    edges = sum(len(inner.counts) for inner in expected.values()) + len({t for _, t in steps})
+    edges = sum(len(counts) for *_, counts in found.values()) + len({t for _, t in steps})
     assert edges + n <= max(4 * n, 1)
+    if len(growing.texts) == 1 and n >= 3:
+        check_the_classical_bounds(growing.texts[0], set(found), edges)
+
+
+def check_the_classical_bounds(text: list[int], inner: set[String], edges: int) -> None:
+    """The automaton of one text without a separator before it has at most 2 n - 1 states and
+    3 n - 4 edges. There a prefix that is an inner state too is one state with it."""
+    n = len(text)
+    alone = [tuple(text[:end]) not in inner for end in range(1, n + 1)]
+    assert 1 + len(inner) + sum(alone) <= 2 * n - 1
+    assert edges + sum(alone[:-1]) <= 3 * n - 4  # nothing follows the whole text
 
 
 @every_shape
@@ -145,10 +156,11 @@ def check_contexts(steps: Steps) -> None:
         assert length == len(string)
         assert found["total"] == total == sum(n for _, n in edges)
         assert [n for _, n in edges] == sorted((n for _, n in edges), reverse=True)
+        assert latest is not None
+        if len(string) <= COUNTED or len(growing.texts) == 1:
+            assert found["latest"] == (latest[0], latest[1] - 1)
         if len(string) <= COUNTED:
             assert dict(edges) == counts
-            assert latest is not None
-            assert found["latest"] == (latest[0], latest[1] - 1)
             assert latest_token == growing.follower(latest)
         else:
             assert dict(edges).keys() == counts.keys()
@@ -283,6 +295,36 @@ def test_link_steps_are_linear(texts: list[list[int]], occurrences: bool, in_tur
     assert automaton.link_steps <= (COUNTED + 4 if occurrences else 4) * n
     assert automaton.num_inner_states <= n
     automaton.check_integrity()
+
+
+@pytest.mark.parametrize("texts", TEXTS.values(), ids=list(TEXTS))
+def test_the_median_token_takes_no_longer_in_a_longer_text(texts: list[list[int]]) -> None:
+    """Operations, not seconds: those of a token's extend, and of a text that is followed."""
+    text = int32s([token for one in texts for token in one])
+    automaton = Automaton()
+    sequence = automaton.begin()
+    took = []
+    for token in text:
+        before = automaton.link_steps
+        automaton.extend(sequence, np.array([token], np.int32))
+        took.append(automaton.link_steps - before)
+    early, late = np.median(took[1000:6000]), np.median(took[-5000:])
+    assert late <= early + 1
+    assert np.mean(took) <= 4
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("other", ["real", "(a^k b)^m"])
+def test_following_another_text_is_amortised_constant(name: str, other: str) -> None:
+    """A group's or a history's text is followed by one more token: the suffixes that are tried are
+    at most two for each token, since each that fails makes the match shorter."""
+    automaton = Automaton()
+    for text in TEXTS[name]:
+        automaton.extend(automaton.begin(), int32s(text))
+    followed = int32s([token for text in TEXTS[other] for token in text][:20_000])
+    steps = automaton.advance_steps(followed)
+    assert len(steps) == len(followed)
+    assert sum(steps) <= 2 * len(followed)
 
 
 @pytest.mark.parametrize("occurrences", [False, True], ids=["novelties", "occurrences"])

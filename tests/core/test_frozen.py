@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.brute import fibonacci, int32s
-from core.frozen_files import HASH, build
+from core.frozen_files import HASH, build, corpus_of
 from core.frozen_twin import Documents, contexts, longest_match
 from foresay._core import FrozenBuilder, FrozenIndex
 from foresay.errors import InputError
@@ -192,3 +192,19 @@ def test_misuse_of_the_builder(tmp_path: Path) -> None:
         FrozenBuilder(str(tmp_path / "index"), vocabulary=10, tokenizer_hash=b"short")
     with pytest.raises(FileNotFoundError):
         FrozenBuilder(str(tmp_path / "missing/index"), vocabulary=10, tokenizer_hash=HASH)
+
+
+def test_following_a_text_takes_the_logarithm_of_the_corpus(tmp_path: Path) -> None:
+    """Entries that are searched for a token: ten times the corpus adds a constant."""
+    random = np.random.default_rng(3)
+    words = [random.integers(0, 500, random.integers(2, 9)) for _ in range(300)]
+    median = []
+    for tokens in (3_000, 30_000, 300_000):
+        parts: list[int] = []
+        while len(parts) < tokens:
+            parts += words[int(random.zipf(1.3)) % len(words)].tolist()
+        index = FrozenIndex.open(str(corpus_of(tmp_path / str(tokens), parts)))
+        steps = index.advance_steps(int32s(parts[-2000:] + random.integers(0, 500, 500).tolist()))
+        assert np.mean(steps) <= 8 * np.log2(tokens)
+        median.append(float(np.median(steps)))
+    assert median[2] - median[1] <= median[1] - median[0] + 4

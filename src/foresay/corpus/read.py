@@ -22,10 +22,10 @@ def open_corpus(
     after the header never crashes, but gives worse drafts, or an error while drafting. With
     `verify` the whole file is checked first (see `foresay.corpus.verify`); all commands do so.
 
-    Valid until: the last reference is gone, also after the file was replaced or deleted; but the
-    file must not be truncated or written in place while it is open. Raises: CorpusError if it is
-    missing, damaged, foreign or of another version; TokenizerMismatch if a hash is given and the
-    file has another or none; InputError for a wrong path, hash or flag.
+    Valid until: the last reference is gone, also after the file was replaced or deleted. A file
+    that is truncated while it is open raises CorpusError where what it lost is read. Raises:
+    CorpusError if it is missing, damaged, foreign or of another version; TokenizerMismatch if a
+    hash is given and the file has another or none; InputError for a wrong path, hash or flag.
     """
     check_hash(tokenizer_hash, "tokenizer_hash")
     check_flag(verify, "verify")

@@ -2,9 +2,9 @@
 
     python benchmarks/curve.py TRACE.jsonl.gz [--tokens 32768] [--budget 16]
 
-No recorded answer is that long. So questions and answers follow each other in the order of the file,
-as in one conversation of one user, and only the answers' tokens are drafted and counted. Rows of
-1,000 tokens; counts are deterministic.
+No recorded answer is that long. So questions and answers follow each other in the order of the
+file, as in one conversation of one user, and only the answers' tokens are drafted and counted. Rows
+of 1,000 tokens; counts are deterministic.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def propose(
     Raises: InputError for a draft with too many nodes; what the drafter raises.
     """
     catch_up(drafters[k], k, states)
-    drafts = chosen(drafters[k].propose([state.states[k] for state in states], budgets))
+    drafts = chosen(drafters[k].propose([state.states[k] for state in states], list(budgets)))
     check_lengths(len(states), len(drafts), "drafts")
     bounds, scores = drafts.offsets.tolist(), drafts.scores
     if scores is None:
@@ -49,7 +49,7 @@ def observe(
     drafter: Drafter[Any], k: int, states: Sequence[MergeState], batch: VerdictBatch
 ) -> None:
     """Tell drafter k what was committed, and note it for the others."""
-    drafter.observe([state.states[k] for state in states], batch)
+    drafter.observe([state.states[k] for state in states], batch.copy())
     for other in range(len(states[0].missed) if states else 0):
         if other != k:
             note_missed(other, states, batch)

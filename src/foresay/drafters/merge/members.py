@@ -98,7 +98,7 @@ class Members:
         self._priced = False  # whether there ever was one
         self._step: list[_Asked] = []  # of the last proposal, in the order of asking
         self._scoring: set[int] = set()  # drafters whose drafts have scores
-        self._catch_up: Callable[[int], None] = lambda k: None
+        self._catch_up: Callable[[int], None] = _told
         self.weighed = 0.0
         """Seconds of the last proposal that slow drafters took."""
 
@@ -167,10 +167,23 @@ class Members:
 
         Raises: InputError for a draft with too many nodes; what the drafters raise.
         """
+        self._catch_up = catch_up
+        try:
+            return self._proposed(own, budgets, unread, united, fresh)
+        finally:
+            self._catch_up = _told  # it knows the states, which may end before the next proposal
+
+    def _proposed(
+        self,
+        own: list[list[Any]],
+        budgets: list[int],
+        unread: Sequence[Sequence[int]],
+        united: Callable[[Sequence[DraftBatch]], Tree],
+        fresh: bool,
+    ) -> tuple[list[DraftBatch], Tree, list[Notes]]:
         # More than the budget: what one drafter finds unlikely may be good where another agrees.
         asked = [min(2 * n + 4, MAX_BUDGET) if n else 0 for n in budgets]
         self.weighed = self._uniting = 0.0
-        self._catch_up = catch_up
         if self._price is None:
             everything = self._everyone(own, asked)
             return everything, united(everything), [[]] * len(asked)
@@ -295,11 +308,12 @@ class Members:
     def _ask(self, one: _Asked, inner: list[Any]) -> None:
         if self._workers[one.drafter]:
             self._catch_up(one.drafter)
-            self._drafters[one.drafter].ask(inner, one.budgets)  # type: ignore[attr-defined]
+            drafter: Any = self._drafters[one.drafter]
+            drafter.ask(list(inner), list(one.budgets))
 
     def _drafts(self, one: _Asked, inner: list[Any]) -> DraftBatch:
         self._catch_up(one.drafter)
-        given = self._drafters[one.drafter].propose(inner, one.budgets)
+        given = self._drafters[one.drafter].propose(list(inner), list(one.budgets))
         if one.plan is not None and not one.plan.groups and not any(map(len, given)):
             return _no_drafts(len(one.budgets))
         batch = chosen(given)
@@ -376,6 +390,10 @@ class Members:
                     tokens, nodes = alone(union, k, path, price.least_chance)
                     won += tokens * price.token - nodes * price.node
             seeing.observe(won - (took[k] + shared / max(awake, 1)) / self._seconds)
+
+
+def _told(k: int) -> None:
+    """A drafter that has been told everything."""
 
 
 def _no_drafts(requests: int) -> DraftBatch:

@@ -13,7 +13,7 @@ from foresay import _core
 from foresay.arrays import Floats, Int32s, offsets_of
 from foresay.draft import Draft, DraftBatch
 from foresay.drafter import MAX_BUDGET, Drafter, SeededParams, Source, known_noise
-from foresay.errors import InputError
+from foresay.errors import InputError, StateError
 from foresay.verdict import TopK, Verdict, VerdictBatch, Wants
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "learn",
     "note_missed",
     "own_verdicts",
+    "same_text",
 ]
 
 
@@ -92,7 +93,12 @@ class MergeState:
     )
 
     def __init__(
-        self, owner: object, states: list[Any], length: int, sampling: SeededParams | None
+        self,
+        owner: object,
+        states: list[Any],
+        length: int,
+        sampling: SeededParams | None,
+        memory: _core.MergeMemory,
     ) -> None:
         self.owner = owner
         self.states = states
@@ -100,7 +106,7 @@ class MergeState:
         self.read = [0] * len(states)  # of them, those that each drafter had when it was asked
         self.missed: list[list[Int32s]] = [[] for _ in states]  # tokens that it was not told of yet
         self.seed, self.temperature = known_noise(sampling)
-        self.memory = _core.MergeMemory()
+        self.memory = memory  # of the last union, with what its tenant's requests taught
         self.last: Union | None = None
         self.finished = False
 
@@ -141,6 +147,26 @@ def note_missed(k: int, states: Sequence[MergeState], batch: VerdictBatch) -> No
         state.missed[k].append(batch.tokens[first:end].copy())
 
 
+def same_text(drafters: Sequence[Drafter[Any]], state: MergeState) -> Int32s:
+    """Prompt and observed tokens, as the drafters with `text` hold them.
+
+    Raises: StateError if these differ, InputError if no drafter has `text`.
+    """
+    readers = [getattr(drafter, "text", None) for drafter in drafters]
+    texts: list[Int32s] = [
+        read(inner) for read, inner in zip(readers, state.states, strict=True) if read
+    ]
+    if not texts:
+        raise InputError(f"none of the {len(drafters)} drafters has text(); expected one")
+    if not all(np.array_equal(texts[0], text) for text in texts):
+        sizes = ", ".join(str(len(text)) for text in texts)
+        raise StateError(
+            f"the drafters' texts differ, with {sizes} tokens, because one refused a commit "
+            "that others had observed; finish this request"
+        )
+    return texts[0]
+
+
 def learn(merge: _core.TreeMerge, states: Sequence[MergeState], batch: VerdictBatch) -> None:
     """Learn how right the chances of unions were."""
     united = [state.last is not None and state.last.united for state in states]
@@ -154,10 +180,12 @@ def learn(merge: _core.TreeMerge, states: Sequence[MergeState], batch: VerdictBa
 
 
 def chosen(drafts: Sequence[Draft]) -> DraftBatch:
-    """Packed, without the probs that tokens were sampled from."""
+    """Packed, without the probs that tokens were sampled from. A copy: a drafter may write into its
+    arrays again."""
     if isinstance(drafts, DraftBatch):
-        return DraftBatch._trusted(drafts.tokens, drafts.parents, drafts.offsets, drafts.scores)
-    return DraftBatch.of([Draft._trusted(d.tokens, d.parents, d.scores) for d in drafts])
+        return drafts.without_probs()
+    packed = DraftBatch.of([Draft._trusted(d.tokens, d.parents, d.scores) for d in drafts])
+    return packed.without_probs()
 
 
 def check_fits(batch: VerdictBatch, unions: Sequence[Union | None]) -> None:
@@ -187,7 +215,7 @@ def own_verdicts(
     batch: VerdictBatch, unions: Sequence[Union | None], k: int, wants: Wants, *, adopting: bool
 ) -> VerdictBatch:
     """The verdicts for drafter k: in its own nodes, or for one that adopted the merged drafts in
-    those; with what it wants.
+    those; with what it wants. A copy: what a drafter does with it concerns no other.
     """
     path, path_offsets, topk, topk_offsets = (
         batch.path,
@@ -208,7 +236,7 @@ def own_verdicts(
         None if topk is None else topk.first(wants.topk),
         topk_offsets,
         batch.hidden if wants.hidden else None,
-    )
+    ).copy()
 
 
 def _own_paths(batch: VerdictBatch, homes: Sequence[Int32s]) -> tuple[Int32s, Int32s]:

@@ -392,8 +392,7 @@ class Members:
             seeing.observe(won - (took[k] + shared / max(awake, 1)) / self._seconds)
 
 
-def _told(k: int) -> None:
-    """A drafter that has been told everything."""
+def _told(k: int) -> None: ...
 
 
 def _no_drafts(requests: int) -> DraftBatch:

@@ -19,8 +19,8 @@ shallower node, then to the smaller tokens.
 Where time has a price and only one drafter has drafts, they are proposed as they are, with its own
 scores, unless they need to be cut. Nothing is learned from their verdicts.
 
-A merged draft is always *chosen*: the union cannot keep the probs that tokens were sampled from
-(the same token from two drafters would have to be there twice), so `probs` is dropped.
+A merged draft is always *chosen*: the union cannot have the probs that tokens were sampled from
+(the same token from two drafters would have to be there twice). `provenance` has them, by drafter.
 """
 
 from __future__ import annotations
@@ -46,15 +46,17 @@ from foresay.drafter import (
     check_lengths,
 )
 from foresay.drafters.merge import by_one
-from foresay.drafters.merge.members import Members, Tree
+from foresay.drafters.merge.members import Members
 from foresay.drafters.merge.merged import (
     MergeState,
-    Union,
+    Proposer,
+    Tree,
     all_wants,
     catch_up,
     check_fits,
     learn,
     note_missed,
+    note_unions,
     own_verdicts,
     same_text,
 )
@@ -213,7 +215,7 @@ class MergeDrafter:
             return Tree(DraftBatch._trusted(tokens, parents, offsets, scores), homes, True)
 
         unread = [[state.length - read for read in state.read] for state in states]
-        batches, (merged, homes, is_union), notes = self._members.proposed(
+        batches, tree, notes = self._members.proposed(
             own,
             checked,
             unread,
@@ -221,19 +223,12 @@ class MergeDrafter:
             catch_up=lambda k: catch_up(self.drafters[k], k, states),
             fresh=fresh,
         )
-        offsets, scores = merged.offsets, merged.scores
-        assert scores is not None
-        for at, state in enumerate(states):
-            theirs = [
-                home[each.offsets[at] : each.offsets[at + 1]]
-                for home, each in zip(homes, batches, strict=True)
-            ]
-            state.last = Union(scores[offsets[at] : offsets[at + 1]], theirs, notes[at], is_union)
+        note_unions(states, tree, batches, notes, self._members.laws)
         for k, drafter in enumerate(self.drafters):
             if self._adopting[k] and self._members.awake(k):
                 catch_up(drafter, k, states)
-                drafter.adopt(own[k], merged.without_probs())  # type: ignore[attr-defined]
-        return merged
+                drafter.adopt(own[k], tree.drafts.without_probs())  # type: ignore[attr-defined]
+        return tree.drafts
 
     def observe(self, states: Sequence[MergeState], verdicts: Sequence[Verdict], /) -> None:
         """Tell every drafter what was committed, in the indices of its own last proposal.
@@ -375,6 +370,15 @@ class MergeDrafter:
         """
         as_states([state], MergeState, self)
         return [] if state.last is None else state.last.proposers()
+
+    def provenance(self, state: MergeState, /) -> list[tuple[Proposer, ...]]:
+        """For each node of the state's last proposal, each drafter that proposed it, and the
+        distribution that it sampled the token from: q of SpecInfer's merged trees.
+
+        Valid until: `observe`, or the drafter writes into its `probs`. Raises: StateError.
+        """
+        (last,) = (one.last for one in as_states([state], MergeState, self))
+        return [] if last is None else last.provenance()
 
     def sources(self, state: MergeState, /) -> list[tuple[Source, ...]]:
         """The sources of all drafters that proposed a node, for each node of the state's last

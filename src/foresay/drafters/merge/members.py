@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from foresay.arrays import Floats, Int32s, sizes_of
 from foresay.draft import DraftBatch
 from foresay.drafter import MAX_BUDGET, Drafter, check_lengths
 from foresay.drafters.merge.gains import alone, by_part, deepest, expected, gains
-from foresay.drafters.merge.merged import Union, chosen
+from foresay.drafters.merge.merged import Laws, Tree, Union, chosen, laws_of
 from foresay.drafters.merge.paying import (
     ALL,
     NOTHING,
@@ -31,7 +31,7 @@ from foresay.drafters.merge.seeing import Seeing
 from foresay.errors import InputError
 from foresay.verdict import VerdictBatch
 
-__all__ = ["Members", "Notes", "Tree"]
+__all__ = ["Members", "Notes"]
 
 _QUICK = 0.02  # of a step: what is faster is always asked, since texts can begin to be copied
 _SHARE = 0.004
@@ -42,17 +42,6 @@ lose 0.4 to 0.7 % of the time."""
 Notes: TypeAlias = list[tuple[int, int, int]]
 """How a request was asked for: drafter, group and level, in the order of asking; a quick drafter
 has level -1."""
-
-
-class Tree(NamedTuple):
-    """The tree of all drafters' drafts, and for each drafter where its nodes went.
-
-    united  whether several were united; else it is the draft of the only one that has some
-    """
-
-    drafts: DraftBatch
-    homes: list[Int32s]
-    united: bool
 
 
 @dataclass(slots=True)
@@ -92,6 +81,7 @@ class Members:
         self._seeing = {
             k: Seeing() for k, each in enumerate(drafters) if each.wants.topk or each.wants.hidden
         }
+        self.laws: dict[int, Laws] = {}  # of drafters that sampled in the last proposal
         self._uniting = 0.0  # seconds of the last proposal
         self._seconds = 1.0  # of a step without drafts
         self._price: Price | None = None  # until the next verdicts
@@ -184,6 +174,7 @@ class Members:
         # More than the budget: what one drafter finds unlikely may be good where another agrees.
         asked = [min(2 * n + 4, MAX_BUDGET) if n else 0 for n in budgets]
         self.weighed = self._uniting = 0.0
+        self.laws = {}
         if self._price is None:
             everything = self._everyone(own, asked)
             return everything, united(everything), [[]] * len(asked)
@@ -316,7 +307,7 @@ class Members:
         given = self._drafters[one.drafter].propose(list(inner), list(one.budgets))
         if one.plan is not None and not one.plan.groups and not any(map(len, given)):
             return _no_drafts(len(one.budgets))
-        batch = chosen(given)
+        batch, laws = chosen(given), laws_of(given)
         check_lengths(len(one.budgets), len(batch), "drafts")
         sizes = sizes_of(batch.offsets)
         if (sizes > one.budgets).any():
@@ -324,6 +315,8 @@ class Members:
                 f"drafter {one.drafter} has a draft of {sizes.max()} nodes; "
                 f"expected at most {max(one.budgets)}"
             )
+        if laws is not None:
+            self.laws[one.drafter] = laws
         one.depth = deepest(batch) if one.plan is not None else 0
         if batch.scores is not None:
             self._scoring.add(one.drafter)

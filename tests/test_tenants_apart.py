@@ -15,7 +15,9 @@ from foresay.budget.adaptive import Adaptive
 from foresay.budget.calibration import DepthCalibration, ScoreCalibration, TenantCalibrations
 from foresay.budget.cost import Sample, StepCost
 from foresay.budget.load import Load, StepFacts
+from foresay.drafter import ByTenant
 from foresay.drafters import MergeDrafter, NgramDrafter, SuffixDrafter
+from foresay.drafters.decoding.noise_weight import NoiseWeight
 
 DRAFTERS: dict[str, Callable[[], Any]] = {
     "suffix": SuffixDrafter,
@@ -127,7 +129,8 @@ def test_what_drafts_were_worth_is_counted_by_tenant(kind: Any) -> None:
     assert calibration(DRAFTS, ["c", "c", "c"]).tolist() == kind()(DRAFTS).tolist()
     for number in range(300):
         calibration(DRAFTS, [f"{number}"] * 3)
-    assert len(calibration._of) <= 256
+    assert len(calibration._of) == 256
+    assert calibration(DRAFTS, ["b"] * 3).tolist() == kind()(DRAFTS).tolist()  # forgotten
 
 
 def seconds(rows: int) -> float:
@@ -154,3 +157,12 @@ def test_the_policy_judges_each_tenants_drafts_by_its_own() -> None:
         policy.observe(StepFacts.of(load(step), chosen, verdicts, took))
     policy.budgets(load(100))
     assert np.diff(policy.choose(drafts, load(100)).drafts.offsets).tolist() == [0, 2]
+
+
+def test_how_much_of_the_noise_is_followed_is_learned_by_tenant() -> None:
+    weights = ByTenant(NoiseWeight)
+    for _ in range(10):  # what 0.7 finds is always right
+        weights["a"].learn([1, 1, 2, 1, 1], 2)
+    assert [weights[name].value for name in ("a", "b", None)] == [0.7, 1.0, 1.0]
+    weights.forget("a")
+    assert weights["a"].value == 1.0

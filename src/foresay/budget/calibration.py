@@ -8,7 +8,6 @@ were worth is counted apart. Old observations fade as new ones come, not as time
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -19,6 +18,7 @@ from foresay import _core
 from foresay.arrays import sizes_of
 from foresay.budget.load import Tenants, depths_of, parents_of
 from foresay.draft import DraftBatch
+from foresay.drafter import ByTenant
 
 __all__ = ["DepthCalibration", "RequestCalibration", "ScoreCalibration", "TenantCalibrations"]
 
@@ -27,7 +27,6 @@ Int64s: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
 
 _DEEPEST = 64  # depth; what is deeper counts as this deep
-_TENANTS = 256  # that are remembered
 
 
 class ScoreCalibration:
@@ -122,13 +121,10 @@ class TenantCalibrations:
     """A calibration for each tenant: what one's drafts were worth changes nothing for another.
 
     make  a new calibration
-
-    The last 256 tenants are remembered.
     """
 
     def __init__(self, make: Callable[[], ScoreCalibration | DepthCalibration]) -> None:
-        self._make = make
-        self._of: OrderedDict[str | None, ScoreCalibration | DepthCalibration] = OrderedDict()
+        self._of = ByTenant(make)
 
     def __call__(self, drafts: DraftBatch, tenants: Tenants) -> Float64s:
         """The chance of each node of `drafts`, by the calibration of its request's tenant.
@@ -137,33 +133,24 @@ class TenantCalibrations:
         """
         whose = _one_of(tenants)
         if len(whose) == 1:
-            return self._calibration(whose[0])(drafts)
+            return self._of[whose[0]](drafts)
         chances = np.empty(len(drafts.tokens))
         for tenant in whose:
             nodes, own = _part_of(drafts, tenants, tenant)
             if len(own.tokens):
-                chances[nodes] = self._calibration(tenant)(own)
+                chances[nodes] = self._of[tenant](own)
         return chances
 
     def observe(self, drafts: DraftBatch, tenants: Tenants, accepted: Bools) -> None:
         """Learn from verified nodes."""
         whose = _one_of(tenants)
         if len(whose) == 1:
-            self._calibration(whose[0]).observe(drafts, accepted)
+            self._of[whose[0]].observe(drafts, accepted)
             return
         for tenant in whose:
             nodes, own = _part_of(drafts, tenants, tenant)
             if len(own.tokens):
-                self._calibration(tenant).observe(own, accepted[nodes])
-
-    def _calibration(self, tenant: str | None) -> ScoreCalibration | DepthCalibration:
-        found = self._of.get(tenant)
-        if found is None:
-            found = self._of[tenant] = self._make()
-            while len(self._of) > _TENANTS:
-                self._of.popitem(last=False)
-        self._of.move_to_end(tenant)
-        return found
+                self._of[tenant].observe(own, accepted[nodes])
 
 
 class RequestCalibration:

@@ -13,10 +13,11 @@ a step or is preempted causes no call and loses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from foresay.verdict import Verdict, Wants
 
 __all__ = [
     "MAX_BUDGET",
+    "ByTenant",
     "Drafter",
     "Offer",
     "SeededParams",
@@ -41,6 +43,7 @@ __all__ = [
 ]
 
 State = TypeVar("State")
+T = TypeVar("T")
 
 MAX_BUDGET = 4096
 """The most nodes that a draft may be asked to have."""
@@ -67,6 +70,12 @@ class SeededParams:
             raise InputError(f"params is {self.params!r}; expected SamplingParams")
         check_seed(self.seed)
 
+    def copy(self) -> SeededParams:
+        """The same, sharing nothing that can be written to."""
+        bias = self.params.logit_bias
+        params = replace(self.params, logit_bias=dict(bias)) if bias else self.params
+        return SeededParams(params, self.seed)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
@@ -79,6 +88,35 @@ class Offer:
     base: int
     prefix: int
     draft: Draft
+
+
+class ByTenant(Generic[T]):
+    """What is learned from texts, for each tenant apart, so that nothing of one shows in another's
+    drafts.
+
+    make  what a new tenant begins with
+    most  tenants that are remembered; the one that was asked for least recently is forgotten
+    """
+
+    def __init__(self, make: Callable[[], T], most: int = 256) -> None:
+        self._make = make
+        self._most = most
+        self._of: OrderedDict[str | None, T] = OrderedDict()
+
+    def __getitem__(self, tenant: str | None) -> T:
+        if tenant not in self._of:
+            self._of[tenant] = self._make()
+        self._of.move_to_end(tenant)
+        while len(self._of) > self._most:
+            self._of.popitem(last=False)
+        return self._of[tenant]
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def forget(self, tenant: str | None) -> None:
+        """Let a tenant begin anew."""
+        self._of.pop(tenant, None)
 
 
 def known_noise(sampling: SeededParams | None) -> tuple[int, float]:

@@ -8,6 +8,7 @@ were worth is counted apart. Old observations fade as new ones come, not as time
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -15,10 +16,11 @@ from numpy.typing import NDArray
 
 from foresay import _core
 from foresay.arrays import sizes_of
-from foresay.budget.load import depths_of, parents_of
+from foresay.budget.load import Tenants, depths_of, parents_of
 from foresay.draft import DraftBatch
+from foresay.drafter import ByTenant
 
-__all__ = ["DepthCalibration", "RequestCalibration", "ScoreCalibration"]
+__all__ = ["DepthCalibration", "RequestCalibration", "ScoreCalibration", "TenantCalibrations"]
 
 Float64s: TypeAlias = NDArray[np.float64]
 Int64s: TypeAlias = NDArray[np.int64]
@@ -115,6 +117,42 @@ class DepthCalibration:
         self._chances = np.array(chances)
 
 
+class TenantCalibrations:
+    """A calibration for each tenant: what one's drafts were worth changes nothing for another.
+
+    make  a new calibration
+    """
+
+    def __init__(self, make: Callable[[], ScoreCalibration | DepthCalibration]) -> None:
+        self._of = ByTenant(make)
+
+    def __call__(self, drafts: DraftBatch, tenants: Tenants) -> Float64s:
+        """The chance of each node of `drafts`, by the calibration of its request's tenant.
+
+        Mutates: which tenants are remembered.
+        """
+        whose = _one_of(tenants)
+        if len(whose) == 1:
+            return self._of[whose[0]](drafts)
+        chances = np.empty(len(drafts.tokens))
+        for tenant in whose:
+            nodes, own = _part_of(drafts, tenants, tenant)
+            if len(own.tokens):
+                chances[nodes] = self._of[tenant](own)
+        return chances
+
+    def observe(self, drafts: DraftBatch, tenants: Tenants, accepted: Bools) -> None:
+        """Learn from verified nodes."""
+        whose = _one_of(tenants)
+        if len(whose) == 1:
+            self._of[whose[0]].observe(drafts, accepted)
+            return
+        for tenant in whose:
+            nodes, own = _part_of(drafts, tenants, tenant)
+            if len(own.tokens):
+                self._of[tenant].observe(own, accepted[nodes])
+
+
 class RequestCalibration:
     """How much less the drafts of a request were worth than was expected of them.
 
@@ -151,6 +189,19 @@ class RequestCalibration:
             of[request] = before[0] * fade + min(1.0, expected[at]), before[1] * fade + found[at]
         while len(of) > self._remembered:
             del of[next(iter(of))]
+
+
+def _one_of(tenants: Tenants) -> list[str | None]:
+    """Each tenant once; None for requests that have none, or of whom it is not said."""
+    return [None] if tenants is None else list(dict.fromkeys(tenants))
+
+
+def _part_of(drafts: DraftBatch, tenants: Tenants, tenant: str | None) -> tuple[Bools, DraftBatch]:
+    """The drafts of one tenant's requests, and which nodes those are."""
+    assert tenants is not None
+    mine = [name == tenant for name in tenants]
+    parts = [draft for draft, own in zip(drafts, mine, strict=True) if own]
+    return np.repeat(mine, sizes_of(drafts.offsets)), DraftBatch.of(parts)
 
 
 def _tested(parents: Int64s, accepted: Bools) -> Bools:

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 from foresay.arrays import Int32s, IntsLike, check_hash, check_positive
 from foresay.draft import Draft
-from foresay.drafter import SeededParams, Source, as_budgets, as_prompt, as_states, check_lengths
+from foresay.drafter import (
+    ByTenant,
+    SeededParams,
+    Source,
+    as_budgets,
+    as_prompt,
+    as_states,
+    check_lengths,
+)
 from foresay.drafters.decoding.noise_weight import NoiseWeight
 from foresay.drafters.decoding.shapes import ShapeLike, as_shape
 from foresay.drafters.decoding.written import Written
@@ -57,7 +65,7 @@ class DecodingDrafter:
         self._choice = choice
         self._memory = memory
         self._calls = 0  # of propose
-        self._noise = NoiseWeight()
+        self._noise = ByTenant(NoiseWeight)
         self._signals = False
         self._dropout: Dropout | None = None
         self._live: dict[int, Written] = {}
@@ -116,15 +124,14 @@ class DecodingDrafter:
         tenant: str | None = None,
         sampling: SeededParams | None = None,
     ) -> Written:
-        """Start a request. Nothing is computed before its first draft; group and tenant change
-        nothing.
+        """Start a request. Nothing is computed before its first draft. The group changes nothing.
 
         Raises: TokenTypeError, InputError for an empty prompt, a token out of range, or a drafter
         without a model.
         """
         tokens = as_prompt(prompt)
         _ = self.model
-        state = Written(self, tokens, sampling)
+        state = Written(self, tokens, sampling, self._noise[tenant])
         self._live[id(state)] = state
         return state
 
@@ -157,9 +164,8 @@ class DecodingDrafter:
         for state, budget, depth in asked:
             wanted = budget, self.model.version
             if state in fitting:
-                growth = Growth(
-                    state, budget, depth, self.shape, self._way(state), self._noise.value
-                )
+                weight = state.noise_weight.value
+                growth = Growth(state, budget, depth, self.shape, self._way(state), weight)
                 growing.append((growth, wanted))
             else:
                 state.proposed_for = wanted
@@ -189,7 +195,7 @@ class DecodingDrafter:
         for at, state in enumerate(alive):
             tokens = batch.tokens[bounds[at] : bounds[at + 1]]
             if state.by_weight and len(tokens):
-                self._noise.learn(state.by_weight, int(tokens[0]))
+                state.noise_weight.learn(state.by_weight, int(tokens[0]))
             state.commit(tokens)
             if not self._readable(state):
                 state.forget()
@@ -204,6 +210,12 @@ class DecodingDrafter:
         state.finished = True
         state.proposed = state.proposed_for = state.signals = None
         state.forget()
+
+    def drop_tenant(self, tenant: str) -> None:
+        """Forget how much of the noise a tenant's drafts follow. Raises: InputError."""
+        if not isinstance(tenant, str):
+            raise InputError(f"the tenant is {tenant!r}; expected a str")
+        self._noise.forget(tenant)
 
     def sources(self, state: Written, /) -> list[tuple[Source, ...]]:
         """`Source.DRAFT_MODEL`, for each node of the state's last draft.

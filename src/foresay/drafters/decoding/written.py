@@ -10,6 +10,7 @@ import numpy as np
 
 from foresay.arrays import Int32s
 from foresay.drafter import SeededParams
+from foresay.drafters.decoding.noise_weight import NoiseWeight
 from foresay.sampling.ask import Ask
 from foresay.sampling.noise import new_seed, seed_of_sample
 from foresay.sampling.params import SamplingParams
@@ -30,11 +31,19 @@ class Written:
     Stored are keys and values of the text's first tokens; between a proposal and its verdict also
     those of drafted tokens behind the text, of which the verdict keeps what was committed.
 
-    sampling  None: the request's sampling parameters are not known, and it is taken as greedy
+    sampling      None: the request's sampling parameters are not known, and it is taken as greedy
+    noise_weight  how much of the noise its tenant's drafts follow
     """
 
-    def __init__(self, owner: object, prompt: Int32s, sampling: SeededParams | None) -> None:
+    def __init__(
+        self,
+        owner: object,
+        prompt: Int32s,
+        sampling: SeededParams | None,
+        noise_weight: NoiseWeight,
+    ) -> None:
         self.owner = owner
+        self.noise_weight = noise_weight
         self.finished = False
         self.sampling = sampling
         self.proposed: Draft | None = None

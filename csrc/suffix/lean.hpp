@@ -10,8 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
+#include "prefetch.hpp"
+#include "slab.hpp"
 #include "suffix/edges.hpp"
 
 namespace foresay {
@@ -41,22 +42,27 @@ public:
         std::array<uint32_t, kFar> mixed_;
     };
 
-    TokenLean() : alone_(size_t{1} << kBits, 0.f), after_(kFar << kPairBits, 0.f) {}
+    TokenLean() : log_odds_(slab::make<float>(kSlots)) { std::fill_n(log_odds_.get(), kSlots, 0.f); }
 
     /// The log odds of a token, in general (chains do not look back) or after the last tokens.
-    float of(Token token) const noexcept { return alone_[slot(token)]; }
+    float of(Token token) const noexcept { return log_odds_[slot(token)]; }
     float of(Token token, const Recent& recent) const noexcept {
-        float sum = alone_[slot(token)];
-        for (uint32_t d = 0; d < kFar; ++d) sum += after_[slot(token, recent, d)];
+        float sum = log_odds_[slot(token)];
+        for (uint32_t d = 0; d < kFar; ++d) sum += log_odds_[slot(token, recent, d)];
         return sum;
     }
+    /// Asks for what of() reads.
+    void prefetch(Token token, const Recent& recent) const noexcept {
+        foresay::prefetch(&log_odds_[slot(token)]);
+        for (uint32_t d = 0; d < kFar; ++d) foresay::prefetch(&log_odds_[slot(token, recent, d)]);
+    }
     /// Learns from the outcome less the chance that was stated.
-    void learn(Token token, float error) noexcept { alone_[slot(token)] += kRate * error; }
+    void learn(Token token, float error) noexcept { log_odds_[slot(token)] += kRate * error; }
     void learn(Token token, const Recent& recent, float error) noexcept {
         learn(token, error);
-        for (uint32_t d = 0; d < kFar; ++d) after_[slot(token, recent, d)] += kPairRate * error;
+        for (uint32_t d = 0; d < kFar; ++d) log_odds_[slot(token, recent, d)] += kPairRate * error;
     }
-    size_t bytes() const noexcept { return (alone_.size() + after_.size()) * sizeof(float); }
+    static size_t bytes() noexcept { return kSlots * sizeof(float); }
 
 private:
     static constexpr uint32_t kBits = 14, kPairBits = 15;
@@ -64,12 +70,12 @@ private:
     static constexpr uint32_t kMix = 2654435761u, kMixPair = 0x85EBCA6Bu;  // odd, with bits of no order
     static uint32_t slot(Token token) noexcept { return static_cast<uint32_t>(token) * kMix >> (32 - kBits); }
     static uint32_t slot(Token token, const Recent& recent, uint32_t distance) noexcept {
-        return (distance << kPairBits) +
+        return (1u << kBits) + (distance << kPairBits) +
                ((static_cast<uint32_t>(token) * (kMix * kMixPair) + recent.mixed_[distance]) >> (32 - kPairBits));
     }
 
-    std::vector<float> alone_;
-    std::vector<float> after_;  // [kFar, slots]
+    static constexpr size_t kSlots = (size_t{1} << kBits) + (kFar << kPairBits);
+    slab::Array<float> log_odds_;  // of tokens alone; then [kFar] after others
 };
 
 }  // namespace foresay

@@ -27,7 +27,7 @@ void TreeGrower::start(const Growth& growth, uint32_t budget, float floor, const
     room_ = budget;
     floor_ = floor;
     ahead_ = Automaton::kRoot;
-    ask_usual_ = false;
+    ask_usual_ = gathered_ = false;
     if (budget == 0) return;
     node_ = 0;
     pending_.resize(budget);
@@ -50,6 +50,7 @@ void TreeGrower::start(const Growth& growth, uint32_t budget, float floor, const
 }
 
 void TreeGrower::fetch() {
+    if (gathered_) return;
     if (ask_usual_) sources[0].automaton->prefetch_next(Automaton::kRoot);
     ask_usual_ = false;
     if (ahead_ == Automaton::kRoot) return;
@@ -59,7 +60,13 @@ void TreeGrower::fetch() {
 
 bool TreeGrower::step() {
     if (room_ == 0) return false;
-    expand();
+    if (!gathered_) {
+        expand();
+        gathered_ = lean_ != nullptr;
+        if (gathered_) return true;
+    }
+    gathered_ = false;
+    estimate();
     do {
         if (first_pending_ == end_pending_ || score_of(pending_[first_pending_]) < floor_) return false;
         take_best();
@@ -130,10 +137,9 @@ void TreeGrower::append_to(PackedTrees& out) const {
     else out.append_empty();
 }
 
-/// Collects what may follow the node, estimates each, and queues those that may still get into the tree.
+/// Collects what may follow the node, and asks for what their estimates read.
 void TreeGrower::expand() {
     const Reach& reach = node_ == 0 ? growth_->root : *behind_;
-    const float score = considered_->nodes[node_].score;
     begin_ = considered_->candidates.size();
     considered_->candidates.resize(begin_ + kMostCandidates);
     origins_.resize(begin_ + kMostCandidates);
@@ -147,7 +153,13 @@ void TreeGrower::expand() {
     considered_->candidates.resize(begin_ + num_found_);
     considered_->nodes[node_].begin = begin_;
     considered_->nodes[node_].end = begin_ + num_found_;
+    if (!lean_) return;
+    for (uint32_t c = 0; c < num_found_; ++c) lean_->prefetch(tokens_[c], recents_[node_]);
+}
 
+/// Estimates what may follow the node, and queues those that may still get into the tree.
+void TreeGrower::estimate() {
+    const float score = considered_->nodes[node_].score;
     const std::span<const Kind> kinds(kinds_used_.data(), num_kinds_);
     const TokenLean::Recent& before = recents_[node_];
     for (uint32_t c = 0; c < num_found_; ++c) {

@@ -159,6 +159,7 @@ private:
     void set_least(float score);
     float promise(const Candidate& candidate) const;
     void expand();
+    void estimate();
     void gather(size_t source, const Reach& reach);
     void gather_usual(uint32_t most);
     static Shape shape(Kind kind, uint32_t length, uint32_t rank) noexcept;
@@ -177,6 +178,7 @@ private:
     bool expandable_ = true;             // whether that may change the tree
     State ahead_ = Automaton::kRoot;     // the context in sources[0] that fetch() goes on with; the root: there is none
     bool ask_usual_ = false;             // whether it asks for what is usual there
+    bool gathered_ = false;              // whether what may follow the node was collected, but not estimated yet
     Buffer<SourceCursor> places_;        // [budget + 1, sources] of each node
     Buffer<TokenLean::Recent> recents_;  // [budget + 1] before the children of each node
     Buffer<Pending> pending_;            // [first_pending_, end_pending_) by falling score, never more than there is room for

@@ -204,6 +204,7 @@ def refused(done: Done, sentence: str) -> None:
         (["Hello", "--temperature", -1], "temperature is -1.0"),
         (["Hello", "--top-p", 0], "top_p is 0"),
         (["Hello", "--min-p", 2], "min_p is 2.0"),
+        (["Hello", "--processor-order", "top-k"], "processor_order is ['top_k']; expected"),
         (["Hello", "--top-k", -1], "top_k is -1"),
         (["Hello", "--seed", -1], "seed is -1"),
         (["Hello", "-n", 0], "n is 0"),

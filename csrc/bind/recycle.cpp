@@ -97,9 +97,11 @@ using Batch = std::tuple<Tokens, Tokens, Tokens, std::optional<Given<float>>>;
 using Merged = std::tuple<Array<int32_t>, Array<int32_t>, Array<int32_t>, Array<float>, std::vector<Array<int32_t>>>;
 
 void bind_merge(nb::module_& m) {
-    nb::class_<MergeMemory>(m, "MergeMemory", "What one request's last merge considered.").def(nb::init<>());
+    nb::class_<MergeMemory>(m, "MergeMemory", "What one request's last merge considered.");
     nb::class_<TreeMerge>(m, "TreeMerge", "Several drafters' trees in one. Each call locks it.")
         .def(nb::init<size_t, float>(), "drafters"_a, "prior"_a)
+        .def("begin", &TreeMerge::begin, "tenant"_a.none(), nb::call_guard<nb::gil_scoped_release>())
+        .def("forget", &TreeMerge::forget, "tenant"_a.none(), nb::call_guard<nb::gil_scoped_release>())
         .def("merge", [](TreeMerge& self, const std::vector<Batch>& batches, const Tokens& budgets, const Given<uint64_t>& seeds,
                          const Given<float>& temperatures, const Given<int64_t>& positions,
                          const nb::typed<nb::list, MergeMemory>& memories) -> Merged {

@@ -23,7 +23,7 @@ float chance_of(float odds) { return 1 / (1 + std::exp(-odds)); }
 
 }  // namespace
 
-void TreeMerge::Weight::step(float gradient) {
+void MergeWeights::Weight::step(float gradient) {
     seen += gradient * gradient;
     value -= kRate * gradient / std::sqrt(seen);
 }
@@ -32,6 +32,27 @@ TreeMerge::TreeMerge(size_t drafters, float prior) : drafters_(drafters), prior_
     if (drafters == 0 || drafters > kMostDrafters)
         throw InputError("there are " + std::to_string(drafters) + " drafters; expected 1 to " + std::to_string(kMostDrafters));
     if (!(prior >= 0 && prior <= 1)) throw InputError("prior is " + std::to_string(prior) + "; expected a chance from 0 to 1");
+}
+
+std::unique_ptr<MergeMemory> TreeMerge::begin(const std::optional<std::string>& tenant) {
+    const std::lock_guard lock(mutex_);
+    auto found = tenants_.find(tenant);
+    if (found == tenants_.end()) found = tenants_.emplace(tenant, std::make_shared<MergeWeights>()).first;
+    found->second->used = ++clock_;
+    auto made = std::make_unique<MergeMemory>(found->second);
+    while (tenants_.size() > kMostTenants) {
+        auto oldest = tenants_.end();
+        for (auto it = tenants_.begin(); it != tenants_.end(); ++it)
+            if (it->second.use_count() == 1 && (oldest == tenants_.end() || it->second->used < oldest->second->used)) oldest = it;
+        if (oldest == tenants_.end()) break;
+        tenants_.erase(oldest);
+    }
+    return made;
+}
+
+void TreeMerge::forget(const std::optional<std::string>& tenant) {
+    const std::lock_guard lock(mutex_);
+    tenants_.erase(tenant);
 }
 
 /// The union as a trie, with what each drafter says of each node.
@@ -101,8 +122,8 @@ void TreeMerge::unite(std::span<const Drafts> drafts, size_t request, MergeMemor
     }
 }
 
-float TreeMerge::odds_of(const MergeMemory& memory, const MergeMemory::Node& node) const {
-    const Weights& w = weights_[memory.sampled];
+float TreeMerge::odds_of(const MergeMemory& memory, const MergeMemory::Node& node) {
+    const MergeWeights::Kind& w = memory.weights->kinds[memory.sampled];
     float odds = w.agreeing[node.drafters].value;
     for (uint32_t i = node.first; i < node.last; ++i) {
         const MergeMemory::Say& say = memory.says[i];
@@ -209,7 +230,7 @@ void TreeMerge::learn(std::span<MergeMemory* const> memories, std::span<const in
     for (size_t request = 0; request < memories.size(); ++request) {
         MergeMemory& memory = *memories[request];
         const auto committed = tokens.subspan(static_cast<size_t>(offsets[request]), static_cast<size_t>(offsets[request + 1] - offsets[request]));
-        Weights& w = weights_[memory.sampled];
+        MergeWeights::Kind& w = memory.weights->kinds[memory.sampled];
         std::vector<int32_t> behind(memory.nodes.size(), -1);  // committed tokens that a node on the path stands behind
         for (size_t n = 0; n < memory.nodes.size(); ++n) {
             const MergeMemory::Node& node = memory.nodes[n];

@@ -101,6 +101,8 @@ struct Tenant {
     Calibration calibration;
     TokenLean lean;
     uint64_t lessons = 0;
+    uint64_t step = 0, turn = 0;  // the drafter's last step that it took part in, and the next of its lessons in turn
+    uint64_t steps = 0;           // that it took part in: which lessons are learned must not show other tenants' steps
     uint64_t used = 0;
 
     size_t bytes() const noexcept { return sizeof(*this) + history.bytes() + lean.bytes(); }

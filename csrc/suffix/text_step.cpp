@@ -110,7 +110,9 @@ void TextDrafter::learn_all(std::span<Request* const> requests, const Committed&
             foresay::prefetch(next.nodes.begin());
             foresay::prefetch(next.candidates.begin());
         }
-        if (++request.tenant_->lessons <= kYoung || (steps_ + i) % kLessonEvery == 0) learn(request, committed[i]);
+        Tenant& tenant = *request.tenant_;
+        if (tenant.step != steps_) tenant.step = steps_, tenant.turn = ++tenant.steps;
+        if (const uint64_t turn = tenant.turn++; ++tenant.lessons <= kYoung || turn % kLessonEvery == 0) learn(request, committed[i]);
         request.considered_.clear();
         if (request.group_)
             for (const Token token : committed[i]) request.group_->automaton.extend(request.group_sequence_, token);

@@ -220,12 +220,14 @@ class RecycleDrafter:
 class MergeMemory:
     """What one request's last merge considered."""
 
-    def __init__(self) -> None: ...
-
 class TreeMerge:
     """Several drafters' trees in one. Each call locks it."""
 
     def __init__(self, drafters: int, prior: float) -> None: ...
+
+    def begin(self, tenant: str | None) -> MergeMemory: ...
+
+    def forget(self, tenant: str | None) -> None: ...
 
     def merge(self, batches: Sequence[tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None]], budgets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], seeds: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], temperatures: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], memories: list[MergeMemory]) -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.float32], dict(shape=(None,))], list[Annotated[NDArray[numpy.int32], dict(shape=(None,))]]]:
         """(tokens, parents, offsets, scores, [where each drafter's nodes went])"""

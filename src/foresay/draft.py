@@ -185,6 +185,15 @@ class DraftBatch(Sequence[Draft]):
         self.probs = probs
         return self
 
+    def without_probs(self) -> DraftBatch:
+        """A copy without the probs: its tokens count as chosen."""
+        return DraftBatch._trusted(
+            self.tokens.copy(),
+            self.parents.copy(),
+            self.offsets.copy(),
+            None if self.scores is None else self.scores.copy(),
+        )
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

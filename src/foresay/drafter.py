@@ -14,7 +14,7 @@ a step or is preempted causes no call and loses nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -66,6 +66,12 @@ class SeededParams:
         if not isinstance(self.params, SamplingParams):
             raise InputError(f"params is {self.params!r}; expected SamplingParams")
         check_seed(self.seed)
+
+    def copy(self) -> SeededParams:
+        """The same, sharing nothing that can be written to."""
+        bias = self.params.logit_bias
+        params = replace(self.params, logit_bias=dict(bias)) if bias else self.params
+        return SeededParams(params, self.seed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -268,6 +268,19 @@ class VerdictBatch(Sequence[Verdict]):
         self.hidden = hidden
         return self
 
+    def copy(self) -> VerdictBatch:
+        """The same, with arrays of its own."""
+        seen = self.topk
+        return VerdictBatch._trusted(
+            self.tokens.copy(),
+            self.offsets.copy(),
+            self.path.copy(),
+            self.path_offsets.copy(),
+            None if seen is None else TopK._trusted(seen.tokens.copy(), seen.logprobs.copy()),
+            None if self.topk_offsets is None else self.topk_offsets.copy(),
+            None if self.hidden is None else self.hidden.copy(),
+        )
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

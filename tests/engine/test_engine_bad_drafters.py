@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from engine.asking import ASKED, answers, prompts, wanted
-from engine.drafters import Scripted
-from foresay import Draft, DraftBatch, SamplingParams, Wants
+from engine.asking import ASKED, STOPS, answers, prompts, wanted
+from engine.drafters import Scripted, State
+from foresay import Draft, DraftBatch, SamplingParams, Verdict, Wants
+from foresay.arrays import Int32s
+from foresay.drafter import Offer
+from foresay.drafters import MergeDrafter
 from foresay.engine.engine import Engine
 from foresay.errors import InputError, StateError
 from foresay.models.target import Target
@@ -150,3 +154,121 @@ def test_a_drafter_may_use_its_arrays_again(target: Target, policy: str) -> None
     engine = Engine(target, Reusing({}), policy=policy)
     assert [request.token_ids for request in answers(engine, asked)] == expected
     assert sum(request.stats.drafted for request in answers(engine, asked)) > 0
+
+
+class Scribbling(Scripted):
+    """Writes into all that it is given, after it has read it."""
+
+    def begin(self, prompt: Int32s, /, **about: Any) -> State:
+        state = super().begin(prompt)
+        prompt[:] = 1
+        about["sampling"].params.logit_bias.clear()
+        return state
+
+    def propose(self, states: Sequence[Any], budgets: Any, /) -> list[Draft]:
+        drafts = super().propose(states, budgets)
+        states.clear()  # type: ignore[attr-defined]
+        budgets.clear()
+        return drafts
+
+    def observe(self, states: Sequence[Any], verdicts: Any, /) -> None:
+        super().observe(states, verdicts)
+        for written in (verdicts.path, verdicts.tokens):
+            written[:] = 99
+        verdicts.offsets[:], verdicts.path_offsets[:] = 7, 5
+        if verdicts.topk is not None:
+            verdicts.topk.tokens[:], verdicts.hidden[:] = 98, np.nan
+
+
+class Reading(Scripted):
+    """Notes what it is told, also of what it wants to see."""
+
+    wants = Wants(topk=2, hidden=True)
+
+    def __init__(self, *about: Any) -> None:
+        super().__init__(*about)
+        self.biases: list[dict[int, float]] = []
+        self.seen: list[Verdict] = []
+
+    def begin(self, prompt: Int32s, /, **about: Any) -> State:
+        self.biases.append(dict(about["sampling"].params.logit_bias))
+        return super().begin(prompt)
+
+    def observe(self, states: Sequence[Any], verdicts: Any, /) -> None:
+        super().observe(states, verdicts)
+        self.seen += list(verdicts)
+
+
+BIASED = [replace(each, logit_bias={5: 2.0}) for each in ASKED[:4]]
+
+
+@pytest.mark.parametrize("policy", ["fixed", "adaptive"])
+def test_a_drafter_may_write_into_all_that_it_is_given(
+    target: Target, policy: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    asked = list(zip(prompts(4), BIASED, strict=True))
+    expected = wanted(target, asked)
+    known = {tuple(p): answer for (p, _), answer in zip(asked, expected, strict=True)}
+    drafter = Scribbling(known)
+    requests = answers(Engine(target, drafter, policy=policy), asked)
+    assert [request.token_ids for request in requests] == expected
+    assert sum(request.stats.accepted for request in requests) > 0 or policy == "adaptive"
+    assert sorted(s.observed for s in drafter.states) == sorted(expected)
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_one_drafter_of_a_merge_writes_concerns_no_other(
+    target: Target, first: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    asked = list(zip(prompts(4), BIASED, strict=True))
+    expected = wanted(target, asked)
+    known = {tuple(p): answer for (p, _), answer in zip(asked, expected, strict=True)}
+    writing, reading = Scribbling(known, 0.3), Reading(known, 0.3)
+    writing.wants = reading.wants
+    pair = (writing, reading) if first else (reading, writing)
+    requests = answers(Engine(target, MergeDrafter(*pair), policy="fixed"), asked)
+    assert [request.token_ids for request in requests] == expected
+    assert [s.prompt for s in reading.states] == [s.prompt for s in writing.states]
+    assert sorted(s.observed for s in reading.states) == sorted(expected)
+    assert reading.biases == [{5: 2.0}] * 4
+    for verdict in reading.seen:
+        assert verdict.topk is not None and verdict.hidden is not None
+        assert len(verdict.tokens) and np.isfinite(verdict.hidden).all()
+        assert not (verdict.topk.tokens == 98).all()
+    assert not recwarn.list
+
+
+class Raising(Scripted):
+    """Raises its own budgets."""
+
+    def propose(self, states: Sequence[Any], budgets: Any, /) -> list[Draft]:
+        budgets[:] = [budget + 2 for budget in budgets]
+        return [Draft.chain([5] * budget) for budget in budgets]
+
+
+def test_a_drafter_does_not_set_its_budget(target: Target) -> None:
+    asked = list(zip(prompts(4), ASKED[:4], strict=True))
+    expected = wanted(target, asked)
+    engine = Engine(target, Raising({}), policy="fixed")
+    with pytest.warns(UserWarning, match=r"is not asked again.*more nodes than its budget"):
+        requests = answers(engine, asked)
+    assert [request.token_ids for request in requests] == expected
+
+
+def test_a_drafter_may_write_into_the_text_of_an_offer(target: Target) -> None:
+    """The text that goes with a draft from outside is not the engine's own."""
+
+    class Writing(Scripted):
+        def offer(self, state: Any, text: Int32s, offer: Offer, /) -> int:
+            text[:] = 1
+            return 0
+
+    asked = list(zip(prompts(1), ASKED[:1], strict=True))
+    engine = Engine(target, Writing({}), policy="fixed")
+    request = engine.add(*asked[0], seed=0, stops=STOPS)
+    engine.step()
+    engine.offer(request, Offer(len(request), 0, Draft.chain([1, 2])))
+    engine.run()
+    assert request.prompt.tolist() == asked[0][0]
+    assert [request.token_ids] == wanted(target, asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from foresay import SamplingParams
 from foresay.drafters import SuffixDrafter
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
+from foresay.engine.request import Request
 from foresay.errors import InputError
 from foresay.models.target import Target
 from foresay.serve.edge.offered import OfferedDrafter
@@ -136,3 +138,118 @@ def test_replaced_weights_while_paused(target: Target) -> None:
     engine.pause(request, False)
     engine.run()
     assert request.token_ids == expected
+
+
+def run_at_most(engine: Engine, steps: int) -> None:
+    """As `run`, which would never return where a request is stuck."""
+    for _ in range(steps):
+        if not engine.busy:
+            return
+        engine.step()
+        engine.check_integrity()
+    raise AssertionError(f"busy after {steps} steps: {[*engine.scheduler.waiting]}")
+
+
+LONG = [5, 6, 7, 8] * 20
+SHORT = replace(GREEDY, max_tokens=5)
+
+
+def half_prefilled(target: Target, **limits: int) -> tuple[Engine, Request]:
+    """An engine with a request that is in the middle of its prefill."""
+    engine = Engine(target, None, max_rows=16, **limits)
+    first = engine.add(LONG, SHORT, seed=0)
+    engine.step()
+    assert 0 < first.stored < len(LONG) - 1
+    return engine, first
+
+
+@pytest.mark.parametrize("then", ["pause", "cancel", "preempt", "replace"])
+def test_nobody_waits_for_a_prefix_that_is_not_computed(target: Target, then: str) -> None:
+    expected = wanted(target, [(LONG, SHORT), (LONG, SHORT)], stops=())
+    engine, first = half_prefilled(target)
+    second = engine.add(LONG, SHORT, seed=1)
+    engine.step()
+    assert second.status == "waiting"  # the prefix is shared when it is there
+    if then == "cancel":
+        engine.cancel(first)
+    elif then == "replace":
+        engine.scheduler.recompute()
+    else:
+        engine.pause(first)
+    if then == "preempt":
+        engine.scheduler._preempt(first)
+    run_at_most(engine, 40)
+    assert second.token_ids == expected[1]
+    engine.pause(first, False)
+    run_at_most(engine, 40)
+    assert first.token_ids == ([] if then == "cancel" else expected[0])
+
+
+def test_nobody_waits_for_the_prefix_of_one_that_fails(target: Target) -> None:
+    """The drafter refuses the first request in the step that ends its prefill."""
+
+    class Refusing(SuffixDrafter):
+        def begin(self, prompt: Any, /, **about: Any) -> Any:
+            if about["sampling"].seed == 0:
+                raise InputError("not this one")
+            return super().begin(prompt, **about)
+
+    expected = wanted(target, [(LONG, SHORT), (LONG, SHORT)], stops=())
+    engine = Engine(target, Refusing(), policy="fixed", max_rows=16)
+    first, second = (engine.add(LONG, SHORT, seed=seed) for seed in (0, 1))
+    run_at_most(engine, 40)
+    assert first.finish_reason == "error" and second.token_ids == expected[1]
+
+
+def test_a_paused_one_does_not_count_as_running(target: Target) -> None:
+    expected = wanted(target, ASK[:3])
+    engine = Engine(target, None, max_running=1)
+    requests = [engine.add(p, a, seed=n, stops=STOPS) for n, (p, a) in enumerate(ASK[:3])]
+    while not requests[0].token_ids:
+        engine.step()
+    engine.pause(requests[0])
+    run_at_most(engine, 200)
+    assert [r.token_ids for r in requests[1:]] == expected[1:]
+    engine.pause(requests[0], False)
+    engine.add(*ASK[3], seed=3, stops=STOPS)
+    while engine.busy:
+        engine.step()
+        assert len({r.number for r in requests if r.status == "running"}) <= 1
+    assert requests[0].token_ids == expected[0]
+
+
+def test_steps_stay_small_when_paused_ones_go_on(target: Target) -> None:
+    expected = wanted(target, ASK[:4])
+    engine = Engine(target, None, max_running=2)
+    requests = [engine.add(p, a, seed=n, stops=STOPS) for n, (p, a) in enumerate(ASK[:4])]
+    for request in requests:
+        for _ in range(60):
+            if request.token_ids or request.finished:
+                break
+            engine.step()
+        engine.pause(request)
+    for request in requests:
+        engine.pause(request, False)
+    while engine.busy:
+        engine.step()
+        assert engine.last_step is None or len(engine.last_step.load) <= 2
+    assert [r.token_ids for r in requests] == expected
+
+
+def test_paused_ones_give_their_memory_where_nothing_else_can_run(target: Target) -> None:
+    """The oldest is paused and holds the memory that the only other one waits for."""
+    old, new = prompts(2, seed=9)
+    asked = [(old, replace(GREEDY, max_tokens=60)), (new, replace(GREEDY, max_tokens=60))]
+    expected = wanted(target, asked, stops=())
+    pages = -(-(max(len(old), len(new)) + 61) // PAGE)
+    engine = Engine(target, None, memory=pages * PAGE * target.bytes_per_token)
+    first = engine.add(*asked[0], seed=0)
+    while len(first.token_ids) < 50:
+        engine.step()
+    engine.pause(first)
+    second = engine.add(*asked[1], seed=1)
+    run_at_most(engine, 100)
+    assert second.token_ids == expected[1] and first.stats.preemptions == 1
+    engine.pause(first, False)
+    run_at_most(engine, 100)
+    assert first.token_ids == expected[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from foresay import Draft
 from foresay.arrays import Floats
 from foresay.sampling import Ask, SamplingParams
+from foresay.sampling.params import PROCESSORS
 
 V = 12
 GREEDY = SamplingParams(temperature=0)
@@ -207,4 +208,7 @@ def random_ask(rng: np.random.Generator, vocabulary: int) -> Ask:
         stops = ()
     prompt = rng.integers(0, vocabulary, int(rng.integers(0, 10)))
     seed = int(rng.integers(0, 2**63)) * 2 + int(rng.integers(0, 2))
+    if seed % 2:  # from the seed, so that everything else stays as it is
+        order = np.random.default_rng(seed).permutation(PROCESSORS).tolist()
+        params = replace(params, processor_order=order)
     return Ask(params, seed, prompt.astype(np.int32), output.astype(np.int32), stops)

@@ -15,6 +15,7 @@ from foresay.sampling.noise import philox, seed_of_sample
 FIELDS = (
     "max_tokens temperature top_k top_p min_p repetition_penalty presence_penalty frequency_penalty"
     " logit_bias stop seed logprobs n ignore_eos min_tokens rule"
+    " processor_order"
 )
 
 
@@ -55,6 +56,15 @@ def test_the_fields_are_those_of_the_design() -> None:
         ({"n": 0}, "n is 0"),
         ({"ignore_eos": 1}, "ignore_eos is 1"),
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens is 9; .* to max_tokens, 8"),
+        (
+            {"processor_order": ["top_k", "top_p"]},
+            r"processor_order is \['top_k', 'top_p'\]; expected temperature, top_k, top_p and "
+            "min_p, each once, in any order",
+        ),
+        ({"processor_order": ["top_k"] * 4}, "processor_order is .* each once"),
+        ({"processor_order": "top_k"}, "processor_order is 'top_k'; expected"),
+        ({"processor_order": None}, "processor_order is None; expected"),
+        ({"processor_order": [1, [2], 3, 4]}, "processor_order is .*; expected"),
     ],
 )
 def test_refusals(given: dict[str, Any], sentence: str) -> None:
@@ -69,6 +79,8 @@ def test_what_is_accepted() -> None:
     assert params.greedy and not params.penalised
     assert params.stop_texts == ("end",) and params.stop_ids == (7,)
     assert SamplingParams(stop="x").stop == ("x",)
+    order = ["min_p", "top_p", "temperature", "top_k"]
+    assert SamplingParams(processor_order=order).processor_order == tuple(order)
     assert SamplingParams(frequency_penalty=-1).penalised
     nothing: Any = None
     assert SamplingParams(logit_bias=nothing, stop=nothing) == SamplingParams()

@@ -30,6 +30,7 @@ def expected(plain: LLM, prompt: Any, chat: bool = False, **params: Any) -> list
         SAMPLED,
         {**SAMPLED, "n": 3},
         {**SAMPLED, "top_k": 20, "top_p": 0.9, "min_p": 0.01, "stop": ["e", "zz"], "n": 2},
+        {**SAMPLED, "top_p": 0.7, "processor_order": ["top_p", "temperature", "min_p", "top_k"]},
         {**SAMPLED, "presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.2},
         {**SAMPLED, "min_tokens": 10, "ignore_eos": True},
         {**SAMPLED, "min_tokens": 10, "stop": list("aeio ,.tns")},

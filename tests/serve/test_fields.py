@@ -49,6 +49,12 @@ BODIES: dict[str, dict[str, Any]] = {COMPLETIONS: {"prompt": "a"}, CHAT: {"messa
         # Two that are wrong: the sentence and the name belong together.
         (COMPLETIONS, "temperature", {"top_p": 2, "temperature": -1}, "temperature is -1"),
         (COMPLETIONS, "top_p", {"top_p": 0}, "top_p is 0"),
+        (
+            COMPLETIONS,
+            "processor_order",
+            {"processor_order": ["top_p"]},
+            "processor_order is ['top_p']; expected temperature, top_k, top_p and min_p, each once",
+        ),
         (COMPLETIONS, "min_p", {"min_p": 2, "min_tokens": 300, "max_tokens": 400}, "min_p is 2"),
     ],
 )

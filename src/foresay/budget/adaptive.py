@@ -29,7 +29,12 @@ from numpy.typing import NDArray
 from foresay import _core
 from foresay.arrays import sizes_of
 from foresay.budget.asking import Asking
-from foresay.budget.calibration import DepthCalibration, RequestCalibration, ScoreCalibration
+from foresay.budget.calibration import (
+    DepthCalibration,
+    RequestCalibration,
+    ScoreCalibration,
+    TenantCalibrations,
+)
 from foresay.budget.cost import StepCost, seconds_lost
 from foresay.budget.load import Chosen, Load, StepFacts, choose_nodes, within_max_tokens
 from foresay.budget.price import PriceOfTime
@@ -80,8 +85,8 @@ class Adaptive:
         self._most = most
         self._total = total
         self._share = share
-        self._scores = ScoreCalibration()
-        self._depths = DepthCalibration()
+        self._scores = TenantCalibrations(ScoreCalibration)
+        self._depths = TenantCalibrations(DepthCalibration)
         self._requests = RequestCalibration()
         self._asking = Asking(most)
         self._account = 0.0
@@ -169,7 +174,8 @@ class Adaptive:
         self, drafts: DraftBatch, load: Load, nodes: NDArray[np.int64] | None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Flat indices by falling gain, parents first, and the gains: chances, or by weight."""
-        chances = (self._depths if _judged_by_depth(drafts) else self._scores)(drafts)
+        calibration = self._depths if _judged_by_depth(drafts) else self._scores
+        chances = calibration(drafts, load.tenants)
         worth = np.ones(len(drafts)) if load.ids is None else self._requests(load.ids)
         if load.weights is not None:
             worth = worth * load.weights
@@ -219,8 +225,9 @@ class Adaptive:
             reads += int(counts @ load.contexts) + nodes
             calibration = self._depths if _judged_by_depth(drafts) else self._scores
             if load.ids is not None:
-                self._requests.observe(load.ids, drafts, calibration(drafts), step.accepted)
-            calibration.observe(drafts, step.accepted)
+                chances = calibration(drafts, load.tenants)
+                self._requests.observe(load.ids, drafts, chances, step.accepted)
+            calibration.observe(drafts, load.tenants, step.accepted)
         self.cost.observe(rows + nodes, reads, step.seconds, keys, requests)
         drafting = max(step.draft_seconds - self._spent, 0.0)
         self._asking.observe(

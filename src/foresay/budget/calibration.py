@@ -8,6 +8,8 @@ were worth is counted apart. Old observations fade as new ones come, not as time
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -15,16 +17,17 @@ from numpy.typing import NDArray
 
 from foresay import _core
 from foresay.arrays import sizes_of
-from foresay.budget.load import depths_of, parents_of
+from foresay.budget.load import Tenants, depths_of, parents_of
 from foresay.draft import DraftBatch
 
-__all__ = ["DepthCalibration", "RequestCalibration", "ScoreCalibration"]
+__all__ = ["DepthCalibration", "RequestCalibration", "ScoreCalibration", "TenantCalibrations"]
 
 Float64s: TypeAlias = NDArray[np.float64]
 Int64s: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
 
 _DEEPEST = 64  # depth; what is deeper counts as this deep
+_TENANTS = 256  # that are remembered
 
 
 class ScoreCalibration:
@@ -115,6 +118,54 @@ class DepthCalibration:
         self._chances = np.array(chances)
 
 
+class TenantCalibrations:
+    """A calibration for each tenant: what one's drafts were worth changes nothing for another.
+
+    make  a new calibration
+
+    The last 256 tenants are remembered.
+    """
+
+    def __init__(self, make: Callable[[], ScoreCalibration | DepthCalibration]) -> None:
+        self._make = make
+        self._of: OrderedDict[str | None, ScoreCalibration | DepthCalibration] = OrderedDict()
+
+    def __call__(self, drafts: DraftBatch, tenants: Tenants) -> Float64s:
+        """The chance of each node of `drafts`, by the calibration of its request's tenant.
+
+        Mutates: which tenants are remembered.
+        """
+        whose = _one_of(tenants)
+        if len(whose) == 1:
+            return self._calibration(whose[0])(drafts)
+        chances = np.empty(len(drafts.tokens))
+        for tenant in whose:
+            nodes, own = _part_of(drafts, tenants, tenant)
+            if len(own.tokens):
+                chances[nodes] = self._calibration(tenant)(own)
+        return chances
+
+    def observe(self, drafts: DraftBatch, tenants: Tenants, accepted: Bools) -> None:
+        """Learn from verified nodes."""
+        whose = _one_of(tenants)
+        if len(whose) == 1:
+            self._calibration(whose[0]).observe(drafts, accepted)
+            return
+        for tenant in whose:
+            nodes, own = _part_of(drafts, tenants, tenant)
+            if len(own.tokens):
+                self._calibration(tenant).observe(own, accepted[nodes])
+
+    def _calibration(self, tenant: str | None) -> ScoreCalibration | DepthCalibration:
+        found = self._of.get(tenant)
+        if found is None:
+            found = self._of[tenant] = self._make()
+            while len(self._of) > _TENANTS:
+                self._of.popitem(last=False)
+        self._of.move_to_end(tenant)
+        return found
+
+
 class RequestCalibration:
     """How much less the drafts of a request were worth than was expected of them.
 
@@ -151,6 +202,19 @@ class RequestCalibration:
             of[request] = before[0] * fade + min(1.0, expected[at]), before[1] * fade + found[at]
         while len(of) > self._remembered:
             del of[next(iter(of))]
+
+
+def _one_of(tenants: Tenants) -> list[str | None]:
+    """Each tenant once; None for requests that have none, or of whom it is not said."""
+    return [None] if tenants is None else list(dict.fromkeys(tenants))
+
+
+def _part_of(drafts: DraftBatch, tenants: Tenants, tenant: str | None) -> tuple[Bools, DraftBatch]:
+    """The drafts of one tenant's requests, and which nodes those are."""
+    assert tenants is not None
+    mine = [name == tenant for name in tenants]
+    parts = [draft for draft, own in zip(drafts, mine, strict=True) if own]
+    return np.repeat(mine, sizes_of(drafts.offsets)), DraftBatch.of(parts)
 
 
 def _tested(parents: Int64s, accepted: Bools) -> Bools:

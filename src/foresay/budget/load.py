@@ -22,6 +22,7 @@ __all__ = [
     "Chosen",
     "Load",
     "StepFacts",
+    "Tenants",
     "along_paths",
     "choose_nodes",
     "depths_of",
@@ -33,6 +34,7 @@ __all__ = [
 Int64s: TypeAlias = NDArray[np.int64]
 Float64s: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
+Tenants: TypeAlias = "Sequence[str | None] | None"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +51,8 @@ class Load:
     weights      float64[B] | None   how likely each request is to end last, 0 to 1, if the caller
                  waits for all; a policy makes of it what a token is worth; without them all count
                  alike
+    tenants      [B] | None   whose request each is: what one tenant's drafts were worth must not
+                 change what another's are taken to be; without it all are of one
     """
 
     contexts: Int64s
@@ -57,6 +61,7 @@ class Load:
     other_reads: int = 0
     ids: Int64s | None = None
     weights: Float64s | None = None
+    tenants: Tenants = None
 
     def __len__(self) -> int:
         return len(self.contexts)

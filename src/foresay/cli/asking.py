@@ -8,7 +8,7 @@ import typer
 
 __all__ = [
     *("AsJson", "MaxTokens", "MinP", "Prompts", "Raw", "Seed", "Stop", "Temperature", "TopK"),
-    "TopP",
+    *("ProcessorOrder", "TopP", "processors_of"),
 ]
 
 Prompts = Annotated[
@@ -24,6 +24,10 @@ TopP = Annotated[
 MinP = Annotated[
     float, typer.Option(help="Only tokens at least this likely, relative to the likeliest.")
 ]
+ProcessorOrder = Annotated[
+    str,
+    typer.Option(help="In which order these limits and the temperature are applied."),
+]
 Seed = Annotated[
     int | None, typer.Option(help="The same seed gives the same answer.", show_default=False)
 ]
@@ -34,3 +38,8 @@ Raw = Annotated[
     bool, typer.Option("--raw", help="Continue the prompt as it is, without chat template.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line and answer.")]
+
+
+def processors_of(order: str) -> list[str]:
+    """The names of an order, as SamplingParams has them."""
+    return [name.strip().replace("-", "_") for name in order.split(",")]

@@ -14,6 +14,7 @@ from foresay.cli.asking import (
     AsJson,
     MaxTokens,
     MinP,
+    ProcessorOrder,
     Prompts,
     Raw,
     Seed,
@@ -21,6 +22,7 @@ from foresay.cli.asking import (
     Temperature,
     TopK,
     TopP,
+    processors_of,
 )
 from foresay.cli.interrupts import Interrupts
 from foresay.cli.model import (
@@ -66,6 +68,7 @@ def generate(
     top_k: TopK = 0,
     top_p: TopP = 1.0,
     min_p: MinP = 0.0,
+    processor_order: ProcessorOrder = "temperature,top-k,top-p,min-p",
     seed: Seed = None,
     n: Annotated[int, typer.Option("-n", help="Answers to each prompt.")] = 1,
     stop: Stop = None,
@@ -109,6 +112,7 @@ def generate(
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
+        processor_order=processors_of(processor_order),
         seed=seed,
         n=n,
         stop=tuple(stop or ()),

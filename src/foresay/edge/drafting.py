@@ -166,7 +166,7 @@ class EdgeDrafts:
         self._last: Draft | None = None
         self._began = False
         try:
-            self._state = drafter.begin(text, sampling=sampling)
+            self._state = drafter.begin(text.copy(), sampling=sampling)
             self._began = True
         except Exception as error:  # whatever a drafter raises, the text goes on
             self.error = error
@@ -186,7 +186,7 @@ class EdgeDrafts:
                 break
             path.append(node)
         try:
-            self._drafter.observe([self._state], [Verdict(np.array(path, np.int32), new)])
+            self._drafter.observe([self._state], [Verdict(np.array(path, np.int32), new.copy())])
         except Exception as error:
             self._fail(error)
         self._last = None

@@ -21,7 +21,7 @@ from msgspec import Meta
 from foresay.draft import Draft
 from foresay.edge.ids import MAX_VOCABULARY, count_of, pack, unpack
 from foresay.errors import InputError
-from foresay.sampling.params import SamplingParams
+from foresay.sampling.params import PROCESSORS, SamplingParams
 
 __all__ = [
     "CODES",
@@ -116,9 +116,11 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fiel
     def of(cls, params: SamplingParams) -> Sampling:
         """The parameters of a request, without max_tokens and seed, which are `Open`'s.
 
-        Raises: InputError for log probabilities, several answers, and rule rejection.
+        Raises: InputError for log probabilities, several answers, rule rejection, and another order
+        of processors.
         """
-        for name, only in (("logprobs", None), ("n", 1), ("rule", "match")):
+        order = ("processor_order", PROCESSORS)
+        for name, only in (("logprobs", None), ("n", 1), ("rule", "match"), order):
             if getattr(params, name) != only:
                 raise InputError(
                     f"{name} is {getattr(params, name)!r}; expected {only!r}: an edge stream has "

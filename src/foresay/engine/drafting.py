@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +21,6 @@ from foresay.engine.proposal import Proposal, check_probs
 from foresay.engine.request import Request
 from foresay.errors import ForesayError, InputError, StateError, UnknownGroup
 from foresay.models.target import Target
-from foresay.sampling.params import SamplingParams
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
 __all__ = ["CheckedDrafter", "check_layers"]
@@ -96,7 +94,7 @@ class CheckedDrafter:
                 request.tokens.copy(),
                 group=request.group,
                 tenant=request.tenant,
-                sampling=SeededParams(_copied(request.params), request.seed),
+                sampling=SeededParams(request.params, request.seed).copy(),
             )
             request.begun = True
             waiting, request.offers = request.offers, []
@@ -115,7 +113,7 @@ class CheckedDrafter:
         begins."""
         take = getattr(self._drafter, "offer", None)
         if take is not None and request.begun:
-            self._tell(take, request.state, request.tokens, offer)
+            self._tell(take, request.state, request.tokens.copy(), offer)
         elif take is not None and len(request.offers) < _OFFERS:
             request.offers.append(offer)
 
@@ -160,15 +158,11 @@ class CheckedDrafter:
         self._open.update(request.number for request in requests)
         try:
             with self._lent(requests):
-                given = self._drafter.propose([request.state for request in requests], budgets)
+                states = [request.state for request in requests]
+                given = self._drafter.propose(states, list(budgets))
             packed = given if isinstance(given, DraftBatch) else _without_probs(given)
             # A copy: the drafter may write into its arrays before the step ends.
-            drafts = DraftBatch._trusted(
-                packed.tokens.copy(),
-                packed.parents.copy(),
-                packed.offsets.copy(),
-                None if packed.scores is None else packed.scores.copy(),
-            )
+            drafts = packed.without_probs()
             drafts.check()
             check_lengths(len(requests), len(drafts), "drafts")
             if (sizes_of(drafts.offsets) > budgets).any():
@@ -273,7 +267,7 @@ class CheckedDrafter:
         """Let a group draft from an earlier answer, if the drafter has groups."""
         add = getattr(self._drafter, "add_to_group", None)
         if add is not None:
-            self._tell(add, group, prompt, answer)
+            self._tell(add, group, prompt.copy(), answer.copy())
 
     def new_version(self, keep: int) -> None:
         """The target's weights were replaced: of a history, what the last `keep` versions before
@@ -321,11 +315,6 @@ def _is_part(wants: object, whole: Wants) -> bool:
     if not isinstance(wants, Wants) or wants.topk > whole.topk or wants.hidden > whole.hidden:
         return False
     return wants.hidden_layers == (whole.hidden_layers if wants.hidden else ())
-
-
-def _copied(params: SamplingParams) -> SamplingParams:
-    """The same parameters, sharing nothing that can be written to."""
-    return replace(params, logit_bias=dict(params.logit_bias)) if params.logit_bias else params
 
 
 def _without_probs(drafts: Sequence[Draft]) -> DraftBatch:

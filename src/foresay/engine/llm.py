@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,21 +13,21 @@ import numpy as np
 
 from foresay.arrays import Int32s, as_tokens, check_callable, check_flag, check_positive
 from foresay.budget.policy import Policy, make_policy
-from foresay.drafter import Drafter, Source, check_drafter
+from foresay.drafter import Drafter, check_drafter
 from foresay.drafters.lineup import make_drafter
+from foresay.engine.answers import Answer, Chunk, Result
 from foresay.engine.engine import Engine
 from foresay.engine.fitting import tokenizer_hash_in
-from foresay.engine.request import FinishReason, Request, RequestStats
+from foresay.engine.request import Request
 from foresay.engine.samples import add_samples
 from foresay.engine.text import AnswerText
-from foresay.errors import ForesayError, InputError
+from foresay.errors import InputError
 from foresay.models.cpu.quantise import Quantise
 from foresay.models.load import find_model, load
 from foresay.models.options import Dtype, check_dtype
 from foresay.models.progress import Progress, silent
 from foresay.models.tokenizer import ChatMessage, Tokenizer
 from foresay.models.weights import DEFAULT_MODEL, StoredModel
-from foresay.sampling.logprobs import TokenLogprob
 from foresay.sampling.noise import new_seed, seed_of_sample
 from foresay.sampling.params import SamplingParams
 
@@ -35,73 +35,6 @@ __all__ = ["LLM", "Chunk", "Prompt", "Result", "drafter_of"]
 
 Prompt: TypeAlias = "str | Sequence[int] | Int32s | Sequence[ChatMessage]"
 Params: TypeAlias = "SamplingParams | Sequence[SamplingParams] | None"
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One answer.
-
-    prompt         as it was given
-    sample         which of the prompt's `n` answers it is
-    text           without the stop string that ended it
-    token_ids      all of the answer's tokens, the one that ended it included
-    finish_reason  "stop", "length", "cancelled" or "error"
-    error          why it failed, if it did
-    logprobs       one for each token, if they were asked for
-    sources        where each token was drafted from, `Source.MODEL` where it is the target's own;
-                   if they were asked for
-    stats          what it took
-    """
-
-    prompt: Any
-    prompt_token_ids: list[int]
-    sample: int
-    text: str
-    token_ids: list[int]
-    finish_reason: FinishReason
-    error: ForesayError | None
-    logprobs: list[TokenLogprob] | None
-    sources: list[Source] | None
-    stats: RequestStats
-
-    def as_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        values: dict[str, Any] = {
-            "prompt": self.prompt if isinstance(self.prompt, (str, list)) else None,
-            "text": self.text,
-            "token_ids": self.token_ids,
-            "finish_reason": self.finish_reason,
-            "stats": self.stats.as_dict(),
-        }
-        if self.error is not None:
-            values["error"] = str(self.error)
-        if self.logprobs is not None:
-            values["logprobs"] = [
-                {"token": p.token, "logprob": p.logprob, "top": p.top} for p in self.logprobs
-            ]
-        return values
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A piece of a streamed answer; the last one has the result."""
-
-    prompt_index: int
-    sample: int
-    text: str
-    token_ids: list[int]
-    result: Result | None
-
-
-@dataclass(slots=True)
-class _Answer:
-    """A request, and the prompt that it belongs to."""
-
-    prompt: Any
-    prompt_index: int
-    sample: int
-    request: Request
-    given: int = 0  # tokens that were streamed
 
 
 class LLM:
@@ -176,6 +109,8 @@ class LLM:
             progress=report,
             **self._limits,
         )
+        self._at_work = False
+        self._closed: list[Request] = []  # requests of streams that were closed meanwhile
 
     def beside(
         self,
@@ -203,6 +138,7 @@ class LLM:
             progress=progress or silent,
             **self._limits,
         )
+        other._at_work, other._closed = False, []
         return other
 
     def generate(
@@ -229,12 +165,13 @@ class LLM:
         for chunk in self._streamed(answers):
             if progress is not None:
                 progress(len(chunk.token_ids))
-        return [self._result(answer) for answer in answers]
+        return [answer.result() for answer in answers]
 
     def stream(
         self, prompts: Prompt | Sequence[Prompt], params: Params = None, *, chat: bool = False
     ) -> Iterator[Chunk]:
-        """The answers piece by piece, streaming. Closing the iterator cancels them.
+        """The answers piece by piece, streaming. Closing the iterator cancels them. Streams and
+        other calls may take turns: every step advances all answers, and each goes to its own call.
 
         Raises: InputError for a prompt that cannot be answered.
         """
@@ -242,16 +179,21 @@ class LLM:
         next(stream)  # begun, so that closing it cancels the answers also if nothing was taken
         return stream
 
-    def _streamed(self, answers: list[_Answer]) -> Iterator[Chunk]:
+    def _streamed(self, answers: list[Answer]) -> Iterator[Chunk]:
         """The chunks, after an empty one."""
-        by_request = {id(answer.request): answer for answer in answers}
+        open_ones = answers
         try:
             yield Chunk(0, 0, "", [], None)
-            while any(not answer.request.finished for answer in answers):
-                for request in self.engine.step():
-                    answer = by_request.get(id(request))
-                    if answer is not None:
-                        yield self._chunk(answer)
+            while open_ones:
+                # Looked for in the answers themselves: their tokens may be of another call's steps.
+                news = [answer for answer in open_ones if answer.has_news]
+                for answer in news:
+                    yield answer.chunk()
+                if not news:
+                    with self._working():
+                        self.engine.step()
+                elif any(answer.ended for answer in news):
+                    open_ones = [answer for answer in open_ones if not answer.ended]
         finally:
             self._end(answers)
 
@@ -262,12 +204,12 @@ class LLM:
         chat: bool,
         *,
         together: bool = False,
-    ) -> list[_Answer]:
+    ) -> list[Answer]:
         """All requests, or none."""
         check_flag(chat, "chat")
         listed = _as_list(prompts)
         each = _one_each(params, len(listed))
-        answers: list[_Answer] = []
+        answers: list[Answer] = []
         index = 0
         try:
             for index, (prompt, wanted) in enumerate(zip(listed, each, strict=True)):
@@ -285,7 +227,7 @@ class LLM:
                     together=together,
                 )
                 answers += [
-                    _Answer(prompt, index, sample, request)
+                    Answer(prompt, index, sample, request)
                     for sample, request in enumerate(requests)
                 ]
         except InputError as error:
@@ -312,32 +254,27 @@ class LLM:
             raise InputError(f"a prompt is {prompt!r}; expected a text, token ids or messages")
         return as_tokens(prompt, "prompt")  # type: ignore[arg-type]
 
-    def _end(self, answers: Sequence[_Answer]) -> None:
-        self.engine.cancel(*(answer.request for answer in answers))
+    def _end(self, answers: Sequence[Answer]) -> None:
+        """Cancel what has not ended; after the step if one runs: a forgotten stream may be closed
+        at any time, by the garbage collector."""
+        self._closed += [answer.request for answer in answers]
+        if not self._at_work:
+            with self._working():
+                pass
 
-    def _chunk(self, answer: _Answer) -> Chunk:
-        request = answer.request
-        ids = request.token_ids
-        text = request.answer.take(ended=request.finished) if request.answer else ""
-        new, answer.given = ids[answer.given :], len(ids)
-        result = self._result(answer) if request.finished else None
-        return Chunk(answer.prompt_index, answer.sample, text, new, result)
-
-    def _result(self, answer: _Answer) -> Result:
-        request = answer.request
-        assert request.finish_reason is not None and request.answer is not None
-        return Result(
-            answer.prompt,
-            request.prompt.tolist(),
-            answer.sample,
-            request.answer.text,
-            request.token_ids,
-            request.finish_reason,
-            request.error,
-            None if request.params.logprobs is None else request.logprobs,
-            request.sources or None,
-            request.stats,
-        )
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """While the body uses the engine, streams that are closed wait to be cancelled."""
+        self._at_work = True
+        try:
+            yield
+        finally:
+            try:
+                while closed := self._closed.copy():
+                    self.engine.cancel(*closed)
+                    del self._closed[: len(closed)]
+            finally:
+                self._at_work = False
 
 
 def drafter_of(drafter: str | Drafter[Any] | None, model: Any = None) -> Drafter[Any] | None:

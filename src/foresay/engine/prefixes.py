@@ -83,7 +83,8 @@ class Prefixes:
             if other.kv is None:
                 continue
             common = _common(request.prompt[:-1], other.prompt[:-1])
-            soon = max(soon, common)
+            if not other.paused:  # a paused one may never go on
+                soon = max(soon, common)
             if min(common, other.kv.length) > best[0]:
                 best = min(common, other.kv.length), other.kv
         for cached in self._cached_by_key.get(key, ()):

@@ -28,10 +28,10 @@ class Proposal:
     probs: Mapping[int, Floats] = field(default_factory=dict)
 
     def probs_of(self, chosen: Chosen) -> dict[int, Floats]:
-        """The distributions of the nodes that are verified."""
+        """The distributions of the nodes that are verified: copies."""
         bounds = chosen.drafts.offsets
         return {
-            at: probs if len(nodes) == len(probs) else probs[nodes]
+            at: probs[nodes]
             for at, probs in self.probs.items()
             for nodes in [chosen.nodes[bounds[at] : bounds[at + 1]]]
         }

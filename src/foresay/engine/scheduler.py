@@ -44,7 +44,7 @@ class Scheduler:
 
     open         makes the KV cache of a new text, empty
     pages        the memory that texts may hold
-    max_running  requests that may be in one step
+    max_running  requests that may be in one step; paused ones do not count
     max_rows     prompt tokens in one step: a bound on how long decoding requests wait
     """
 
@@ -77,19 +77,24 @@ class Scheduler:
                 if request.kv is not None and request.stored >= len(request):
                     request.kv.cut(len(request) - 1)  # drafted tokens of an interrupted loan
                 self._hold(request, len(request) + 1)
-        ready = [request for request in self.running if not request.paused]
+        ready = [request for request in self.running if not request.paused][: self.max_running]
+        room = self.max_running - len(ready)
         turns = [Turn(r, 1, True) for r in ready if len(r.pending) == 1]
         rows = self.max_rows - len(turns)
         for request in ready:
             if rows > 0 and len(request.pending) > 1:
                 turns.append(Turn.of(request, rows))
                 rows -= turns[-1].tokens
-        while rows > 0 and len(self.running) < self.max_running:
+        while rows > 0 and room > 0:
             admitted = self._admit()
+            # Where nothing else can be done, paused requests give their memory to one that waits.
+            while admitted is None and not turns and self._preempt_paused():
+                admitted = self._admit()
             if admitted is None:
                 break
             turns.append(Turn.of(admitted, rows))
             rows -= turns[-1].tokens
+            room -= 1
         self._whole = True
         return turns
 
@@ -205,6 +210,14 @@ class Scheduler:
                 self._preempt(newest)
                 if newest is request:
                     return
+
+    def _preempt_paused(self) -> bool:
+        """Preempt the newest paused request for one that waits; False if there are no two such."""
+        paused = [request for request in self.running if request.paused]
+        if not paused or all(request.paused for request in self.waiting):
+            return False
+        self._preempt(max(paused, key=lambda r: r.number))
+        return True
 
     def _preempt(self, request: Request) -> None:
         """Drop the KV cache of a request; it is computed again when it is admitted."""

@@ -103,7 +103,8 @@ def until_texts_end(
 
 
 def seen_by_drafter(step: Step, verified: Verified) -> VerdictBatch:
-    """The verdicts with what the drafter wants to see, in the numbering of the verified nodes."""
+    """The verdicts with what the drafter wants to see, in the numbering of the verified nodes. A
+    copy: whatever the drafter does with it, the step goes on."""
     found, hidden = verified.verdicts, None
     rows: Int32s | None = None
     if step.topk is not None:  # each draft has one row more than it has nodes
@@ -115,9 +116,8 @@ def seen_by_drafter(step: Step, verified: Verified) -> VerdictBatch:
             at = torch.as_tensor(verified.rows, device=step.hidden.device)
             # Wider than bfloat16, which numpy has not, and the same numbers.
             hidden = step.hidden[at].float().cpu().numpy()
-    return VerdictBatch._trusted(
-        found.tokens, found.offsets, found.path, found.path_offsets, step.topk, rows, hidden
-    )
+    own = found.tokens.copy(), found.offsets.copy(), found.path.copy(), found.path_offsets.copy()
+    return VerdictBatch._trusted(*own, step.topk, rows, hidden)
 
 
 def load_of(turns: Sequence[Turn], *, requests_wait: bool) -> Load:
@@ -145,4 +145,5 @@ def load_of(turns: Sequence[Turn], *, requests_wait: bool) -> Load:
         other_reads=reads,
         ids=np.array([request.number for request in decoding], np.int64),
         weights=weights,
+        tenants=[request.tenant for request in decoding],
     )

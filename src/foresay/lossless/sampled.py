@@ -156,6 +156,7 @@ def _many(ask: Ask, seeds: Seeds) -> AskBatch:
     steps = np.arange(n + 1) * len(one.context)
     many.seeds, many.context, many.context_offsets = seeds, np.tile(one.context, n), steps
     many.outputs_from = steps[:-1] + one.outputs_from[0]
+    many.orders = one.orders[0], np.repeat(one.orders[1], n)
     return many
 
 

@@ -166,6 +166,15 @@ class AskBatch(Sequence[Ask]):
         )
 
     @cached_property
+    def orders(self) -> tuple[list[Sequence[str]], Longs]:
+        """The orders of processors that occur, and which of them each request has."""
+        each = [params.processor_order for params in self._params]
+        orders = list(dict.fromkeys(each))
+        if len(orders) == 1:
+            return orders, np.zeros(len(each), np.int64)
+        return orders, np.array([orders.index(order) for order in each], np.int64)
+
+    @cached_property
     def processed(self) -> bool:
         """Whether one of them asks for more than a temperature, now or later in the answer."""
         return any(

@@ -11,8 +11,10 @@ from typing import Literal
 from foresay.arrays import MAX_TOKEN
 from foresay.errors import InputError
 
-__all__ = ["SamplingParams", "check_seed"]
+__all__ = ["PROCESSORS", "SamplingParams", "check_seed"]
 
+PROCESSORS = ("temperature", "top_k", "top_p", "min_p")
+"""The logits processors whose order a request may choose, in the order of transformers."""
 _LARGEST = 3.4e38  # the largest float32; logits are processed in float32
 
 
@@ -20,7 +22,8 @@ _LARGEST = 3.4e38  # the largest float32; logits are processed in float32
 class SamplingParams:
     """How tokens are sampled and when an answer ends. Logits are processed in the order of
     transformers: bias, repetition penalty, presence and frequency penalty, min_tokens, temperature,
-    top-k, top-p, min-p; each over the text so far, drafted tokens included.
+    top-k, top-p, min-p; each over the text so far, drafted tokens included. `processor_order`
+    changes the order of the last four.
 
     Raises: InputError when constructed.
     """
@@ -62,6 +65,9 @@ class SamplingParams:
     token sampled from q is accepted with chance min(1, p / q), which accepts more of a drafter that
     samples. It keeps the target's distribution, not the text: a seed does not repeat the answer.
     (Drafts may come from earlier answers to the same seed, so each request gets new noise.)"""
+    processor_order: Sequence[str] = PROCESSORS
+    """In which order temperature, top_k, top_p and min_p are applied, each to what the ones before
+    it have left. With the temperature last, top_p and min_p see the model's own probabilities."""
 
     def __post_init__(self) -> None:
         _check_int("max_tokens", self.max_tokens, 1, 2**31 - 1)
@@ -89,6 +95,7 @@ class SamplingParams:
             raise InputError(f"ignore_eos is {self.ignore_eos!r}; expected True or False")
         object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
         object.__setattr__(self, "stop", _checked_stop(self.stop))
+        object.__setattr__(self, "processor_order", _checked_order(self.processor_order))
 
     @property
     def greedy(self) -> bool:
@@ -159,3 +166,14 @@ def _checked_stop(stop: object) -> tuple[str | int, ...]:
         if not isinstance(item, str):
             _check_int("a token id of stop", item, 0, MAX_TOKEN)
     return tuple(stop)
+
+
+def _checked_order(order: object) -> tuple[str, ...]:
+    listed = isinstance(order, Sequence) and not isinstance(order, str)
+    names = tuple(order) if listed else ()  # type: ignore[arg-type]
+    if len(names) != len(PROCESSORS) or any(name not in names for name in PROCESSORS):
+        raise InputError(
+            f"processor_order is {order!r}; expected {', '.join(PROCESSORS[:-1])} and "
+            f"{PROCESSORS[-1]}, each once, in any order"
+        )
+    return names

@@ -1,8 +1,8 @@
 """The logits processors, from logits to the probabilities of the next token, row by row: the
 readable twin of `acceptance/processors.py`.
 
-The order and the meaning of the processors are those of transformers; what it leaves open is fixed
-here. Logits and scores are float32, as there.
+The order and the meaning of the processors are those of transformers, unless a request chooses
+another order; what it leaves open is fixed here. Logits and scores are float32, as there.
 Where a decision depends on a sum of probabilities (top-p), it is a sum of integers. So it does not
 depend on the order of addition, the batch or the number of threads.
 
@@ -11,7 +11,9 @@ Raises: LogitsError for invalid logits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,10 +61,8 @@ def scores(logits: Floats, ask: Ask, path: IntsLike = ()) -> Floats:
         if len(answer) < params.min_tokens:
             row[[token for token in ask.stops if token < len(row)]] = -np.inf
         if not params.greedy:
-            row /= np.float32(params.temperature)
-            _apply_top_k(row, params.top_k)
-            _apply_top_p(row, params.top_p)
-            _apply_min_p(row, params.min_p)
+            for processor in params.processor_order:
+                _APPLY[processor](row, getattr(params, processor))
     _check_row(row, ask, path)
     return row
 
@@ -94,6 +94,10 @@ def _penalise(row: Floats, ask: Ask, answer: NDArray[np.int64]) -> None:
     row[used] -= np.float32(params.frequency_penalty) * times.astype(np.float32)
 
 
+def _apply_temperature(row: Floats, temperature: float) -> None:
+    row /= np.float32(temperature)
+
+
 def _apply_top_k(row: Floats, k: int) -> None:
     if 0 < k < len(row):
         row[row < np.partition(row, -k)[-k]] = -np.inf
@@ -112,6 +116,14 @@ def _apply_top_p(row: Floats, p: float) -> None:
 def _apply_min_p(row: Floats, p: float) -> None:
     if p > 0 and np.isfinite(row.max()):
         row[np.exp(row.astype(np.float64) - np.float64(row.max())) < p] = -np.inf
+
+
+_APPLY: dict[str, Callable[[Floats, Any], None]] = {
+    "temperature": _apply_temperature,
+    "top_k": _apply_top_k,
+    "top_p": _apply_top_p,
+    "min_p": _apply_min_p,
+}
 
 
 def _check_row(row: Floats, ask: Ask, path: IntsLike) -> None:

@@ -8,6 +8,7 @@ counted in the event loop, before anything is posted, so that the queue is bound
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import threading
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from foresay.serve.metrics import measured
 from foresay.serve.request_state import RequestState
 from foresay.serve.steps import Ended, Share, StepReport
 from foresay.serve.stream import AnswerStream, Piece
-from foresay.serve.updates import StepUpdate, UpdateBuffer
+from foresay.serve.updates import StepUpdate, UpdateBuffer, resolve
 from foresay.serve.validate import GenerationRequest
 
 __all__ = ["Driver"]
@@ -102,6 +103,7 @@ class Driver:
         Raises: RuntimeError outside a loop.
         """
         self._loop = asyncio.get_running_loop()
+        atexit.register(self._exit)  # a daemon's objects would not be freed when Python ends
         self._thread.start()
 
     async def submit(self, generation: GenerationRequest, tenant: str | None) -> AnswerStream:
@@ -155,7 +157,7 @@ class Driver:
                 value = function(self._engine)
             except Exception as error:
                 failure = error
-            self._post(_resolve, answer, value, failure)
+            self._post(resolve, answer, value, failure)
 
         if not self.alive:
             raise Refused(503, "the server has stopped", code="stopped")
@@ -187,6 +189,11 @@ class Driver:
         if self._thread.is_alive():
             self._inbox.put(self._halt)
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+        atexit.unregister(self._exit)
+
+    def _exit(self) -> None:
+        self._inbox.put(self._halt)
+        self._thread.join(5.0)  # seconds; a step may take longer
 
     def admit(self, answers: int, tenant: str | None) -> None:
         """Check that so many more answers can be admitted.
@@ -389,12 +396,3 @@ class Driver:
                 gaps += self._states[request].count(share)
         total = {phase: sum(own[phase] for own in spent.values()) for phase in PHASES}
         return StepReport(start - self.started, total, shares, gaps, preemptions)
-
-
-def _resolve(answer: asyncio.Future[T], value: T, failure: BaseException | None) -> None:
-    if answer.done():
-        return  # the caller was cancelled
-    if failure is not None:
-        answer.set_exception(failure)
-    else:
-        answer.set_result(value)

@@ -51,6 +51,7 @@ class Sampling(msgspec.Struct, kw_only=True, frozen=True):
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    processor_order: list[str] | None = None
     n: int | None = None
     seed: int | None = None
     stop: str | list[str] | None = None

@@ -6,13 +6,16 @@ wait. So with many streams, the updates of several steps are sent together.
 
 from __future__ import annotations
 
+import asyncio
 from time import perf_counter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from foresay.serve.steps import Ended, StepReport
 from foresay.serve.stream import AnswerStream, Piece
 
-__all__ = ["StepUpdate", "UpdateBuffer"]
+__all__ = ["StepUpdate", "UpdateBuffer", "resolve"]
+
+T = TypeVar("T")
 
 _MANY = 8  # pieces
 _PAUSE = 0.04  # seconds: short enough for smooth streaming
@@ -45,3 +48,13 @@ class UpdateBuffer:
             return []
         due, self._waiting, self._sent = self._waiting, [], now
         return due
+
+
+def resolve(answer: asyncio.Future[T], value: T, failure: BaseException | None) -> None:
+    """Answer a caller who waits in the event loop."""
+    if answer.done():
+        return  # the caller was cancelled
+    if failure is not None:
+        answer.set_exception(failure)
+    else:
+        answer.set_result(value)

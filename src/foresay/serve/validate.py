@@ -187,6 +187,7 @@ class Validator:
             "top_p": body.top_p,
             "top_k": 0 if body.top_k == -1 else body.top_k,
             "min_p": body.min_p,
+            "processor_order": body.processor_order,
             "repetition_penalty": body.repetition_penalty,
             "presence_penalty": body.presence_penalty,
             "frequency_penalty": body.frequency_penalty,

@@ -10,17 +10,17 @@ The rule for scores. A node's chance, given that its parent is committed, starts
 
 of the chances that its drafters give it, as if they were wrong independently; a drafter without
 scores counts as `prior`. How far that is wrong is learned from the verdicts of unions
-(`csrc/merge/`): by which drafters have the node, how sure they are, how sure others are of its
-siblings, and the noise of its token. So nodes of all drafters compete by what they are worth. A
-node's score is the product along its path. If there are more nodes than the budget, those with the
-largest scores stay (a node never without its parent); ties go to the shallower node, then to the
-smaller tokens.
+(`csrc/merge/`), for each tenant apart: by which drafters have the node, how sure they are, how sure
+others are of its siblings, and the noise of its token. So nodes of all drafters compete by what
+they are worth. A node's score is the product along its path. If there are more nodes than the
+budget, those with the largest scores stay (a node never without its parent); ties go to the
+shallower node, then to the smaller tokens.
 
 Where time has a price and only one drafter has drafts, they are proposed as they are, with its own
 scores, unless they need to be cut. Nothing is learned from their verdicts.
 
-A merged draft is always *chosen*: the union cannot keep the probs that tokens were sampled from
-(the same token from two drafters would have to be there twice), so `probs` is dropped.
+A merged draft is always *chosen*: the union cannot have the probs that tokens were sampled from
+(the same token from two drafters would have to be there twice). `provenance` has them, by drafter.
 """
 
 from __future__ import annotations
@@ -46,18 +46,21 @@ from foresay.drafter import (
     check_lengths,
 )
 from foresay.drafters.merge import by_one
-from foresay.drafters.merge.members import Members, Tree
+from foresay.drafters.merge.members import Members
 from foresay.drafters.merge.merged import (
     MergeState,
-    Union,
+    Proposer,
+    Tree,
     all_wants,
     catch_up,
     check_fits,
     learn,
     note_missed,
+    note_unions,
     own_verdicts,
+    same_text,
 )
-from foresay.errors import InputError, StateError, UnknownGroup
+from foresay.errors import InputError, UnknownGroup
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
 __all__ = ["MergeDrafter", "MergeState"]
@@ -137,12 +140,14 @@ class MergeDrafter:
         states: list[Any] = []
         try:
             for drafter in self.drafters:
-                states.append(drafter.begin(tokens, group=group, tenant=tenant, sampling=sampling))
+                own = None if sampling is None else sampling.copy()
+                state = drafter.begin(tokens.copy(), group=group, tenant=tenant, sampling=own)
+                states.append(state)
         except BaseException:
             for drafter, state in zip(self.drafters, states, strict=False):
                 drafter.finish(state)
             raise
-        return MergeState(self, states, len(tokens), sampling)
+        return MergeState(self, states, len(tokens), sampling, self._merge.begin(tenant))
 
     def price(self, token: float, node: float, step: float) -> None:
         """How many seconds a committed token is worth in the next step, verifying a node takes, and
@@ -210,7 +215,7 @@ class MergeDrafter:
             return Tree(DraftBatch._trusted(tokens, parents, offsets, scores), homes, True)
 
         unread = [[state.length - read for read in state.read] for state in states]
-        batches, (merged, homes, is_union), notes = self._members.proposed(
+        batches, tree, notes = self._members.proposed(
             own,
             checked,
             unread,
@@ -218,19 +223,12 @@ class MergeDrafter:
             catch_up=lambda k: catch_up(self.drafters[k], k, states),
             fresh=fresh,
         )
-        offsets, scores = merged.offsets, merged.scores
-        assert scores is not None
-        for at, state in enumerate(states):
-            theirs = [
-                home[each.offsets[at] : each.offsets[at + 1]]
-                for home, each in zip(homes, batches, strict=True)
-            ]
-            state.last = Union(scores[offsets[at] : offsets[at + 1]], theirs, notes[at], is_union)
+        note_unions(states, tree, batches, notes, self._members.laws)
         for k, drafter in enumerate(self.drafters):
             if self._adopting[k] and self._members.awake(k):
                 catch_up(drafter, k, states)
-                drafter.adopt(own[k], merged)  # type: ignore[attr-defined]
-        return merged
+                drafter.adopt(own[k], tree.drafts.without_probs())  # type: ignore[attr-defined]
+        return tree.drafts
 
     def observe(self, states: Sequence[MergeState], verdicts: Sequence[Verdict], /) -> None:
         """Tell every drafter what was committed, in the indices of its own last proposal.
@@ -314,6 +312,7 @@ class MergeDrafter:
         """
         for drop in self._having("drop_tenant"):
             drop(tenant)
+        self._merge.forget(tenant)
 
     def drop_group(self, group: str, tenant: str | None = None) -> None:
         """Forget a group in every drafter that keeps groups.
@@ -361,19 +360,7 @@ class MergeDrafter:
         as_states([state], MergeState, self)
         for k, drafter in enumerate(self.drafters):
             catch_up(drafter, k, [state])
-        readers = [getattr(drafter, "text", None) for drafter in self.drafters]
-        texts: list[Int32s] = [
-            read(inner) for read, inner in zip(readers, state.states, strict=True) if read
-        ]
-        if not texts:
-            raise InputError(f"none of the {len(self.drafters)} drafters has text(); expected one")
-        if not all(np.array_equal(texts[0], text) for text in texts):
-            sizes = ", ".join(str(len(text)) for text in texts)
-            raise StateError(
-                f"the drafters' texts differ, with {sizes} tokens, because one refused a commit "
-                "that others had observed; finish this request"
-            )
-        return texts[0]
+        return same_text(self.drafters, state)
 
     def proposers(self, state: MergeState, /) -> list[tuple[int, ...]]:
         """Which drafters proposed a node, for each node of the state's last proposal: their places
@@ -383,6 +370,15 @@ class MergeDrafter:
         """
         as_states([state], MergeState, self)
         return [] if state.last is None else state.last.proposers()
+
+    def provenance(self, state: MergeState, /) -> list[tuple[Proposer, ...]]:
+        """For each node of the state's last proposal, each drafter that proposed it, and the
+        distribution that it sampled the token from: q of SpecInfer's merged trees.
+
+        Valid until: `observe`, or the drafter writes into its `probs`. Raises: StateError.
+        """
+        (last,) = (one.last for one in as_states([state], MergeState, self))
+        return [] if last is None else last.provenance()
 
     def sources(self, state: MergeState, /) -> list[tuple[Source, ...]]:
         """The sources of all drafters that proposed a node, for each node of the state's last

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from foresay.arrays import Floats, Int32s, sizes_of
 from foresay.draft import DraftBatch
 from foresay.drafter import MAX_BUDGET, Drafter, check_lengths
 from foresay.drafters.merge.gains import alone, by_part, deepest, expected, gains
-from foresay.drafters.merge.merged import Union, chosen
+from foresay.drafters.merge.merged import Laws, Tree, Union, chosen, laws_of
 from foresay.drafters.merge.paying import (
     ALL,
     NOTHING,
@@ -31,7 +31,7 @@ from foresay.drafters.merge.seeing import Seeing
 from foresay.errors import InputError
 from foresay.verdict import VerdictBatch
 
-__all__ = ["Members", "Notes", "Tree"]
+__all__ = ["Members", "Notes"]
 
 _QUICK = 0.02  # of a step: what is faster is always asked, since texts can begin to be copied
 _SHARE = 0.004
@@ -42,17 +42,6 @@ lose 0.4 to 0.7 % of the time."""
 Notes: TypeAlias = list[tuple[int, int, int]]
 """How a request was asked for: drafter, group and level, in the order of asking; a quick drafter
 has level -1."""
-
-
-class Tree(NamedTuple):
-    """The tree of all drafters' drafts, and for each drafter where its nodes went.
-
-    united  whether several were united; else it is the draft of the only one that has some
-    """
-
-    drafts: DraftBatch
-    homes: list[Int32s]
-    united: bool
 
 
 @dataclass(slots=True)
@@ -92,13 +81,14 @@ class Members:
         self._seeing = {
             k: Seeing() for k, each in enumerate(drafters) if each.wants.topk or each.wants.hidden
         }
+        self.laws: dict[int, Laws] = {}  # of drafters that sampled in the last proposal
         self._uniting = 0.0  # seconds of the last proposal
         self._seconds = 1.0  # of a step without drafts
         self._price: Price | None = None  # until the next verdicts
         self._priced = False  # whether there ever was one
         self._step: list[_Asked] = []  # of the last proposal, in the order of asking
         self._scoring: set[int] = set()  # drafters whose drafts have scores
-        self._catch_up: Callable[[int], None] = lambda k: None
+        self._catch_up: Callable[[int], None] = _told
         self.weighed = 0.0
         """Seconds of the last proposal that slow drafters took."""
 
@@ -167,10 +157,24 @@ class Members:
 
         Raises: InputError for a draft with too many nodes; what the drafters raise.
         """
+        self._catch_up = catch_up
+        try:
+            return self._proposed(own, budgets, unread, united, fresh)
+        finally:
+            self._catch_up = _told  # it knows the states, which may end before the next proposal
+
+    def _proposed(
+        self,
+        own: list[list[Any]],
+        budgets: list[int],
+        unread: Sequence[Sequence[int]],
+        united: Callable[[Sequence[DraftBatch]], Tree],
+        fresh: bool,
+    ) -> tuple[list[DraftBatch], Tree, list[Notes]]:
         # More than the budget: what one drafter finds unlikely may be good where another agrees.
         asked = [min(2 * n + 4, MAX_BUDGET) if n else 0 for n in budgets]
         self.weighed = self._uniting = 0.0
-        self._catch_up = catch_up
+        self.laws = {}
         if self._price is None:
             everything = self._everyone(own, asked)
             return everything, united(everything), [[]] * len(asked)
@@ -295,14 +299,15 @@ class Members:
     def _ask(self, one: _Asked, inner: list[Any]) -> None:
         if self._workers[one.drafter]:
             self._catch_up(one.drafter)
-            self._drafters[one.drafter].ask(inner, one.budgets)  # type: ignore[attr-defined]
+            drafter: Any = self._drafters[one.drafter]
+            drafter.ask(list(inner), list(one.budgets))
 
     def _drafts(self, one: _Asked, inner: list[Any]) -> DraftBatch:
         self._catch_up(one.drafter)
-        given = self._drafters[one.drafter].propose(inner, one.budgets)
+        given = self._drafters[one.drafter].propose(list(inner), list(one.budgets))
         if one.plan is not None and not one.plan.groups and not any(map(len, given)):
             return _no_drafts(len(one.budgets))
-        batch = chosen(given)
+        batch, laws = chosen(given), laws_of(given)
         check_lengths(len(one.budgets), len(batch), "drafts")
         sizes = sizes_of(batch.offsets)
         if (sizes > one.budgets).any():
@@ -310,6 +315,8 @@ class Members:
                 f"drafter {one.drafter} has a draft of {sizes.max()} nodes; "
                 f"expected at most {max(one.budgets)}"
             )
+        if laws is not None:
+            self.laws[one.drafter] = laws
         one.depth = deepest(batch) if one.plan is not None else 0
         if batch.scores is not None:
             self._scoring.add(one.drafter)
@@ -376,6 +383,9 @@ class Members:
                     tokens, nodes = alone(union, k, path, price.least_chance)
                     won += tokens * price.token - nodes * price.node
             seeing.observe(won - (took[k] + shared / max(awake, 1)) / self._seconds)
+
+
+def _told(k: int) -> None: ...
 
 
 def _no_drafts(requests: int) -> DraftBatch:

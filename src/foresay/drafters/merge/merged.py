@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,26 +13,59 @@ from foresay import _core
 from foresay.arrays import Floats, Int32s, offsets_of
 from foresay.draft import Draft, DraftBatch
 from foresay.drafter import MAX_BUDGET, Drafter, SeededParams, Source, known_noise
-from foresay.errors import InputError
+from foresay.errors import InputError, StateError
 from foresay.verdict import TopK, Verdict, VerdictBatch, Wants
 
 __all__ = [
+    "Laws",
     "MergeState",
+    "Proposer",
+    "Tree",
     "Union",
     "all_wants",
     "catch_up",
     "check_fits",
     "chosen",
+    "laws_of",
     "learn",
     "note_missed",
+    "note_unions",
     "own_verdicts",
+    "same_text",
 ]
+
+
+class Tree(NamedTuple):
+    """The tree of all drafters' drafts, and for each drafter where its nodes went.
+
+    united  whether several were united; else it is the draft of the only one that has some
+    """
+
+    drafts: DraftBatch
+    homes: list[Int32s]
+    united: bool
+
+
+class Proposer(NamedTuple):
+    """Who proposed a node of a merged draft.
+
+    drafter  its place in `MergeDrafter.drafters`
+    q        float32[vocabulary]: the distribution that it sampled the node's token from; None if it
+             chose the token
+    """
+
+    drafter: int
+    q: Floats | None
+
+
+Laws: TypeAlias = Sequence["Floats | None"]
+"""For each draft of a drafter the distributions that its tokens were sampled from, if they were."""
 
 
 class Union:
     """The size of one merged proposal and, per drafter, where its own nodes went."""
 
-    __slots__ = ("homes", "notes", "scores", "size", "united")
+    __slots__ = ("homes", "laws", "notes", "scores", "size", "united")
 
     def __init__(
         self,
@@ -46,6 +79,7 @@ class Union:
         self.homes = homes  # per drafter: merged index of each of its own nodes, -1 if cut
         self.notes = notes  # who was asked, see `Notes`
         self.united = united  # see `Tree`
+        self.laws: dict[int, Floats] = {}  # by drafter: what its own nodes were sampled from
 
     @classmethod
     def of_one(cls, scores: Floats, k: int, drafters: int) -> Union:
@@ -61,6 +95,16 @@ class Union:
             for node in sorted({node for node in home.tolist() if node >= 0}):
                 found[node].append(k)
         return [tuple(places) for places in found]
+
+    def provenance(self) -> list[tuple[Proposer, ...]]:
+        """Of each node, who proposed it, and from which distribution it was sampled."""
+        found: list[list[Proposer]] = [[] for _ in range(self.size)]
+        for k, home in enumerate(self.homes):
+            laws = self.laws.get(k)
+            for own, node in enumerate(home.tolist()):
+                if node >= 0:
+                    found[node].append(Proposer(k, None if laws is None else laws[own]))
+        return [tuple(each) for each in found]
 
     def sources(self, said: Sequence[Sequence[tuple[Source, ...]]]) -> list[tuple[Source, ...]]:
         """The sources of each node, by what each drafter said of its own nodes."""
@@ -92,7 +136,12 @@ class MergeState:
     )
 
     def __init__(
-        self, owner: object, states: list[Any], length: int, sampling: SeededParams | None
+        self,
+        owner: object,
+        states: list[Any],
+        length: int,
+        sampling: SeededParams | None,
+        memory: _core.MergeMemory,
     ) -> None:
         self.owner = owner
         self.states = states
@@ -100,7 +149,7 @@ class MergeState:
         self.read = [0] * len(states)  # of them, those that each drafter had when it was asked
         self.missed: list[list[Int32s]] = [[] for _ in states]  # tokens that it was not told of yet
         self.seed, self.temperature = known_noise(sampling)
-        self.memory = _core.MergeMemory()
+        self.memory = memory  # of the last union, with what its tenant's requests taught
         self.last: Union | None = None
         self.finished = False
 
@@ -134,11 +183,53 @@ def catch_up(drafter: Drafter[Any], k: int, states: Sequence[MergeState]) -> Non
         drafter.observe([state.states[k] for state in behind], VerdictBatch.of(missed))
 
 
+def note_unions(
+    states: Sequence[MergeState],
+    tree: Tree,
+    batches: Sequence[DraftBatch],
+    notes: Sequence[Sequence[tuple[int, int, int]]],
+    laws: Mapping[int, Laws],
+) -> None:
+    """Let each state know its part of the tree, and whose drafts it was made from."""
+    offsets, scores = tree.drafts.offsets, tree.drafts.scores
+    assert scores is not None
+    for at, state in enumerate(states):
+        homes = [
+            home[each.offsets[at] : each.offsets[at + 1]]
+            for home, each in zip(tree.homes, batches, strict=True)
+        ]
+        own = scores[offsets[at] : offsets[at + 1]]
+        state.last = Union(own, homes, notes[at], tree.united)
+        for k, sampled in laws.items():
+            if (law := sampled[at]) is not None:
+                state.last.laws[k] = law
+
+
 def note_missed(k: int, states: Sequence[MergeState], batch: VerdictBatch) -> None:
     """Drafter k is told later what was committed."""
     bounds = batch.offsets.tolist()
     for state, first, end in zip(states, bounds, bounds[1:], strict=False):
         state.missed[k].append(batch.tokens[first:end].copy())
+
+
+def same_text(drafters: Sequence[Drafter[Any]], state: MergeState) -> Int32s:
+    """Prompt and observed tokens, as the drafters with `text` hold them.
+
+    Raises: StateError if these differ, InputError if no drafter has `text`.
+    """
+    readers = [getattr(drafter, "text", None) for drafter in drafters]
+    texts: list[Int32s] = [
+        read(inner) for read, inner in zip(readers, state.states, strict=True) if read
+    ]
+    if not texts:
+        raise InputError(f"none of the {len(drafters)} drafters has text(); expected one")
+    if not all(np.array_equal(texts[0], text) for text in texts):
+        sizes = ", ".join(str(len(text)) for text in texts)
+        raise StateError(
+            f"the drafters' texts differ, with {sizes} tokens, because one refused a commit "
+            "that others had observed; finish this request"
+        )
+    return texts[0]
 
 
 def learn(merge: _core.TreeMerge, states: Sequence[MergeState], batch: VerdictBatch) -> None:
@@ -154,10 +245,20 @@ def learn(merge: _core.TreeMerge, states: Sequence[MergeState], batch: VerdictBa
 
 
 def chosen(drafts: Sequence[Draft]) -> DraftBatch:
-    """Packed, without the probs that tokens were sampled from."""
+    """Packed, without the probs that tokens were sampled from. A copy: a drafter may write into its
+    arrays again."""
     if isinstance(drafts, DraftBatch):
-        return DraftBatch._trusted(drafts.tokens, drafts.parents, drafts.offsets, drafts.scores)
-    return DraftBatch.of([Draft._trusted(d.tokens, d.parents, d.scores) for d in drafts])
+        return drafts.without_probs()
+    packed = DraftBatch.of([Draft._trusted(d.tokens, d.parents, d.scores) for d in drafts])
+    return packed.without_probs()
+
+
+def laws_of(drafts: Sequence[Draft]) -> Laws | None:
+    """What the tokens of each draft were sampled from; None if all were chosen."""
+    if isinstance(drafts, DraftBatch) and drafts.probs is None:
+        return None
+    laws = [draft.probs for draft in drafts]
+    return None if all(each is None for each in laws) else laws
 
 
 def check_fits(batch: VerdictBatch, unions: Sequence[Union | None]) -> None:
@@ -187,7 +288,7 @@ def own_verdicts(
     batch: VerdictBatch, unions: Sequence[Union | None], k: int, wants: Wants, *, adopting: bool
 ) -> VerdictBatch:
     """The verdicts for drafter k: in its own nodes, or for one that adopted the merged drafts in
-    those; with what it wants.
+    those; with what it wants. A copy: what a drafter does with it concerns no other.
     """
     path, path_offsets, topk, topk_offsets = (
         batch.path,
@@ -208,7 +309,7 @@ def own_verdicts(
         None if topk is None else topk.first(wants.topk),
         topk_offsets,
         batch.hidden if wants.hidden else None,
-    )
+    ).copy()
 
 
 def _own_paths(batch: VerdictBatch, homes: Sequence[Int32s]) -> tuple[Int32s, Int32s]:

@@ -117,15 +117,15 @@ class Chain:
         if self._state is None or not self._continues(text):
             if self._state is not None:
                 self._drafter.finish(self._state)
-            self._state = self._drafter.begin(text)
+            self._state = self._drafter.begin(text.copy())
         elif len(text) > len(self._text):
             new = text[len(self._text) :]
-            self._drafter.observe([self._state], [Verdict(self._path(new), new)])
+            self._drafter.observe([self._state], [Verdict(self._path(new), new.copy())])
         self._text = text.copy()
         (draft,) = self._drafter.propose([self._state], [most])
         # The first path of a tree; for a chain that is all of it.
         branches = np.flatnonzero(draft.parents != np.arange(-1, len(draft) - 1))
-        self._draft = draft.tokens[: branches[0] if len(branches) else len(draft)]
+        self._draft = draft.tokens[: branches[0] if len(branches) else len(draft)].copy()
         return self._draft
 
     def _continues(self, text: Int32s) -> bool:

@@ -8,6 +8,7 @@ been imported already, nothing is changed.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections import OrderedDict
 from collections.abc import Hashable, KeysView, Sequence
 from dataclasses import dataclass, field
@@ -83,6 +84,7 @@ class SuffixDecodingCache:
         self._active: dict[Hashable, Request] = {}
         self._cached: dict[Hashable, None] = {}  # oldest first
         self._stopped: OrderedDict[Hashable, tuple[int, Int32s]] = OrderedDict()
+        weakref.finalize(self, self.__dict__.clear)  # as SuffixProposer
 
     @property
     def active_requests(self) -> KeysView[Hashable]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import weakref
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -65,6 +66,9 @@ class SuffixProposer:
         self._changes = changes()  # of the weights
         self._begin_anew()
         self._may_draft = set_up("custom_class", self.settings, self._threads)
+        # vLLM freezes what the garbage collector knows, and holds this in a cycle: without help,
+        # its texts would still be there when Python has ended, and be reported as leaked.
+        weakref.finalize(self, self.__dict__.clear)
 
     def _begin_anew(self) -> None:
         s = self.settings

@@ -9,6 +9,7 @@ Raises: nothing. GIL: held but for torch's own work.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -67,18 +68,31 @@ def scores(
     _penalise(part, which[touched], rows, asks)
     _forbid_stops(part, np.where(silent, request, -1)[touched], asks)
     if cut.any():
-        sampled = torch.as_tensor(np.flatnonzero(cut[touched]), device=device)
-        few, wanted = part[sampled] / temperatures[there[sampled], None], request[cut]
-        _apply_top_k(few, asks.top_k[wanted])
-        _apply_top_p(few, asks.top_p[wanted])
-        _apply_min_p(few, asks.min_p[wanted])
-        part[sampled] = few
-        temperatures[there[sampled]] = 1
+        orders, chosen = asks.orders
+        for at, order in enumerate(orders):
+            mine = cut[touched] & (chosen[request[touched]] == at)
+            sampled = torch.as_tensor(np.flatnonzero(mine), device=device)
+            part[sampled] = _cut(part[sampled], request[touched][mine], asks, order)
+            temperatures[there[sampled]] = 1
     part[no_limit] = torch.inf  # what was bad must not be hidden by a limit
     part[no_number] = torch.nan
     if len(touched) == len(which):
         return Scores(part, temperatures)
     return Scores(values.float().index_copy(0, there, part), temperatures)
+
+
+def _cut(few: Tensor, request: Longs, asks: AskBatch, order: Sequence[str]) -> Tensor:
+    """Rows of sampling requests, divided by the temperature and limited, in this order."""
+    for processor in order:
+        if processor == "temperature":
+            few = few / torch.as_tensor(asks.temperatures[request], device=few.device)[:, None]
+        elif processor == "top_k":
+            _apply_top_k(few, asks.top_k[request])
+        elif processor == "top_p":
+            _apply_top_p(few, asks.top_p[request])
+        else:
+            _apply_min_p(few, asks.min_p[request])
+    return few
 
 
 def unnormalised_softmax(given: Scores, top: Tensor) -> Tensor:

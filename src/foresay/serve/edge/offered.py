@@ -197,7 +197,7 @@ class OfferedDrafter:
         states = as_states(states, OfferedState, self)
         given: Sequence[Draft] = [Draft.empty()] * len(states)
         if self._own is not None:
-            given = self._own.propose([state.own for state in states], budgets)
+            given = self._own.propose([state.own for state in states], list(budgets))
         for state in states:
             state.last = None
         having = [

@@ -1,0 +1,186 @@
+"""Several calls of one LLM that take turns: each gets the whole of its own answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foresay import LLM, SamplingParams
+from foresay.drafters import NgramDrafter
+from foresay.engine.answers import Chunk, Result
+from foresay.errors import InputError
+from tiny import save_model
+
+PARAMS = (
+    SamplingParams(temperature=0, max_tokens=9),
+    SamplingParams(temperature=0.9, seed=5, max_tokens=14, n=2),
+    SamplingParams(temperature=1.0, seed=1, max_tokens=12, stop=["e", "zz"]),
+)
+PROMPTS = (["Hello, hello, hello", "one two one two one"], ["a"], ["b" * 40, "a", "b" * 40])
+ASKED = [(prompts, params) for prompts in PROMPTS for params in PARAMS]
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
+    folder = save_model(tmp_path_factory.mktemp("tiny"))
+    return LLM(folder, dtype="float32", memory=1 << 24, policy="fixed")
+
+
+@pytest.fixture(scope="module")
+def alone(llm: LLM) -> list[list[tuple[str, list[int]]]]:
+    """What each call answers where there is no other, and no draft."""
+    plain = llm.beside(None)
+    return [_plainly(plain.generate(prompts, params)) for prompts, params in ASKED]
+
+
+def _plainly(results: list[Result]) -> list[tuple[str, list[int]]]:
+    return [(result.text, result.token_ids) for result in results]
+
+
+@dataclass
+class Heard:
+    """What came out of one stream."""
+
+    which: int
+    stream: Iterator[Chunk]
+    texts: dict[tuple[int, int], str] = field(default_factory=dict)
+    tokens: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    results: dict[tuple[int, int], Result] = field(default_factory=dict)
+
+    def take(self) -> bool:
+        """Take the next chunk; False at the stream's end."""
+        chunk = next(self.stream, None)
+        if chunk is None:
+            return False
+        key = chunk.prompt_index, chunk.sample
+        assert key not in self.results, "a chunk after the result"
+        assert chunk.token_ids or chunk.result is not None
+        self.texts[key] = self.texts.get(key, "") + chunk.text
+        self.tokens[key] = self.tokens.get(key, []) + chunk.token_ids
+        if chunk.result is not None:
+            self.results[key] = chunk.result
+        return True
+
+    def check(self, expected: list[tuple[str, list[int]]]) -> None:
+        order = sorted(self.results)
+        assert [(self.texts[key], self.tokens[key]) for key in order] == expected
+        assert _plainly([self.results[key] for key in order]) == expected
+
+
+def test_two_streams_in_turns(llm: LLM, alone: Any) -> None:
+    heard = [Heard(which, llm.stream(*ASKED[which])) for which in (0, 3)]
+    while sum(one.take() for one in heard):
+        pass
+    for one in heard:
+        one.check(alone[one.which])
+
+
+def test_generate_between_two_chunks_of_a_stream(llm: LLM, alone: Any) -> None:
+    heard = Heard(0, llm.stream(*ASKED[0]))
+    assert heard.take()
+    assert _plainly(llm.generate(*ASKED[7])) == alone[7]
+    assert not llm.engine.busy  # it was longer: the answers of the stream have ended, too
+    while heard.take():
+        pass
+    heard.check(alone[0])
+
+
+def test_a_call_within_the_progress_of_another(llm: LLM, alone: Any) -> None:
+    counts: list[int] = []
+    inner: list[list[Result]] = []
+
+    def progress(count: int) -> None:
+        counts.append(count)
+        if len(counts) == 2:
+            inner.append(llm.generate(*ASKED[4]))
+
+    assert _plainly(llm.generate(*ASKED[1], progress=progress)) == alone[1]
+    assert sum(counts) == sum(len(tokens) for _, tokens in alone[1])
+    assert [_plainly(results) for results in inner] == [alone[4]]
+
+
+def test_the_engine_stepped_by_its_user(llm: LLM, alone: Any) -> None:
+    heard = Heard(2, llm.stream(*ASKED[2]))
+    assert heard.take()
+    llm.engine.run()
+    while heard.take():
+        pass
+    heard.check(alone[2])
+
+
+def test_a_refused_request_whose_step_fails_has_its_result(llm: LLM) -> None:
+    """The step that noted the refusal raises, so it returns nothing."""
+
+    class Refusing(NgramDrafter):
+        def begin(self, prompt: Any, /, **about: Any) -> Any:
+            if len(prompt) == 1:
+                raise InputError("not this one")
+            return super().begin(prompt, **about)
+
+    other = llm.beside(Refusing(), policy="fixed")
+    first = Heard(0, other.stream(["a"], PARAMS[0]))
+    second = Heard(0, other.stream(["b" * 40], PARAMS[0]))
+    forward, other.engine._compute = other.engine._compute, _fails
+    with pytest.raises(ZeroDivisionError):
+        second.take()
+    other.engine._compute = forward
+    while first.take():
+        pass
+    assert str(first.results[0, 0].error) == "not this one"
+
+
+def _fails(*_: Any) -> Any:
+    raise ZeroDivisionError
+
+
+def test_a_stream_that_is_closed_during_a_step_ends_after_it(llm: LLM, alone: Any) -> None:
+    """As the garbage collector does with one that was forgotten."""
+    forgotten: list[Any] = []
+
+    class Collecting(NgramDrafter):
+        def propose(self, states: Any, budgets: Any, /) -> Any:
+            while forgotten and len(states) > 2:
+                forgotten.pop().close()
+            return super().propose(states, budgets)
+
+    other = llm.beside(Collecting(), policy="fixed")
+    heard = Heard(1, other.stream(*ASKED[1]))
+    forgotten.append(other.stream(*ASKED[7]))
+    while heard.take():
+        pass
+    heard.check(alone[1])
+    assert not forgotten and not other.engine.busy
+    other.engine.check_integrity()
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("soongcb"), st.integers(0, 8)), max_size=25))
+def test_any_interleaving(llm: LLM, alone: Any, acts: list[tuple[str, int]]) -> None:
+    """Begin a stream, take a chunk of one, generate, close one, generate beside: in any order."""
+    beside = llm.beside("ngram", policy="fixed")
+    heard: list[Heard] = []
+    for act, which in acts:
+        if act == "s":
+            heard.append(Heard(which, llm.stream(*ASKED[which])))
+        elif act == "g":
+            assert _plainly(llm.generate(*ASKED[which])) == alone[which]
+        elif act == "b":
+            assert _plainly(beside.generate(*ASKED[which])) == alone[which]
+        elif heard:
+            one = heard[which % len(heard)]
+            if act == "c":
+                heard.remove(one)
+                one.stream.close()  # type: ignore[attr-defined]
+            else:
+                one.take()
+    while sum(one.take() for one in heard):
+        pass
+    for one in heard:
+        one.check(alone[one.which])
+    assert not llm.engine.busy
+    llm.engine.check_integrity()

@@ -55,7 +55,7 @@ Calibration::Calibration() {
         }
 }
 
-void Calibration::learn(const Candidate& candidate, bool came, TokenLean* lean) noexcept {
+float Calibration::learn(const Candidate& candidate, bool came) noexcept {
     const float outcome = came ? 1.f : 0.f;
     const float error = outcome - candidate.chance;
     Weights& w = weights_[candidate.kinds * 8u + candidate.longest];
@@ -64,7 +64,6 @@ void Calibration::learn(const Candidate& candidate, bool came, TokenLean* lean) 
     w.bias += rate * error;
     if (candidate.occurrence > 0)
         occurrences_[candidate.kinds * 8u + candidate.longest][candidate.occurrence] += kOccurrenceRate * error;
-    if (lean) lean->learn(candidate.slots, error);
     for (uint32_t k = 0; k < kKinds; ++k) {
         if (candidate.entries[k] == Candidate::kNothing) continue;
         Entry& e = entries_[k][candidate.entries[k]];
@@ -73,6 +72,7 @@ void Calibration::learn(const Candidate& candidate, bool came, TokenLean* lean) 
         e.share = std::clamp(e.share + (outcome - e.share) / (e.seen + 1.5f), kShareFloor, 1 - kShareFloor);
         e.log_odds = stretch(e.share);
     }
+    return error;
 }
 
 }  // namespace foresay

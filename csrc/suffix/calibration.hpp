@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "suffix/edges.hpp"
-#include "suffix/lean.hpp"
 
 namespace foresay {
 
@@ -36,7 +35,6 @@ struct Candidate {
     uint8_t kinds;                         // bit set of the kinds that have seen it
     uint8_t longest;                       // class of the longest context over all kinds
     uint8_t occurrence = 0;                // how often own text and group have it at all, see Calibration::occurrence()
-    TokenLean::Slots slots;                // of the token, alone and after each of the last tokens
 };
 
 /// The natural logarithm to within 0.06, which is enough for a bound with slack.
@@ -78,10 +76,10 @@ public:
 
     /// The table of a kind of source, by entry.
     const Entry* table(Kind kind) const noexcept { return entries_[kind].data(); }
-    /// The chance that the candidate comes next, by the evidence of `kinds`.
-    float chance(const Candidate& candidate, std::span<const Kind> kinds, const TokenLean* lean) const noexcept;
-    /// The outcome for a candidate that was estimated with `candidate.chance`.
-    void learn(const Candidate& candidate, bool came, TokenLean* lean) noexcept;
+    /// The chance that the candidate comes next, by the evidence of `kinds` and by what its token's log odds are `more`.
+    float chance(const Candidate& candidate, std::span<const Kind> kinds, float more) const noexcept;
+    /// Learns the outcome for a candidate that was estimated with `candidate.chance`: returns the outcome less that chance.
+    float learn(const Candidate& candidate, bool came) noexcept;
 
 private:
     struct Weights {
@@ -141,13 +139,12 @@ private:
     std::array<std::array<float, kOccurrences>, size_t{8} << kKinds> occurrences_{};
 };
 
-inline float Calibration::chance(const Candidate& candidate, std::span<const Kind> kinds, const TokenLean* lean) const noexcept {
+inline float Calibration::chance(const Candidate& candidate, std::span<const Kind> kinds, float more) const noexcept {
     const Weights& w = weights_[candidate.kinds * 8u + candidate.longest];
     float sum = w.bias + occurrences_[candidate.kinds * 8u + candidate.longest][candidate.occurrence];
     for (const Kind k : kinds)
         if (candidate.entries[k] != Candidate::kNothing) sum += w.weight[k] * entries_[k][candidate.entries[k]].log_odds;
-    if (lean) sum += lean->of(candidate.slots);
-    return squash(std::clamp(sum, -kMaxLogOdds, kMaxLogOdds));
+    return squash(std::clamp(sum + more, -kMaxLogOdds, kMaxLogOdds));
 }
 
 }  // namespace foresay

@@ -138,7 +138,7 @@ inline void ChainGrower::note(Kind kind, Token token, uint32_t entry, uint32_t l
     } else {
         ++num_found_;
         constexpr uint16_t none = Candidate::kNothing;
-        candidate = {token, 0, {none, none, none, none}, {}, {}, 0, 0, 0, TokenLean::slots(token)};
+        candidate = {token, 0, {none, none, none, none}, {}, {}, 0, 0, 0};
     }
     candidate.kinds |= bit;
     candidate.entries[kind] = static_cast<uint16_t>(entry);
@@ -158,7 +158,7 @@ inline const Candidate* ChainGrower::estimate() {
         Candidate& candidate = found_[c];
         for (uint32_t k = 0; k < num_kinds; ++k)
             if (!(candidate.kinds >> kinds[k] & 1)) candidate.entries[kinds[k]] = unseen_[kinds[k]];
-        candidate.chance = calibration_->chance(candidate, {kinds.data(), num_kinds}, lean_);
+        candidate.chance = calibration_->chance(candidate, {kinds.data(), num_kinds}, lean_ ? lean_->of(candidate.token) : 0.f);
         if (!best || candidate.chance > best->chance) best = &candidate;
     }
     return best;

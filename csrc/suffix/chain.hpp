@@ -12,6 +12,7 @@
 
 #include "suffix/automaton.hpp"
 #include "suffix/calibration.hpp"
+#include "suffix/lean.hpp"
 #include "suffix/tree.hpp"
 
 namespace foresay {

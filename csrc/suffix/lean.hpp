@@ -5,11 +5,14 @@
 // Everything starts at 0 and follows what is observed. Tokens share slots. This file knows nothing of evidence.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <span>
 
+#include "prefetch.hpp"
+#include "slab.hpp"
 #include "suffix/edges.hpp"
 
 namespace foresay {
@@ -18,50 +21,61 @@ class TokenLean {
 public:
     static constexpr uint32_t kFar = 5;  // tokens that are looked back
 
-    /// Where a token's log odds stand: in general, and after the last tokens.
-    struct Slots {
-        uint16_t alone = 0;
-        std::array<uint16_t, kFar> after{};
-        bool looked_back = false;
+    /// The last tokens, the latest first, as they enter a slot's number.
+    class Recent {
+    public:
+        /// Of a text; what would lie before its beginning counts as one more token.
+        explicit Recent(std::span<const Token> text = {}) noexcept {
+            for (size_t d = 0; d < kFar; ++d) mixed_[d] = mixed(d < text.size() ? text[text.size() - 1 - d] : -1);
+        }
+        /// The same, once `token` has followed.
+        Recent then(Token token) const noexcept {
+            Recent out = *this;
+            std::copy_backward(mixed_.begin(), mixed_.end() - 1, out.mixed_.end());
+            out.mixed_[0] = mixed(token);
+            return out;
+        }
+
+    private:
+        friend class TokenLean;
+        static uint32_t mixed(Token token) noexcept { return static_cast<uint32_t>(token + 1) * (kMix * 7 * kMixPair); }
+        std::array<uint32_t, kFar> mixed_;
     };
-    /// The last tokens, the latest first; -1 before a text's beginning. Chains do not look back.
-    struct Recent {
-        std::array<Token, kFar> tokens{-1, -1, -1, -1, -1};
-    };
 
-    TokenLean() : alone_(size_t{1} << kBits, 0.f), after_(kFar << kPairBits, 0.f) {}
+    TokenLean() : log_odds_(slab::make<float>(kSlots)) { std::fill_n(log_odds_.get(), kSlots, 0.f); }
 
-    static Slots slots(Token token) noexcept { return {static_cast<uint16_t>(mixed(token) >> (32 - kBits)), {}, false}; }
-    static Slots slots(Token token, const Recent& recent) noexcept {
-        Slots out = slots(token);
-        for (uint32_t d = 0; d < kFar; ++d)
-            out.after[d] =
-                static_cast<uint16_t>((mixed(token) + mixed(recent.tokens[d] + 1) * 7u) * 0x85EBCA6Bu >> (32 - kPairBits));
-        out.looked_back = true;
-        return out;
-    }
-
-    float of(const Slots& slots) const noexcept {
-        float sum = alone_[slots.alone];
-        if (slots.looked_back)
-            for (uint32_t d = 0; d < kFar; ++d) sum += after_[(d << kPairBits) + slots.after[d]];
+    /// The log odds of a token, in general (chains do not look back) or after the last tokens.
+    float of(Token token) const noexcept { return log_odds_[slot(token)]; }
+    float of(Token token, const Recent& recent) const noexcept {
+        float sum = log_odds_[slot(token)];
+        for (uint32_t d = 0; d < kFar; ++d) sum += log_odds_[slot(token, recent, d)];
         return sum;
     }
-    /// The outcome less the chance that was stated.
-    void learn(const Slots& slots, float error) noexcept {
-        alone_[slots.alone] += kRate * error;
-        if (slots.looked_back)
-            for (uint32_t d = 0; d < kFar; ++d) after_[(d << kPairBits) + slots.after[d]] += kPairRate * error;
+    /// Asks for what of() reads.
+    void prefetch(Token token, const Recent& recent) const noexcept {
+        foresay::prefetch(&log_odds_[slot(token)]);
+        for (uint32_t d = 0; d < kFar; ++d) foresay::prefetch(&log_odds_[slot(token, recent, d)]);
     }
-    size_t bytes() const noexcept { return (alone_.size() + after_.size()) * sizeof(float); }
+    /// Learns from the outcome less the chance that was stated.
+    void learn(Token token, float error) noexcept { log_odds_[slot(token)] += kRate * error; }
+    void learn(Token token, const Recent& recent, float error) noexcept {
+        learn(token, error);
+        for (uint32_t d = 0; d < kFar; ++d) log_odds_[slot(token, recent, d)] += kPairRate * error;
+    }
+    static size_t bytes() noexcept { return kSlots * sizeof(float); }
 
 private:
     static constexpr uint32_t kBits = 14, kPairBits = 15;
     static constexpr float kRate = 0.1f, kPairRate = 0.15f;
-    static uint32_t mixed(Token token) noexcept { return static_cast<uint32_t>(token) * 2654435761u; }
+    static constexpr uint32_t kMix = 2654435761u, kMixPair = 0x85EBCA6Bu;  // odd, with bits of no order
+    static uint32_t slot(Token token) noexcept { return static_cast<uint32_t>(token) * kMix >> (32 - kBits); }
+    static uint32_t slot(Token token, const Recent& recent, uint32_t distance) noexcept {
+        return (1u << kBits) + (distance << kPairBits) +
+               ((static_cast<uint32_t>(token) * (kMix * kMixPair) + recent.mixed_[distance]) >> (32 - kPairBits));
+    }
 
-    std::vector<float> alone_;
-    std::vector<float> after_;  // [kFar, slots]
+    static constexpr size_t kSlots = (size_t{1} << kBits) + (kFar << kPairBits);
+    slab::Array<float> log_odds_;  // of tokens alone; then [kFar] after others
 };
 
 }  // namespace foresay

@@ -129,8 +129,7 @@ void TextDrafter::find_bookmarks(Request& request) const {
 void TextDrafter::find_sources(Request& request, TreeGrower& grower) const {
     grower.sources.clear();
     grower.cursors.clear();
-    const std::vector<Token>& text = request.text_;
-    for (size_t d = 0; d < TokenLean::kFar; ++d) grower.recent.tokens[d] = d < text.size() ? text[text.size() - 1 - d] : -1;
+    grower.recent = TokenLean::Recent(request.text_);
     const auto add = [&](Kind kind, const Automaton& automaton, Automaton::Cursor cursor) {
         grower.sources.push_back({kind, &automaton, nullptr});
         grower.cursors.push_back({cursor, {}});
@@ -193,12 +192,19 @@ void TextDrafter::learn(const Request& request, std::span<const Token> tokens) {
     const Considered& considered = request.considered_;
     Calibration& calibration = request.tenant_->calibration;
     TokenLean* lean = options_.history ? &request.tenant_->lean : nullptr;
+    TokenLean::Recent recent(request.text_);
     uint32_t node = 0;
     for (const Token token : tokens) {
         if (node >= considered.nodes.size()) return;
         const Considered::Node& here = considered.nodes[node];
-        for (uint32_t c = here.begin; c < here.end; ++c)
-            calibration.learn(considered.candidates[c], considered.candidates[c].token == token, lean);
+        for (uint32_t c = here.begin; c < here.end; ++c) {
+            const Candidate& candidate = considered.candidates[c];
+            const float error = calibration.learn(candidate, candidate.token == token);
+            if (!lean) continue;
+            if (chains()) lean->learn(candidate.token, error);
+            else lean->learn(candidate.token, recent, error);
+        }
+        recent = recent.then(token);
         const uint32_t parent = node++;
         while (node < considered.nodes.size() &&
                (considered.nodes[node].parent != static_cast<int32_t>(parent) || considered.nodes[node].token != token))

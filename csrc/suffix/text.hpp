@@ -26,6 +26,7 @@
 #include "suffix/crew.hpp"
 #include "corpus/frozen.hpp"
 #include "suffix/history.hpp"
+#include "suffix/lean.hpp"
 #include "suffix/sam.hpp"
 #include "suffix/tree.hpp"
 

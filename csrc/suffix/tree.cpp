@@ -27,7 +27,7 @@ void TreeGrower::start(const Growth& growth, uint32_t budget, float floor, const
     room_ = budget;
     floor_ = floor;
     ahead_ = Automaton::kRoot;
-    ask_usual_ = false;
+    ask_usual_ = gathered_ = false;
     if (budget == 0) return;
     node_ = 0;
     pending_.resize(budget);
@@ -40,6 +40,8 @@ void TreeGrower::start(const Growth& growth, uint32_t budget, float floor, const
     considered.nodes.push_back({-1, -1, 1.f, 0, 0, 0});
     places_.resize((budget + 1) * static_cast<uint32_t>(sources.size()));
     std::copy(cursors.begin(), cursors.end(), places_.begin());
+    recents_.resize(budget + 1);
+    recents_[0] = recent;
     if (sources.empty() || !sources[0].automaton) return;
     ahead_ = places_[0].online.state;
     ask_usual_ = growth.root.usual > 0;
@@ -48,6 +50,7 @@ void TreeGrower::start(const Growth& growth, uint32_t budget, float floor, const
 }
 
 void TreeGrower::fetch() {
+    if (gathered_) return;
     if (ask_usual_) sources[0].automaton->prefetch_next(Automaton::kRoot);
     ask_usual_ = false;
     if (ahead_ == Automaton::kRoot) return;
@@ -57,7 +60,13 @@ void TreeGrower::fetch() {
 
 bool TreeGrower::step() {
     if (room_ == 0) return false;
-    expand();
+    if (!gathered_) {
+        expand();
+        gathered_ = lean_ != nullptr;
+        if (gathered_) return true;
+    }
+    gathered_ = false;
+    estimate();
     do {
         if (first_pending_ == end_pending_ || score_of(pending_[first_pending_]) < floor_) return false;
         take_best();
@@ -108,6 +117,7 @@ void TreeGrower::take_best() {
     // Others stand in line for a place in the tree; what is above the floor has none to take.
     expandable_ = promise(taken) + (by_floor_ ? kSlackOfMany : 0) >= least_;
     if (!expandable_) return;
+    recents_[node_] = recents_[origin.parent].then(taken.token);
     for (size_t s = 0; s < sources.size(); ++s) {
         SourceCursor& cursor = place(node_, s);
         cursor = place(origin.parent, s);
@@ -127,10 +137,9 @@ void TreeGrower::append_to(PackedTrees& out) const {
     else out.append_empty();
 }
 
-/// Collects what may follow the node, estimates each, and queues those that may still get into the tree.
+/// Collects what may follow the node, and asks for what their estimates read.
 void TreeGrower::expand() {
     const Reach& reach = node_ == 0 ? growth_->root : *behind_;
-    const float score = considered_->nodes[node_].score;
     begin_ = considered_->candidates.size();
     considered_->candidates.resize(begin_ + kMostCandidates);
     origins_.resize(begin_ + kMostCandidates);
@@ -144,9 +153,15 @@ void TreeGrower::expand() {
     considered_->candidates.resize(begin_ + num_found_);
     considered_->nodes[node_].begin = begin_;
     considered_->nodes[node_].end = begin_ + num_found_;
+    if (!lean_) return;
+    for (uint32_t c = 0; c < num_found_; ++c) lean_->prefetch(tokens_[c], recents_[node_]);
+}
 
+/// Estimates what may follow the node, and queues those that may still get into the tree.
+void TreeGrower::estimate() {
+    const float score = considered_->nodes[node_].score;
     const std::span<const Kind> kinds(kinds_used_.data(), num_kinds_);
-    const TokenLean::Recent before = lean_ ? recent_before_children() : TokenLean::Recent{};
+    const TokenLean::Recent& before = recents_[node_];
     for (uint32_t c = 0; c < num_found_; ++c) {
         Candidate& candidate = found_[c];
         if (num_kinds_ > 1) {  // else the one kind has seen it
@@ -154,24 +169,10 @@ void TreeGrower::expand() {
                 if (!(candidate.kinds >> kind & 1)) candidate.entries[kind] = unseen_[kind];
             candidate.occurrence = occurrence(candidate.token);
         }
-        if (lean_) candidate.slots = TokenLean::slots(candidate.token, before);
-        candidate.chance = calibration_->chance(candidate, kinds, lean_);
+        candidate.chance = calibration_->chance(candidate, kinds, lean_ ? lean_->of(candidate.token, before) : 0.f);
     }
     // By itself, since a guess which is the better is often wrong: then the next chance would wait for the last.
     for (uint32_t c = 0; c < num_found_; ++c) wait(pending(score * found_[c].chance, begin_ + c));
-}
-
-/// The last tokens before the children of the node that is expanded.
-TokenLean::Recent TreeGrower::recent_before_children() const {
-    TokenLean::Recent out;
-    uint32_t known = 0;
-    for (auto at = static_cast<int32_t>(node_); at > 0 && known < TokenLean::kFar;) {
-        const auto& node = considered_->nodes[static_cast<uint32_t>(at)];
-        out.tokens[known++] = node.token;
-        at = node.parent;
-    }
-    std::copy_n(recent.tokens.begin(), TokenLean::kFar - known, out.tokens.begin() + known);
-    return out;
 }
 
 /// How often the request's own text and its group have a token.
@@ -276,7 +277,7 @@ inline void TreeGrower::note(const Shape& shape, Token token, uint32_t entry, ui
         marks_ |= mark;
         tokens_[c] = token;
         constexpr uint16_t none = Candidate::kNothing;
-        candidate = {token, 0, {none, none, none, none}, {}, {}, 0, 0, 0, {}};
+        candidate = {token, 0, {none, none, none, none}, {}, {}, 0, 0, 0};
         origins_[begin_ + c] = {child, node_};
     }
     candidate.kinds |= bit;

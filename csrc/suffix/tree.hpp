@@ -12,6 +12,7 @@
 #include "suffix/automaton.hpp"
 #include "buffer.hpp"
 #include "suffix/calibration.hpp"
+#include "suffix/lean.hpp"
 #include "corpus/frozen.hpp"
 
 namespace foresay {
@@ -154,11 +155,11 @@ private:
 
     SourceCursor& place(uint32_t node, size_t source) { return places_[node * static_cast<uint32_t>(sources.size()) + static_cast<uint32_t>(source)]; }
     void take_best();
-    TokenLean::Recent recent_before_children() const;
     uint8_t occurrence(Token token) const;
     void set_least(float score);
     float promise(const Candidate& candidate) const;
     void expand();
+    void estimate();
     void gather(size_t source, const Reach& reach);
     void gather_usual(uint32_t most);
     static Shape shape(Kind kind, uint32_t length, uint32_t rank) noexcept;
@@ -177,7 +178,9 @@ private:
     bool expandable_ = true;             // whether that may change the tree
     State ahead_ = Automaton::kRoot;     // the context in sources[0] that fetch() goes on with; the root: there is none
     bool ask_usual_ = false;             // whether it asks for what is usual there
+    bool gathered_ = false;              // whether what may follow the node was collected, but not estimated yet
     Buffer<SourceCursor> places_;        // [budget + 1, sources] of each node
+    Buffer<TokenLean::Recent> recents_;  // [budget + 1] before the children of each node
     Buffer<Pending> pending_;            // [first_pending_, end_pending_) by falling score, never more than there is room for
     Buffer<Origin> origins_;             // [candidates]
     uint32_t first_pending_ = 0, end_pending_ = 0;

@@ -89,7 +89,7 @@ peers: .venv-peers/.foresay  ## build the venv in which foresay is measured agai
 vllm: .venv-vllm/.foresay
 
 test-vllm: $(VENV)/.core $(VENV)/.engine .venv-vllm/.foresay  ## test inside the real vLLM, in a venv of its own
-	@FORESAY_TEST_MODEL="$$($(PY) -c 'from foresay.models.weights import find; print(find("smollm2-135m"))')" \
+	@FORESAY_TEST_MODEL="$$($(PY) -c 'from foresay.models.weights import find; print(find("smollm2-135m", convert=True))')" \
 	OMP_NUM_THREADS=2 .venv-vllm/bin/python -m pytest tests/vllm --confcutdir=tests/vllm
 
 .venv-vllm/.vllm: tests/vllm/make_venv.sh
@@ -103,7 +103,7 @@ test-vllm: $(VENV)/.core $(VENV)/.engine .venv-vllm/.foresay  ## test inside the
 
 # verl stands on that venv: it sees vLLM, torch and foresay there, and adds itself.
 test-verl: $(VENV)/.core $(VENV)/.engine .venv-vllm/.foresay .venv-verl/.verl  ## test inside the real verl, in a venv of its own
-	@FORESAY_TEST_MODEL="$$($(PY) -c 'from foresay.models.weights import find; print(find("smollm2-135m"))')" \
+	@FORESAY_TEST_MODEL="$$($(PY) -c 'from foresay.models.weights import find; print(find("smollm2-135m", convert=True))')" \
 	OMP_NUM_THREADS=2 .venv-verl/bin/python -m pytest tests/verl --confcutdir=tests/verl
 
 .venv-verl/.verl: tests/verl/make_venv.sh .venv-vllm/.vllm
@@ -113,7 +113,7 @@ test-verl: $(VENV)/.core $(VENV)/.engine .venv-vllm/.foresay .venv-verl/.verl  #
 
 test-clients: $(VENV)/.core $(VENV)/.dev $(VENV)/.engine .venv-clients/.clients  ## test with lm-eval and guidellm, in a venv of their own
 	@FORESAY_TEST_PYTHON="$$PWD/$(PY)" \
-	FORESAY_TEST_MODEL="$$($(PY) -c 'from foresay.models.weights import find; print(find("smollm2-135m"))')" \
+	FORESAY_TEST_MODEL="$$($(PY) -c 'from foresay.models.weights import find; print(find("smollm2-135m", convert=True))')" \
 	.venv-clients/bin/python -m pytest tests/clients --confcutdir=tests/clients
 
 .venv-clients/.clients: tests/clients/make_venv.sh

@@ -163,7 +163,7 @@ def main() -> None:
             batch_tokens=min(scale.batch_tokens, options.tokens),
         )
     begin = time.perf_counter()
-    folder = weights.find(options.model)
+    folder = weights.find(options.model, convert=True)
     ours = Ours(options.model, options.dtype)
     prompts = read_prompts(options.prompts, ours.llm, scale.each)
     bench = Bench(prompts, scale, ours, folder, options.step_tokens)

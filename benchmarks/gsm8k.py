@@ -17,13 +17,13 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import os
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import gsm8k_score as gsm8k
 import record
+from foresay.machine import usable_processors
 
 CHUNK = 16  # questions that run at once
 
@@ -113,7 +113,7 @@ def answered(options: argparse.Namespace, prompts: list[str]) -> list[dict[str, 
         (job, prompts[job.first : job.first + CHUNK], options.temperature, options.max_tokens)
         for job in left
     ]
-    began, threads = time.monotonic(), max((os.cpu_count() or 1) // options.processes, 1)
+    began, threads = time.monotonic(), max(usable_processors() // options.processes, 1)
     context = multiprocessing.get_context("spawn")
     with context.Pool(options.processes, start, (options.model, threads)) as pool:
         for at, rows in enumerate(pool.imap_unordered(answer, work), 1):

@@ -109,7 +109,7 @@ def measure(options: argparse.Namespace, chosen: list[str], scale: Scale) -> dic
     if "transformers" not in left_out:
         fast = "amx_bf16" in Path("/proc/cpuinfo").read_text()
         dtype = "bfloat16" if fast else "float32"
-        loads["transformers"] = {"folder": str(weights.find(model)), "dtype": dtype}
+        loads["transformers"] = {"folder": str(weights.find(model, convert=True)), "dtype": dtype}
     engines = Engines(loads, options.threads, options.limit)
     with ExitStack() as stack:
         workers, said = start_all(engines, stack)

@@ -119,7 +119,7 @@ def main() -> None:
     for name in chosen:
         if name not in PARTS:
             parser.error(f"there is no part {name!r}; choose from {', '.join(PARTS)}")
-    folder = str(weights.find(options.model))
+    folder = str(weights.find(options.model, convert=True))
     policies = options.policies.split(",")
     given = folder, options.memory_mb, options.dtype, options.drafter
     settings = EngineSettings(*given, policies[0])

@@ -4,8 +4,8 @@ foresay drafts the next tokens from text that already exists, lets the model che
 one pass, and keeps what the model would have written anyway. The drafters are in
 `foresay.drafters`, the corpus files in `foresay.corpus`, every error in `foresay.errors`.
 
-Importing this package needs numpy and nothing else; `LLM` needs torch and transformers when it is
-asked for.
+Importing this package imports nothing else yet: each name is imported when it is asked for. `LLM`
+then needs torch and transformers, the others numpy.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from foresay.draft import Draft, DraftBatch
-from foresay.drafter import Drafter, SeededParams, Source
-from foresay.errors import ForesayError
-from foresay.sampling.params import SamplingParams
-from foresay.verdict import TopK, Verdict, VerdictBatch, Wants
-
 if TYPE_CHECKING:
+    from foresay.draft import Draft, DraftBatch
+    from foresay.drafter import Drafter, SeededParams, Source
     from foresay.engine.llm import LLM
+    from foresay.errors import ForesayError
+    from foresay.sampling.params import SamplingParams
+    from foresay.verdict import TopK, Verdict, VerdictBatch, Wants
 
 __version__ = "0.1.0"
 
@@ -41,10 +40,26 @@ __all__ = [
 ]
 
 
+# The command line sees to Ctrl-C before it imports more, which takes a while.
+_MODULES = {
+    **dict.fromkeys(("Draft", "DraftBatch"), "draft"),
+    **dict.fromkeys(("Drafter", "SeededParams", "Source"), "drafter"),
+    **dict.fromkeys(("TopK", "Verdict", "VerdictBatch", "Wants"), "verdict"),
+    "ForesayError": "errors",
+    "LLM": "engine.llm",
+    "SamplingParams": "sampling.params",
+}
+_ROOMS = ("corpus", "draft", "drafter", "drafters", "errors", "sampling", "verdict")
+
+
 def __getattr__(name: str) -> object:
-    if name != "LLM":
+    if name in _ROOMS:
+        return import_module(f"foresay.{name}")
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module("foresay.engine.llm").LLM
+    found: object = getattr(import_module(f"foresay.{_MODULES[name]}"), name)
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:

@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
 
 __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line; exits with its status, 2 if its libraries are missing, 130 for Ctrl-C
+    """Run the command line; exits with its status, 2 if its libraries are missing, 130 for Ctrl-C,
     also while they are imported, which takes a while."""
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is signal.default_int_handler:  # a background process ignores interrupts
+        _handle(_end)
+    run = _imported()
+    if usual is signal.default_int_handler:
+        _handle(usual)
     try:
-        _main()
+        run()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
 
 
-def _main() -> None:
+def _handle(handler: Callable[[int, FrameType | None], object]) -> None:
+    with suppress(ValueError):  # outside the main thread, where no interrupt arrives
+        signal.signal(signal.SIGINT, handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """End at once: there is nothing to clean up yet, and an exception in the middle of an import
+    may become another one, or be lost."""
+    os.write(2, b"foresay: interrupted\n")
+    os._exit(130)
+
+
+def _imported() -> Callable[[], None]:
+    """The command line."""
     try:
         import rich  # noqa: F401
         import typer  # noqa: F401
@@ -29,7 +53,7 @@ def _main() -> None:
         raise SystemExit(2) from None
     from foresay.cli import run
 
-    run()
+    return run
 
 
 if __name__ == "__main__":

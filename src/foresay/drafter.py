@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -29,11 +29,13 @@ from foresay.verdict import Verdict, Wants
 
 __all__ = [
     "MAX_BUDGET",
+    "SOURCE_NAMES",
     "ByTenant",
     "Drafter",
     "Offer",
     "SeededParams",
     "Source",
+    "SourceName",
     "as_budgets",
     "as_prompt",
     "as_states",
@@ -158,6 +160,29 @@ class Source(str, Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+class SourceName(NamedTuple):
+    """What people are told of a source: its name, and what it is."""
+
+    name: str
+    about: str
+
+
+SOURCE_NAMES = {
+    Source.OWN: SourceName("own text", "the prompt, and the answer so far"),
+    Source.GROUP: SourceName("group", "other samples of the same prompt"),
+    Source.HISTORY: SourceName("history", "earlier answers"),
+    Source.CORPUS: SourceName("corpus", "recorded text in a file"),
+    Source.USUAL: SourceName("usual", "frequent tokens of these texts"),
+    Source.RECYCLED: SourceName("recycled", "what the model found likely before"),
+    Source.DRAFT_MODEL: SourceName("draft model", "a smaller model"),
+    Source.HEAD: SourceName("head", "over the model's hidden states"),
+    Source.EDGE: SourceName("edge", "an edge client"),
+    Source.OTHER: SourceName("other", "a drafter that does not say"),
+    Source.MODEL: SourceName("the model's own token", "not drafted"),
+}
+"""In the order of a legend: on the command line, and on the server's page."""
 
 
 @runtime_checkable

@@ -255,3 +255,9 @@ def test_what_cannot_be_simulated() -> None:
         replace(SETUP, replicas=0)
     with pytest.raises(InputError, match="draft_seconds is -1"):
         replace(SETUP, draft_seconds=-1)
+
+
+def test_no_end_of_replicas() -> None:
+    """Each has a list of its own: so many would fill the memory."""
+    with pytest.raises(InputError, match=r"replicas is 10{20}; expected 1 to 65536"):
+        replace(SETUP, replicas=10**20)

@@ -232,7 +232,7 @@ def test_the_default_model_says_what_transformers_says() -> None:
     llm = LLM(dtype="float32", memory=1 << 30)
     assert "Paris" in llm.generate(QUESTIONS[0], GREEDY, chat=True)[0].text
     model = AutoModelForCausalLM.from_pretrained(
-        weights.find(weights.DEFAULT_MODEL), dtype=torch.float32
+        weights.find(weights.DEFAULT_MODEL, convert=True), dtype=torch.float32
     )
     for question in QUESTIONS[:2]:
         ids = llm.encode(question, chat=True)

@@ -190,7 +190,7 @@ def test_siblings_share_a_group(model: Any) -> None:
 def test_the_default_model() -> None:
     from foresay.models import weights
 
-    folder = weights.find(weights.DEFAULT_MODEL)
+    folder = weights.find(weights.DEFAULT_MODEL, convert=True)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, padding_side="left")
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     asked = ["Count from one to twenty.", "Name a colour."]

@@ -17,7 +17,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of a model, and beside it the GGUF file it comes from."""
     root = tmp_path_factory.mktemp("small")
     small_file(root / "a.gguf")
-    return weights.find(root / "a.gguf", cache=root)
+    return weights.find(root / "a.gguf", convert=True, cache=root)
 
 
 @pytest.fixture

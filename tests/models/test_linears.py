@@ -371,3 +371,19 @@ def test_what_torch_multiplies_is_seen() -> None:
     pack(experts, deterministic=False)
     assert multiplied_by_torch(experts, packed=True) and multiplied_by_torch(experts, packed=False)
     assert not multiplied_by_torch(zoo.make("qwen3_moe"), packed=False)  # float32
+
+
+def test_few_rows_of_the_output_layer_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the widest layer, and of a prompt it computes the last row only."""
+    tried: dict[str, int] = {}
+    model = zoo.make("llama")
+    widths = {model.lm_head.out_features: "output"}
+
+    def noted(layer: PackedLinear, most: int) -> tuple[RowRange, RowRange]:
+        tried[widths.get(layer.out_features, "other")] = most
+        return RowRange(1, 16), RowRange(1, 16)
+
+    monkeypatch.setattr(linears, "row_ranges", noted)
+    monkeypatch.setattr(linears, "_FOUND", {})
+    linears.pack(model, deterministic=True)
+    assert tried == {"output": 64, "other": 192}

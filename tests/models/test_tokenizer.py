@@ -123,7 +123,9 @@ def test_the_default_model_s_tokenizer() -> None:
         **{name: theirs.special.get(name) for name in names},
         "chat_template": theirs.template,
     }
-    assert tokenizer.ends == (2,)
+    assert [tokenizer.piece(end) for end in tokenizer.ends] == [
+        *("<|im_end|>", "<|endoftext|>", "<reponame>"),
+    ]
     # A character in two tokens, one after the other.
     ids = tokenizer.encode("é🙂", special=False).tolist()
     for cut in range(len(ids) + 1):
@@ -198,7 +200,11 @@ def test_damaged_folders(folder: Path, tmp_path: Path) -> None:
 
 def test_what_ends_an_answer(folder: Path, tmp_path: Path) -> None:
     for number, (given, ends) in enumerate(
-        [({"eos_token_id": [5, 2, 5]}, (2, 5)), ({}, (2,)), ({"eos_token_id": None}, (2,))]
+        [
+            ({"eos_token_id": [5, 2, 5]}, (2, 5, 0)),
+            ({}, (2, 0)),
+            ({"eos_token_id": None}, (2, 0)),
+        ]
     ):
         made = tmp_path / str(number)
         shutil.copytree(folder, made)
@@ -206,7 +212,7 @@ def test_what_ends_an_answer(folder: Path, tmp_path: Path) -> None:
         assert Tokenizer(made).ends == ends
     shutil.copytree(folder, tmp_path / "m")
     (tmp_path / "m" / "generation_config.json").unlink()
-    assert Tokenizer(tmp_path / "m").ends == (2,)
+    assert Tokenizer(tmp_path / "m").ends == (2, 0)
 
 
 def test_wrong_inputs(folder: Path, tmp_path: Path) -> None:

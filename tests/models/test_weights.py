@@ -57,7 +57,10 @@ def test_a_gguf_file_is_converted_once(tmp_path: Path) -> None:
     raw = small_file(tmp_path / "a.gguf")
     seen: list[str] = []
     found = weights.find(
-        tmp_path / "a.gguf", cache=tmp_path / "c", progress=lambda *s: seen.append(s[0])
+        tmp_path / "a.gguf",
+        convert=True,
+        cache=tmp_path / "c",
+        progress=lambda *s: seen.append(s[0]),
     )
     assert set(seen) == {"check", "convert"}
     note = json.loads((found / "foresay.json").read_text())
@@ -70,6 +73,31 @@ def test_a_gguf_file_is_converted_once(tmp_path: Path) -> None:
         weights.find(found / "config.json")
 
 
+def test_a_gguf_file_is_not_converted_unasked(tmp_path: Path) -> None:
+    """A copy in bfloat16 may be three times as large as the file."""
+    small_file(tmp_path / "a.gguf")
+    expected = r"is a GGUF file.*expected convert=True to write one \(0\.0 GB in '.*c/models'\), or"
+    with pytest.raises(InputError, match=expected):
+        weights.find(tmp_path / "a.gguf", cache=tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+    with pytest.raises(InputError, match="convert is 1; expected True or False"):
+        weights.find(tmp_path / "a.gguf", convert=1)  # type: ignore[arg-type]
+
+
+def test_converting_says_what_it_writes(tmp_path: Path) -> None:
+    small_file(tmp_path / "a.gguf")
+    seen: list[tuple[str, int, int | None]] = []
+    found = weights.find(
+        tmp_path / "a.gguf",
+        convert=True,
+        cache=tmp_path / "c",
+        progress=lambda *s: seen.append(s),
+    )
+    stage, done, total = seen[-1]
+    written = (found / "model.safetensors").stat().st_size
+    assert stage == "convert" and done == total and 0.8 * written < done <= written
+
+
 def test_without_the_package_that_reads_gguf(tmp_path: Path) -> None:
     small_file(tmp_path / "a.gguf")
     code = """
@@ -78,7 +106,7 @@ def test_without_the_package_that_reads_gguf(tmp_path: Path) -> None:
         from foresay.errors import ModelError
         from foresay.models import weights
         try:
-            weights.find(sys.argv[1], cache=sys.argv[2])
+            weights.find(sys.argv[1], convert=True, cache=sys.argv[2])
         except ModelError as error:
             print(error)
     """

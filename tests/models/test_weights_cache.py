@@ -116,10 +116,10 @@ def test_a_full_disk(tiny_disk: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     model = gguf_files.tiny("llama", intermediate_size=960)
     gguf_files.export(model, tmp_path / "a.gguf", "llama")
     with pytest.raises(ModelError, match="is full"):
-        weights.find(tmp_path / "a.gguf", cache=tiny_disk)
+        weights.find(tmp_path / "a.gguf", convert=True, cache=tiny_disk)
     # Now the space vanishes after the check, as another process may take it.
     room = shutil.disk_usage(tmp_path)._replace(free=10**12)
     monkeypatch.setattr("shutil.disk_usage", lambda path: room)
     with pytest.raises(ModelError, match=rf"'{tiny_disk}/models' is full: \d+ bytes are needed"):
-        weights.find(tmp_path / "a.gguf", cache=tiny_disk)
+        weights.find(tmp_path / "a.gguf", convert=True, cache=tiny_disk)
     assert visible(tiny_disk) == ["models"]

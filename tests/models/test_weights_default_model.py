@@ -19,7 +19,7 @@ CONVERTED = "d13f68464fb5039323dfbbc761314c29707274bd1caa4e65544e02e42741c592"
 
 @pytest.fixture(scope="module")
 def default() -> Path:
-    return weights.find(weights.DEFAULT_MODEL)
+    return weights.find(weights.DEFAULT_MODEL, convert=True)
 
 
 @pytest.mark.model

@@ -64,7 +64,7 @@ def test_every_tensor_is_in_the_file(architecture: str, tmp_path: Path) -> None:
 def test_a_user_s_file_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of it is copied or hashed; its config and tokenizer are those of `find`."""
     small_file(tmp_path / "a.gguf")
-    converted = weights.find(tmp_path / "a.gguf", cache=tmp_path / "c")
+    converted = weights.find(tmp_path / "a.gguf", convert=True, cache=tmp_path / "c")
 
     def never(*given: object) -> str:
         raise AssertionError

@@ -242,7 +242,7 @@ def test_wrong_options(folder: Path, options: tuple[str, ...], said: str) -> Non
 @pytest.mark.model
 def test_the_default_model_says_over_http_what_it_says() -> None:
     question = "Repeat these words three times: the quick brown fox jumps over the lazy dog."
-    llm, drafter = tiny_llm(weights.find(weights.DEFAULT_MODEL), memory=1 << 30)
+    llm, drafter = tiny_llm(weights.find(weights.DEFAULT_MODEL, convert=True), memory=1 << 30)
     params = SamplingParams(temperature=0, max_tokens=48)
     (wanted,) = llm.beside(None).generate(question, params, chat=True)
     with running(llm, drafter) as server:

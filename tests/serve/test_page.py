@@ -14,7 +14,7 @@ import torch
 from playwright.sync_api import Browser, Error, Page, expect
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from foresay.drafter import Source
+from foresay.drafter import SOURCE_NAMES, Source
 from foresay.engine.llm import LLM
 from foresay.serve.app import PAGE
 from foresay.serve.keys import Keys
@@ -143,11 +143,15 @@ def test_sources_are_told_apart_without_colour(browser: Browser, server: Running
                 "getComputedStyle(t).textDecorationColor",
             )
         )
-        assert names[0] == "model" and set(names) == SOURCES
-        assert colours[0] == "rgba(0, 0, 0, 0)"  # no line at all
-        assert len(set(styles[1:])) == len(set(colours[1:])) == len(SOURCES) - 1
+        assert names[-1] == "model" and set(names) == SOURCES
+        assert colours[-1] == "rgba(0, 0, 0, 0)"  # no line at all
+        assert len(set(styles[:-1])) == len(set(colours[:-1])) == len(SOURCES) - 1
         listed = seen.page.locator("#legend li").all_inner_texts()
-        assert all(len(text.split()) > 1 for text in listed)  # the mark, and what it means
+        assert listed == [
+            f"{SOURCE_NAMES[source].name} {SOURCE_NAMES[source].about}"
+            for source in SOURCE_NAMES
+            if (source or "model") in SOURCES
+        ]
 
 
 def test_the_numbers(browser: Browser, server: Running) -> None:

@@ -155,6 +155,8 @@ def test_tokens(server: Running) -> None:
     assert server.good("/detokenize", tokens=chat["tokens"])["prompt"] == "user: a\nmodel: "
     about = server.http.get("/tokenizer_info").json()
     assert about["eos_token"] == "<|end|>" and "messages" in about["chat_template"]
+    end = server.good("/tokenize", prompt="<|end|>", add_special_tokens=False)
+    assert about["end_token_ids"] == end["tokens"]
     assert "expected 0 to" in server.refused("/detokenize", 400, tokens=[10**6])["message"]
     assert "expected 0 to" in server.refused("/detokenize", 400, tokens=[-1])["message"]
     assert "expected one" in server.refused("/tokenize", 400)["message"]

@@ -127,11 +127,8 @@ class Cloud:
         self.port = int(self.url.rpartition(":")[2])
         about = self._json("/tokenizer_info")
         self.vocabulary = int(about["vocab_size"])
-        self.ends: list[int] = []
-        """The id of the token that ends a text, if there is one."""
-        if about["eos_token"] is not None:
-            body = {"prompt": about["eos_token"], "add_special_tokens": False}
-            self.ends = self._json("/tokenize", body)["tokens"]
+        self.ends: list[int] = about["end_token_ids"]
+        """Token ids that end an answer."""
 
     @property
     def pid(self) -> int:

@@ -112,6 +112,9 @@ PLANS = tuple(
 """What is compared if nothing is asked for."""
 
 
+_MOST_REPLICAS = 1 << 16  # each takes memory, also without requests
+
+
 @dataclass(frozen=True, slots=True)
 class Setup:
     """The machine that is simulated.
@@ -139,6 +142,8 @@ class Setup:
     def __post_init__(self) -> None:
         for name in ("replicas", "running", "max_rows"):
             check_positive(getattr(self, name), name)
+        if self.replicas > _MOST_REPLICAS:
+            raise InputError(f"replicas is {self.replicas}; expected 1 to {_MOST_REPLICAS}")
         for name in ("kv_tokens", "max_tokens"):
             if getattr(self, name) is not None:
                 check_positive(getattr(self, name), name)

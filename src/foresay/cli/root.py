@@ -15,6 +15,7 @@ __all__ = ["AsJson", "app", "run"]
 app = typer.Typer(
     name="foresay",
     help="Language models answer faster without changing a single answer.",
+    context_settings={"help_option_names": ["-h", "--help"]},  # of every command and group
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

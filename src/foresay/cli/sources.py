@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from foresay.cli.show import harmless
-from foresay.drafter import Source
+from foresay.drafter import SOURCE_NAMES, Source
 from foresay.engine.text import AnswerText
 
 __all__ = [
@@ -27,9 +27,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How tokens of one source are shown."""
+    """How tokens of one source are shown; `foresay.drafter.SOURCE_NAMES` says what they are."""
 
-    about: str
     left: str
     right: str
     style: str
@@ -37,21 +36,18 @@ class Mark:
 
 
 MARKS = {
-    Source.OWN: Mark("own text: the prompt, and the answer so far", "«", "»", "green underline"),
-    Source.GROUP: Mark("group: other samples of the same prompt", "⟦", "⟧", "cyan bold"),
-    Source.HISTORY: Mark("history: earlier answers", "⟨", "⟩", "magenta italic"),
-    Source.CORPUS: Mark("corpus: recorded text in a file", "⌊", "⌋", "yellow bold underline"),
-    Source.USUAL: Mark("usual: frequent tokens of these texts", "¦", "¦", "blue italic underline"),
-    Source.RECYCLED: Mark(
-        "recycled: what the model found likely before", "⦅", "⦆", "cyan bold italic underline"
-    ),
-    Source.DRAFT_MODEL: Mark("draft model: a smaller model", "⌈", "⌉", "green reverse"),
-    Source.HEAD: Mark("head: over the model's hidden states", "⦃", "⦄", "magenta reverse bold"),
-    Source.EDGE: Mark("edge: an edge client", "⟮", "⟯", "yellow reverse italic"),
-    Source.OTHER: Mark("other: a drafter that does not say", "⟪", "⟫", "red bold italic"),
-    Source.MODEL: Mark("the model's own token", " ", " ", ""),
+    Source.OWN: Mark("«", "»", "green underline"),
+    Source.GROUP: Mark("⟦", "⟧", "cyan bold"),
+    Source.HISTORY: Mark("⟨", "⟩", "magenta italic"),
+    Source.CORPUS: Mark("⌊", "⌋", "yellow bold underline"),
+    Source.USUAL: Mark("¦", "¦", "blue italic underline"),
+    Source.RECYCLED: Mark("⦅", "⦆", "cyan bold italic underline"),
+    Source.DRAFT_MODEL: Mark("⌈", "⌉", "green reverse"),
+    Source.HEAD: Mark("⦃", "⦄", "magenta reverse bold"),
+    Source.EDGE: Mark("⟮", "⟯", "yellow reverse italic"),
+    Source.OTHER: Mark("⟪", "⟫", "red bold italic"),
+    Source.MODEL: Mark(" ", " ", ""),
 }
-"""In the order of a legend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +123,15 @@ def print_legend(tokens: Mapping[Source, int]) -> None:
     console = Console(highlight=False)
     colours = in_colour(console)
     all_tokens = max(sum(tokens.values()), 1)
-    for source, mark in MARKS.items():
-        count = tokens.get(source, 0)
+    for source, (name, about) in SOURCE_NAMES.items():
+        count, mark = tokens.get(source, 0), MARKS[source]
         if not count:
             continue
         sample = Text(f"{mark.left}text{mark.right}")
         if colours:
             sample = Text("text", mark.style)
         sample.pad_right(8 - len(sample))
-        said = f"{mark.about:<46}{count:>6} tokens {count / all_tokens:>5.0%}"
+        said = f"{f'{name}: {about}':<46}{count:>6} tokens {count / all_tokens:>5.0%}"
         console.print(sample + Text(said), soft_wrap=True)
 
 
@@ -144,9 +140,7 @@ def legend_line(sources: Sequence[Source]) -> Text | None:
     seen = set(sources) - {Source.MODEL}
     if not seen:
         return None
-    names = [
-        Text(mark.about.partition(":")[0], mark.style) for s, mark in MARKS.items() if s in seen
-    ]
+    names = [Text(SOURCE_NAMES[s].name, MARKS[s].style) for s in SOURCE_NAMES if s in seen]
     return Text("drafted from: ") + Text(", ").join(names)
 
 

@@ -290,7 +290,7 @@ def _run(work: Callable[[Progress], _Result], target: str, device: str, as_json:
     require_engine("train")
     with waiting(as_json) as wait:
         wait("find", 0, None)
-        weights.find(target, progress=wait)
+        weights.find(target, convert=True, progress=wait)
         wait("import", 0, None)
         done = work(wait)
     _show(done.as_dict(), as_json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from foresay.arrays import Int32s, IntsLike, as_items, as_tokens
 from foresay.draft import DraftBatch
 from foresay.drafter import SeededParams, Source, as_prompt
 from foresay.errors import InputError, StateError
+from foresay.machine import usable_processors
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _BITS = (Source.OWN, Source.GROUP, Source.HISTORY, Source.CORPUS)
 
 def default_threads(processes: int = 1) -> int:
     """One thread per processor that this process may use, at most 4; `processes` share them."""
-    return min(4, max(1, len(os.sched_getaffinity(0)) // processes))
+    return min(4, max(1, usable_processors() // processes))
 
 
 def _as_state(state: object) -> Request:

@@ -20,6 +20,7 @@ from typing import Any
 
 from foresay import __version__, _core
 from foresay.budget.cost import Sample
+from foresay.machine import usable_processors
 from foresay.models.weights.cache import cache_folder
 
 __all__ = ["Memory"]
@@ -48,7 +49,7 @@ class Memory:
             "target": identity,
             "threads": threads,
             "processor": _processor(),
-            "processors": len(os.sched_getaffinity(0)),
+            "processors": usable_processors(),
             "level": _core.cpu_level(),
             "foresay": __version__,
             "core": _build(),

@@ -30,7 +30,9 @@ def find_model(
     progress: Progress = silent,
 ) -> StoredModel:
     """The model of that name in the form in which `load` runs it with these options: a GGUF file as
-    it is stored, or a folder of safetensors.
+    it is stored, or a folder of safetensors. Of a GGUF file that is not run as it is stored, a copy
+    in bfloat16 is written to the cache: with another dtype, with `quantize`, or of another
+    architecture.
 
     Mutates, raises: as `weights.find`; InputError for options as `load`.
     """
@@ -41,7 +43,7 @@ def find_model(
         found = weights.find_stored(name, cache=cache, progress=progress)
         if found.gguf is None or runs_as_stored(found):
             return found
-    return in_folder(weights.find(name, cache=cache, progress=progress))
+    return in_folder(weights.find(name, convert=True, cache=cache, progress=progress))
 
 
 def load(
@@ -77,7 +79,7 @@ def load(
 
         return load_stored(model, deterministic=deterministic, threads=threads, progress=progress)
     if model.gguf is not None:
-        model = in_folder(weights.find(model.gguf, progress=progress))
+        model = in_folder(weights.find(model.gguf, convert=True, progress=progress))
     if quantize is not None and _has_decoder(model):
         from foresay.models.cpu.stored_target import load_quantised
 

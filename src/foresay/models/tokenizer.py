@@ -12,6 +12,7 @@ import numpy as np
 
 from foresay.arrays import Int32s
 from foresay.errors import InputError, ModelError
+from foresay.models.ends import ends_by_text
 from foresay.models.tokenizer_file import FileTokenizer
 
 __all__ = ["ChatMessage", "Tokenizer"]
@@ -33,6 +34,8 @@ class _Inner(Protocol):
     @property
     def end(self) -> int | None: ...
 
+    def added(self) -> list[tuple[int, str, bool]]: ...
+
     def encode(self, text: str, *, special: bool) -> list[int]: ...
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str: ...
@@ -50,8 +53,10 @@ class Tokenizer:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._inner = _made(Path(folder))
-        self.ends = _ends(Path(folder), self._inner.end)
-        """Token ids that end an answer."""
+        named = _named_ends(Path(folder), self._inner.end)
+        self.ends = tuple(dict.fromkeys((*named, *ends_by_text(self._inner.added()))))
+        """Token ids that end an answer: its eos_token, those of generation_config.json, and those
+        that `foresay.models.ends` knows by their text."""
 
     @property
     def chats(self) -> bool:
@@ -144,7 +149,7 @@ def _encodable(text: str) -> str:
     return text
 
 
-def _ends(folder: Path, own: int | None) -> tuple[int, ...]:
+def _named_ends(folder: Path, own: int | None) -> list[int]:
     found: list[int] = [] if own is None else [own]
     path = folder / "generation_config.json"
     if path.is_file():
@@ -160,4 +165,4 @@ def _ends(folder: Path, own: int | None) -> tuple[int, ...]:
                     f"'{path}': eos_token_id is {more!r:.60}; expected a token id or a list of them"
                 )
         found += listed
-    return tuple(dict.fromkeys(found))
+    return found

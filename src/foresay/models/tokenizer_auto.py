@@ -32,6 +32,10 @@ class TransformersTokenizer:
         self.chats = bool(template)
         self.end: int | None = self._inner.eos_token_id
 
+    def added(self) -> list[tuple[int, str, bool]]:
+        found = self._inner.added_tokens_decoder
+        return [(number, token.content, token.special) for number, token in found.items()]
+
     def encode(self, text: str, *, special: bool) -> list[int]:
         ids: list[int] = self._inner(text, add_special_tokens=special)["input_ids"]
         return ids

@@ -93,6 +93,11 @@ class FileTokenizer:
         name = self.special.get("eos_token")
         return None if name is None else self._inner.token_to_id(name)
 
+    def added(self) -> list[tuple[int, str, bool]]:
+        """Tokens that are found before a text is split: id, text, whether it is a control token."""
+        found = self._inner.get_added_tokens_decoder()
+        return [(number, token.content, token.special) for number, token in found.items()]
+
     def encode(self, text: str, *, special: bool) -> list[int]:
         ids: list[int] = self._inner.encode(text, add_special_tokens=special).ids
         return ids

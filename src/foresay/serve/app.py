@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from foresay import __version__
-from foresay.drafter import Drafter
+from foresay.drafter import SOURCE_NAMES, Drafter
 from foresay.engine.engine import Engine
 from foresay.engine.llm import LLM
 from foresay.errors import InputError
@@ -122,6 +122,7 @@ class Routes:
             Route("/", self._on_welcome),
         ]
         if PAGE.is_dir():
+            routes.append(Route("/page/sources.js", self._on_sources))
             routes.append(Mount("/page", StaticFiles(directory=PAGE)))
         handlers: dict[Any, Any] = {
             Refused: _refused,
@@ -226,6 +227,12 @@ class Routes:
         return PlainTextResponse(
             f"foresay {__version__} serves {self.name} at /v1; see /openapi.json\n"
         )
+
+    async def _on_sources(self, request: Request) -> Response:
+        """What the page calls each source: the names that the command line has, too."""
+        names = {source or "model": told._asdict() for source, told in SOURCE_NAMES.items()}
+        text = f"export const SOURCES = {msgspec.json.encode(names).decode()};\n"
+        return Response(text, media_type="text/javascript")
 
     async def _on_numbers(self, request: Request) -> Response:
         if self._several and request.state.tenant != OPERATOR:

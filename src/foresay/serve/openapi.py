@@ -214,6 +214,7 @@ _PLAIN: dict[str, tuple[str, Schema]] = {
             tokenizer_class=_TEXT,
             bos_token=_NULLABLE,
             eos_token=_NULLABLE,
+            end_token_ids=_IDS,
             chat_template=_NULLABLE,
             vocab_size=_COUNT,
             max_model_len=_COUNT,

@@ -88,7 +88,11 @@ class Words:
 
     def about(self) -> dict[str, Any]:
         """Facts about the tokenizer."""
-        return {**self._tokenizer.facts(), "vocab_size": self._vocabulary}
+        return {
+            **self._tokenizer.facts(),
+            "end_token_ids": self._tokenizer.ends,
+            "vocab_size": self._vocabulary,
+        }
 
 
 def _byte_letters() -> dict[str, int]:

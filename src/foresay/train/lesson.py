@@ -58,7 +58,7 @@ def open_lesson(
     """
     check_device(device)
     paths = check_corpus(corpus)
-    model = in_folder(weights.find(target, progress=progress))
+    model = in_folder(weights.find(target, convert=True, progress=progress))
     facts = facts_of(model)
     progress("read", 0, None)
     teacher = Teacher(model.folder, device=device)

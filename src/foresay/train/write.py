@@ -89,7 +89,7 @@ def write(
     check_settings({"turns": turns, "most": most, "longest": longest, "batch": batch, "seed": seed})
     check_device(device)
     path, given = check_writing(out, invented, prompts, temperatures)
-    folder = weights.find(target, progress=progress)
+    folder = weights.find(target, convert=True, progress=progress)
     progress("read", 0, None)
     tokenizer = Tokenizer(folder)
     if not tokenizer.chats:

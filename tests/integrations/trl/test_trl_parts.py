@@ -13,6 +13,7 @@ from foresay.errors import InputError, UnsupportedModel
 from foresay.integrations.trl import ForesayGRPOTrainer, Settings, foresay_rollouts
 from foresay.integrations.trl.model import model_of, target_for
 from foresay.integrations.trl.sampler import runs_of, seed_of
+from foresay.models.invariance import is_batch_invariant
 from integrations.trl.training import SUFFIX, make, model
 
 
@@ -57,7 +58,8 @@ def test_the_model_is_left_as_it_is(tmp_path: Path) -> None:
     assert "forward" not in vars(target.model) and vars(whole)["forward"] is forward
     assert all(torch.equal(v, before[k]) for k, v in whole.state_dict().items())
     assert all(p.requires_grad for p in whole.parameters()) and whole.training
-    assert target.exact and not target.model.training
+    assert target.exact is None  # the first step does not wait for the trial …
+    assert is_batch_invariant(target) and not target.model.training  # … which would succeed
 
 
 def test_the_dtype_is_the_trainers(tmp_path: Path) -> None:

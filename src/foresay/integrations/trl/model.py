@@ -79,8 +79,10 @@ def target_for(model: nn.Module, settings: Settings) -> Target:
     copied.zero_grad(set_to_none=True)
     if settings.target is not None:
         return settings.target(copied)
-    device = next(copied.parameters()).device
-    return target_of(copied) if device.type == "cpu" else plain_target_of(copied)  # type: ignore[arg-type]
+    policy: Any = copied
+    if next(copied.parameters()).device.type == "cpu":
+        return target_of(policy, try_exact=False)  # nobody asks, and the first step would wait
+    return plain_target_of(policy)
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:

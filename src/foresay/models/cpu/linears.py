@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from foresay import _core
@@ -42,6 +43,7 @@ _DECODE, _PREFILL = 8, 128  # rows that others are compared with: of a draft, of
 _BLOCKS = (1, 6, 12, 24, 48)  # rows of the blocks that are tried; the first that works is taken
 _COMPARED = 64
 _ENOUGH_WORK = 6 << 30  # multiplications: more rows of a very wide layer are not tried
+_FEW = 64  # rows of the output layer that are tried: of a prompt it computes the last row only
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,15 +162,17 @@ def pack(model: nn.Module, *, deterministic: bool) -> None:
     """Replace the model's linear layers by packed ones, where the machine can do that and gives
     the same results; if `deterministic`, find the row counts that each must be given.
     """
+    output = model.get_output_embeddings() if isinstance(model, PreTrainedModel) else None
     for parent, name, layer, path in list(linear_layers(model)):
         packed = _packed(layer)
         if packed is None:
             continue
         if deterministic and packed.core is None:
+            most = _FEW if layer is output else _TRIED[-1]
             shape = (packed.out_features, packed.in_features, packed.dtype)
-            kind = (*shape, layer.bias is not None, torch.get_num_threads())
+            kind = (*shape, layer.bias is not None, torch.get_num_threads(), most)
             if kind not in _FOUND:
-                _FOUND[kind] = row_ranges(packed)
+                _FOUND[kind] = row_ranges(packed, most)
             packed.decode, packed.prefill = _FOUND[kind]
             if "experts" in path:  # which get some of the step's rows, and do not know which
                 packed.prefill = packed.decode
@@ -209,13 +213,13 @@ def multiplied_by_torch(model: nn.Module, *, packed: bool) -> bool:
 
 
 @torch.inference_mode()
-def row_ranges(layer: PackedLinear) -> tuple[RowRange, RowRange]:
-    """The row counts around a usual draft's that give the same bits, and those around a part of a
-    prompt's; the same range if all do. Found by trying, on a layer of the same shape, since it is
-    the shape by which the library chooses.
+def row_ranges(layer: PackedLinear, most: int = _TRIED[-1]) -> tuple[RowRange, RowRange]:
+    """The row counts, up to `most`, around a usual draft's that give the same bits, and those
+    around a part of a prompt's; the same range if all do, or if so many are not tried. Found by
+    trying, on a layer of the same shape, since it is the shape by which the library chooses.
     """
     outs, ins = layer.out_features, layer.in_features
-    most = min(max(_ENOUGH_WORK // (ins * outs), 64), _TRIED[-1])
+    most = min(max(_ENOUGH_WORK // (ins * outs), _FEW), most)
     x, weight = _telling(most, outs, ins)
     trial, x = PackedLinear(weight.to(layer.dtype), layer.bias), x.to(layer.dtype)
     for block in _BLOCKS:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal, TypeAlias
 
-from foresay.arrays import as_path, user_path
+from foresay.arrays import as_path, check_flag, user_path
 from foresay.errors import InputError, ModelError
 from foresay.models.progress import Progress, silent
 from foresay.models.weights.aliases import (
@@ -55,6 +55,7 @@ _Kind: TypeAlias = Literal["folder", "file", "alias", "hub"]
 def find(
     name: str | PathLike[str],
     *,
+    convert: bool = False,
     revision: str | None = None,
     cache: str | PathLike[str] | None = None,
     progress: Progress | None = None,
@@ -62,14 +63,18 @@ def find(
     """A local folder with config.json, *.safetensors and the tokenizer of a model.
 
     name        a folder, a .gguf file, an alias ("smollm2-135m"), or a hub model "org/name"
+    convert     write a copy of a GGUF file in bfloat16 to the cache, 2 bytes for each weight; once
+                it is there, it is found without
     revision    of a hub model: a branch, tag or commit
     cache       where models are kept; None: $FORESAY_CACHE, or the user's cache folder
     progress    see `foresay.models.progress`
 
     Mutates: adds to the cache what is not there yet. Raises: ModelError naming what is missing,
     damaged or cannot be fetched or kept, and what was expected; UnsupportedModel for a file that
-    cannot be converted exactly; InputError for a revision of what has none.
+    cannot be converted exactly; InputError for a revision of what has none, or for a GGUF file that
+    was not converted before and is not to be.
     """
+    check_flag(convert, "convert")
     kind, text = _kind_of(name, revision)
     report = progress or silent
     if kind == "folder":
@@ -77,7 +82,7 @@ def find(
     if kind == "hub":
         return _from_hub(text, revision, cache, report)
     if kind == "file":
-        return _converted(Path(text), cache_folder(cache), report)
+        return _converted(Path(text), cache_folder(cache), report, convert)
     folder = converted_folder(text, cache_folder(cache))
     if folder.is_dir():
         return check(folder)
@@ -85,7 +90,7 @@ def find(
     if found.gguf is None:
         return found.folder
     note = {"source": ALIASES[text].requirement, "sha256": ALIASES[text].sha256}
-    return _write(found.gguf, folder, note, report)
+    return _write(found.gguf, folder, note, report, convert)
 
 
 def find_stored(
@@ -95,8 +100,8 @@ def find_stored(
     cache: str | PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> StoredModel:
-    """A model with its weights as they are stored: a GGUF file is not converted. Arguments are
-    those of `find`.
+    """A model with its weights as they are stored: a GGUF file is not converted. The other
+    arguments are those of `find`.
 
     Mutates: adds to the cache what is not there yet. Raises: as `find`, and ModelError naming the
     tensor that a GGUF file has no room for.
@@ -153,7 +158,7 @@ def _no_model(text: str) -> ModelError:
     )
 
 
-def _converted(path: Path, cache: Path, progress: Progress) -> Path:
+def _converted(path: Path, cache: Path, progress: Progress, convert: bool) -> Path:
     if path.suffix != ".gguf":
         raise ModelError(f"'{path}' is a file, but no .gguf; give the folder that it is in")
     _converter()
@@ -163,19 +168,28 @@ def _converted(path: Path, cache: Path, progress: Progress) -> Path:
     except OSError as error:
         raise ModelError(f"'{path}' cannot be read: {error.strerror or error}") from error
     folder = cache / "models" / f"gguf-{digest[:32]}.{FORMAT}"
-    return _write(path, folder, {"source": path.name, "sha256": digest}, progress)
+    return _write(path, folder, {"source": path.name, "sha256": digest}, progress, convert)
 
 
-def _write(file: Path, folder: Path, note: dict[str, str], progress: Progress) -> Path:
+def _write(
+    file: Path, folder: Path, note: dict[str, str], progress: Progress, convert: bool
+) -> Path:
     """The folder of safetensors of a GGUF file, made if it is not there yet."""
     if folder.is_dir():
         return check(folder)
     gguf = _converter()
+    needed = gguf.size_of(read_header(file))
+    if not convert:
+        raise InputError(
+            f"'{file}' is a GGUF file, and no copy of it in bfloat16 is in the cache; expected "
+            f"convert=True to write one ({needed / 1e9:.1f} GB in '{folder.parent}'), or "
+            "find_stored, which uses the file as it is"
+        )
     return check(
         place(
             folder,
             lambda empty: gguf.write_model(file, empty, progress, note=note),
-            needed=gguf.size_of(read_header(file)),
+            needed=needed,
             progress=progress,
         )
     )

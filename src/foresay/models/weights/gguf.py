@@ -50,10 +50,7 @@ def convert(
 
 def size_of(header: Header) -> int:
     """Bytes that the folder will have, within a few MB."""
-    values = 0
-    for tensor in header.tensors.values():
-        values += int(np.prod(tensor.shape, dtype=object))
-    return 2 * values + (1 << 24)
+    return sum(map(_written, header.tensors.values())) + (1 << 24)
 
 
 def write_model(
@@ -76,13 +73,18 @@ def write_model(
     with open(source, "rb") as opened:
         reader = _Reader(opened, str(source), progress or silent)
         made = replace(made, tensors=_untied(made, reader))
-        reader.begin(sum(one.tensor.size for one in made.tensors.values()))
+        reader.begin(sum(_written(one.tensor) for one in made.tensors.values()))
         tensors: dict[str, tuple[tuple[int, ...], Chunks]] = {
             name: (one.tensor.shape, partial(reader.bits, one))
             for name, one in made.tensors.items()
         }
         hashes = write_shards(folder, tensors)
     write_texts(made, words, folder, note={**(note or {}), "files": hashes})
+
+
+def _written(tensor: Tensor) -> int:
+    """Bytes of its values in bfloat16."""
+    return 2 * int(np.prod(tensor.shape, dtype=object))
 
 
 def _untied(made: Plan, reader: _Reader) -> dict[str, StoredTensor]:
@@ -102,7 +104,7 @@ class _Reader:
         self._done = self._total = 0
 
     def begin(self, total: int) -> None:
-        """Start the progress, of so many bytes."""
+        """Start the progress, of so many bytes to write."""
         self._done, self._total = 0, total
         self._progress("convert", 0, total)
 
@@ -142,7 +144,7 @@ class _Reader:
                     "no numbers, or too large for bfloat16"
                 )
             yield bf16_of(part)
-        self._done += tensor.size
+        self._done += _written(tensor)
         self._progress("convert", self._done, self._total)
 
     def same(self, one: Tensor, two: Tensor) -> bool:

@@ -23,14 +23,14 @@ from tokenizers import (
 )
 
 from foresay.errors import ModelError, UnsupportedModel
+from foresay.models.ends import ends_by_text
 from foresay.models.weights.gguf_header import Header
 
 __all__ = ["Words", "words_of"]
 
 _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 2, 3, 4, 5, 6
 _SPECIAL = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
-# What ends a turn in the templates of the families we read, where the file does not say it.
-_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>")
+_ENDS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s"
@@ -73,7 +73,7 @@ def words_of(header: Header, vocabulary: int, path: str) -> Words:
     template = header.metadata.get("tokenizer.chat_template")
     if isinstance(template, str):
         config["chat_template"] = template
-    return Words(tokenizer.to_str(), config, found.ids, found.ends(template))
+    return Words(tokenizer.to_str(), config, found.ids, found.ends())
 
 
 class _Vocabulary:
@@ -158,14 +158,19 @@ class _Vocabulary:
         found.sort(key=lambda way: way[0])  # stable: ways of one piece stay in the order of ids
         return [(token[:cut], token[cut:]) for _, token, cut in found]
 
-    def ends(self, template: object) -> tuple[int, ...]:
+    def added(self) -> list[tuple[int, str, bool]]:
+        """Tokens that are found before a text is split: id, text, whether it is a control token."""
+        return [
+            (number, token, bool(kind == _CONTROL))
+            for number, (token, kind) in enumerate(zip(self.tokens, self.kinds, strict=True))
+            if kind in (_CONTROL, _USER) and token in self.vocab
+        ]
+
+    def ends(self) -> tuple[int, ...]:
         """The ids after which an answer is over, the file's own first."""
-        ends = [self.id(f"{name}_token_id") for name in ("eos", "eot", "eom")]
-        for token in _TURN_ENDS:
-            number = self.vocab.get(token)
-            if number is not None and self.kinds[number] == _CONTROL and token in str(template):
-                ends.append(number)
-        return tuple(dict.fromkeys(end for end in ends if end is not None))
+        named = [self.id(f"{name}_token_id") for name in _ENDS]
+        found = [end for end in named if end is not None] + ends_by_text(self.added())
+        return tuple(dict.fromkeys(found))
 
     def wrong(self, why: str) -> ModelError:
         return ModelError(f"the tokenizer in '{self.path}' is not sound: {why}")
@@ -239,9 +244,7 @@ def _sentencepiece(found: _Vocabulary, *, gemma: bool) -> Tokenizer:
 def _add_tokens(tokenizer: Tokenizer, found: _Vocabulary) -> None:
     """Tokens that are found in the text before it is split: control tokens and the user's."""
     added = [
-        AddedToken(token, normalized=False, special=bool(kind == _CONTROL))
-        for token, kind in zip(found.tokens, found.kinds, strict=True)
-        if kind in (_CONTROL, _USER) and token in found.vocab
+        AddedToken(token, normalized=False, special=control) for _, token, control in found.added()
     ]
     tokenizer.add_tokens(added)
 

@@ -112,7 +112,7 @@ def write_folder(
         from foresay.models.weights.gguf_tokenizer import words_of  # takes long, is needed once
     except ImportError as error:
         raise not_installed(error) from error
-    progress("convert", 0, None)
+    progress("words", 0, None)
     header = read_header(file)
     made = planned(header, file)
     words = words_of(header, made.config["vocab_size"], str(file))

@@ -2,21 +2,7 @@
 
 import { answer, Refused } from "/page/api.js";
 import { html, many, reachable } from "/page/parts.js";
-
-/** What each source is called. The style sheet has a mark for each that needs no colour. */
-export const SOURCES = {
-  model: "the model's own",
-  own: "this conversation",
-  group: "sibling answers",
-  history: "earlier answers",
-  corpus: "the corpus",
-  usual: "frequent tokens",
-  recycled: "likely before",
-  draft_model: "a smaller model",
-  head: "a head",
-  edge: "an edge client",
-  other: "another drafter",
-};
+import { SOURCES } from "/page/sources.js"; // which the server writes; page.css has a mark for each
 
 /** Sources that are not in the legend: few servers have them, and the tip of a token tells. */
 export const RARE = ["recycled", "draft_model", "head", "edge", "other"];
@@ -125,7 +111,7 @@ class Answer {
     words.forEach((word, i) => {
       if (word === "") return; // a part of a character, or the end
       const source = sources[i] === "" ? "model" : sources[i] in SOURCES ? sources[i] : "other";
-      const tip = `${SOURCES[source]} · ${of}: ${accepted} of ${drafted} drafts accepted`;
+      const tip = `${told(source)} · ${of}: ${accepted} of ${drafted} drafts accepted`;
       reachable(this.body, html("span", { class: `token ${source}`, "data-tip": tip }, word));
     });
   }
@@ -163,4 +149,9 @@ function keepingEnd(change, always = false) {
   const atEnd = turns.scrollHeight - turns.scrollTop - turns.clientHeight < 40;
   change();
   if (atEnd || always) turns.scrollTop = turns.scrollHeight;
+}
+
+/** What a source is called, and what it is. */
+function told(source) {
+  return `${SOURCES[source].name}: ${SOURCES[source].about}`;
 }

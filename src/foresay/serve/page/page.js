@@ -2,8 +2,9 @@
 
 import { get } from "/page/api.js";
 import { curve, histogram, phaseLegend, timeline } from "/page/charts.js";
-import { Conversation, RARE, SOURCES } from "/page/chat.js";
+import { Conversation, RARE } from "/page/chat.js";
 import { html, watch } from "/page/parts.js";
+import { SOURCES } from "/page/sources.js";
 
 const $ = (id) => document.getElementById(id);
 const SOON = 500; // milliseconds between two looks at the numbers while something runs
@@ -104,9 +105,10 @@ async function look() {
 }
 
 function start() {
-  for (const [name, told] of Object.entries(SOURCES)) {
+  for (const name of Object.keys(SOURCES)) {
     if (RARE.includes(name)) continue;
-    $("legend").append(html("li", {}, html("span", { class: `token ${name}` }, "token"), ` ${told}`));
+    const mark = html("span", { class: `token ${name}` }, SOURCES[name].name);
+    $("legend").append(html("li", {}, mark, ` ${SOURCES[name].about}`));
   }
   phaseLegend($("phases"));
   watch();

@@ -1,0 +1,41 @@
+"""How many processors may be used, also where the system does not say it."""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+
+import pytest
+
+from foresay.drafters import SuffixDrafter
+from foresay.engine.remembered import Memory
+from foresay.machine import usable_processors
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_usable_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 8}, raising=False)
+    assert usable_processors() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert usable_processors() == 6
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert usable_processors() == 1
+
+
+def test_without_sched_getaffinity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """macOS has none."""
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    SuffixDrafter()
+    assert Memory("a", folder=tmp_path).read() is None
+
+
+def test_one_place_asks() -> None:
+    asking = []
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr in ("sched_getaffinity", "cpu_count"):
+                asking.append(path.name)
+    assert set(asking) == {"machine.py"}

@@ -12,6 +12,7 @@ import numpy as np
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
+from foresay.edge.checks import checked_commit, checked_opened, hash_of_open
 from foresay.edge.prefix import Prefix, hashes_along
 from foresay.edge.wire import (
     Close,
@@ -55,6 +56,7 @@ def plain(prompt: list[int], count: int, temperature: float = 0.0, seed: int = 0
 class Kept:
     """A stream as the cloud keeps it."""
 
+    name: bytes
     asked: Open
     key: bytes
     seed: int
@@ -131,11 +133,13 @@ class ToyCloud:
             await self._commit(socket, kept, first.have)
         else:
             assert isinstance(first, Open)
-            name, kept = secrets.token_bytes(16), self._kept(first)
+            kept = self._kept(first)
+            name = kept.name
             self.kept[name] = kept
             window, seed = self.window, kept.seed
-            opened = (name, kept.key, kept.start, VOCABULARY, seed, SPEC, window, 32, 60)
-            await socket.send(encode(Opened(*opened, self.ends, self.wait), first.pad))  # type: ignore[arg-type]
+            told = (name, kept.key, 0, kept.start, VOCABULARY, seed, SPEC, window, 32, 60)
+            opened = Opened(*told, self.ends, self.wait)  # type: ignore[arg-type]
+            await socket.send(encode(checked_opened(opened, hash_of_open(first)), first.pad))
         if await self._decode(socket, kept):
             while not isinstance(await self._hear(socket), Close):
                 pass  # drafts that were under way
@@ -144,8 +148,8 @@ class ToyCloud:
     def _kept(self, asked: Open) -> Kept:
         prompt = unpack(asked.prompt, VOCABULARY).tolist()
         seed = 77 if asked.seed is None else asked.seed
-        key = secrets.token_bytes(16)
-        return Kept(asked, key, seed, prompt, len(prompt), Prefix(np.array(prompt, np.int32)))
+        name, key = secrets.token_bytes(16), secrets.token_bytes(16)
+        return Kept(name, asked, key, seed, prompt, len(prompt), Prefix(np.array(prompt, np.int32)))
 
     async def _hear(self, socket: ServerConnection) -> Message:
         frame = await socket.recv()
@@ -181,7 +185,9 @@ class ToyCloud:
                     return True
         except ConnectionClosed:
             with suppress(ConnectionClosed):
-                await hearing  # what came before the end
+                await hearing
+                while True:  # what came before the end
+                    await self._hear(socket)
             return False
         finally:
             hearing.cancel()
@@ -232,7 +238,8 @@ class ToyCloud:
         finish = early or (2 if upto == kept.start + kept.asked.max_tokens else 0)
         seq = kept.seqs[-1] if kept.seqs else 0
         tokens = pack(np.array(kept.text[have:], np.int32), VOCABULARY)
-        frame = encode(Commit(upto, tokens, seq, finish=finish), kept.asked.pad)
+        commit = Commit(upto, tokens, 0, seq, finish=finish)
+        frame = encode(checked_commit(commit, kept.name, kept.prefix.at(upto)), kept.asked.pad)
         if self.gap is not None and not finish:
             self.gap -= 1
             if self.gap < 0:
@@ -241,7 +248,8 @@ class ToyCloud:
         if self.twice:
             half = (kept.start + upto) // 2
             again = pack(np.array(kept.text[kept.start : half], np.int32), VOCABULARY)
-            await socket.send(encode(Commit(half, again, seq)))
+            old = checked_commit(Commit(half, again, 0, seq), kept.name, kept.prefix.at(half))
+            await socket.send(encode(old))
         await socket.send(frame)
         if self.twice and not finish:
             await socket.send(frame)

@@ -29,6 +29,7 @@ class StreamStatistics:
     messages_up, messages_down
     connects, resumes, reopens, retries    connections; RESUMEs that were answered; streams that
                              were opened again because the cloud had lost them; waits before one
+    damaged                  messages of the cloud whose check differed
     ttft, seconds            from the start to the first token, to the end
     draft_seconds            that drafting took
     rtts                     round trips of the network alone: without the cloud's own time
@@ -61,6 +62,7 @@ class StreamStatistics:
     resumes: int = 0
     reopens: int = 0
     retries: int = 0
+    damaged: int = 0
     ttft: float | None = None
     seconds: float = 0.0
     draft_seconds: float = 0.0

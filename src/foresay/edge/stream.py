@@ -26,6 +26,7 @@ from foresay.edge.connection import (
     connect,
 )
 from foresay.edge.drafting import EdgeDrafts, Part
+from foresay.edge.kv_lengths import KvLengths
 from foresay.edge.link import Round
 from foresay.edge.pace import Pace
 from foresay.edge.sending import Sending
@@ -91,6 +92,7 @@ class Stream:
         self._costs: dict[int, tuple[int, float, int | None]] = {}
         self._began = self._heard_at = perf_counter()
         self._per_token = 0.0  # seconds between committed tokens, on average
+        self._kv = KvLengths(self.statistics)
         self._supply = None if drafts is None else Supply(drafts, self.text, sending, pace)
         self._limit = self.text.start + params.max_tokens
 
@@ -269,6 +271,7 @@ class Stream:
             self.statistics.damaged += 1
             raise Lost(f"the commit up to position {message.upto} was damaged: its check differs")
         taken = self.text.commit(message.upto, tokens, message.seq)
+        self._kv.note_cloud(message.upto, message.kv_length)
         if message.credit is not None:
             self._sending.credit = message.credit
         if taken.advanced:
@@ -322,6 +325,7 @@ class Stream:
                 bytes_up=size,
                 bytes_down=size_down,
                 hard=hard,
+                examined=draft.examined,
             )
             self._sending.rule.observe(done)
             if self.settings.on_round is not None:
@@ -352,6 +356,8 @@ class Stream:
         while (connection := self._connection) is not None and self.opened is not None:
             waits = self.opened.wait == "block"
             found = await supply.next_part(waits=waits, lead=0 if waits else self._lead())
+            if supply.kv is not None:
+                self._kv.note_edge(*supply.kv)
             if found is None:
                 return
             if self._connection is connection and not await self._send(connection, *found):

@@ -48,13 +48,14 @@ class Decided:
 
     sent       its nodes
     accepted   how many of them were committed
-    examined   the text reached it; not: the text left the path before it, which says nothing of it
+    examined   of its nodes, those that the text was compared with: the accepted ones, and where the
+               text left it; 0: the text left the path before it, which says nothing of it
     """
 
     seq: int
     sent: int
     accepted: int
-    examined: bool
+    examined: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,10 +274,10 @@ class EdgeText:
             source = first.sources[first.node]
         ended = not found or not first.rest
         if ended:
-            decided.append(self._decided(first, seq, examined=True))
+            decided.append(self._decided(first, seq, first.accepted + (not found)))
         if not believed:
             self.statistics.rolled_back += expected
-            decided += [self._decided(flight, seq, examined=False) for flight in self._flights[1:]]
+            decided += [self._decided(flight, seq, 0) for flight in self._flights[1:]]
             del self._flights[1:]
         del self._flights[: int(ended)]
         return source
@@ -289,9 +290,9 @@ class EdgeText:
         counted.examined[at] += 1
         counted.accepted_at[at] += accepted
 
-    def _decided(self, flight: _Flight, seq: int, *, examined: bool) -> Decided:
+    def _decided(self, flight: _Flight, seq: int, examined: int) -> Decided:
         sent = flight.sent
-        self.statistics.rounds += examined
+        self.statistics.rounds += examined > 0
         self.statistics.stale += sent.seq > seq
         return Decided(sent.seq, len(sent.draft), flight.accepted, examined)
 

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosedError
 
-from edge.toy_cloud import VOCABULARY, plain
+from edge.toy_cloud import VOCABULARY, ToyCloud, plain, toy_cloud
 from foresay.draft import Draft
 from foresay.edge import stream as stream_module
 from foresay.edge.checks import check_of_opened, checked_commit, checked_opened, hash_of_open
+from foresay.edge.client import Answer, EdgeClient
 from foresay.edge.connection import Connection, Lost
 from foresay.edge.json_frames import Frames
 from foresay.edge.link import LinkRule
@@ -29,6 +30,7 @@ from foresay.edge.settings import StreamSettings
 from foresay.edge.stream import Stream
 from foresay.edge.wire import (
     VERSION,
+    Close,
     Commit,
     DraftMessage,
     Message,
@@ -231,3 +233,45 @@ def test_bits_of_a_draft(json: bool) -> None:
         except InputError:
             continue
     assert valid > 20
+
+
+def answered(**faults: Any) -> tuple[Answer, ToyCloud]:
+    """The answer of a client whose cloud has these faults; the seed is the cloud's."""
+
+    async def run() -> tuple[Answer, ToyCloud]:
+        async with toy_cloud(**faults) as cloud:
+            client = EdgeClient(cloud.url, vocabulary=VOCABULARY, retry_seconds=20)
+            found = await client.answer(PROMPT, SamplingParams(max_tokens=30, temperature=0.8))
+            client.close()
+            return found, cloud
+
+    found, cloud = asyncio.run(run())
+    assert list(found.tokens) == plain(PROMPT, 30, 0.8, 77) and found.finish == "length"
+    return found, cloud
+
+
+def test_a_refused_draft_does_not_end_the_stream() -> None:
+    found, _ = answered(complains=[5, 12])
+    assert found.statistics.resumes == 2 and found.statistics.reopens == 0
+
+
+def test_a_refused_resume_is_tried_again_from_the_start_of_the_answer() -> None:
+    found, cloud = answered(drops=[7], doubts=2)
+    resumes = [message for message in cloud.heard if isinstance(message, Resume)]
+    first, *others = (message.have for message in resumes)
+    assert first > len(PROMPT) and others == [len(PROMPT)] * 2
+    assert found.statistics.resumes == 1 and found.statistics.reopens == 0
+
+
+def test_an_opened_stream_that_is_another_one_is_closed_and_opened_again() -> None:
+    found, cloud = answered(damages=2)
+    assert found.statistics.damaged == found.statistics.retries == 2
+    assert found.statistics.seed == 77
+    assert [type(message) for message in cloud.heard[:5]] == [Open, Close, Open, Close, Open]
+
+
+def test_a_server_that_cannot_read_open_is_told_at_once() -> None:
+    """As one of another version."""
+    with pytest.raises(StreamError, match=r"^the cloud refuses the stream \(bad_frame\): ") as told:
+        answered(refuses="bad_frame")
+    assert told.value.code == "bad_frame"

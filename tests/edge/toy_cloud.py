@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec.structs import replace
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
@@ -78,6 +79,9 @@ class ToyCloud:
     fails      end it with an error then; None: never
     refuses    answer OPEN with this code; empty: no
     forgets    answer the next RESUME with unknown_stream
+    doubts     answer so many RESUMEs with unknown_prefix
+    complains  answer with bad_frame when the answer has so many tokens
+    damages    so many OPENED arrive with another seed
     busy       answer so many OPENs with busy
     garbage    send these frames after the first commit
     twice      send each commit twice, and older ones again
@@ -92,6 +96,9 @@ class ToyCloud:
     fails: int | None = None
     refuses: str = ""
     forgets: int = 0
+    doubts: int = 0
+    complains: list[int] = field(default_factory=list)
+    damages: int = 0
     busy: int = 0
     garbage: list[bytes | str] = field(default_factory=list)
     twice: bool = False
@@ -128,6 +135,10 @@ class ToyCloud:
             if first.stream not in self.kept:
                 await socket.send(encode(Error("unknown_stream", "there is no such stream")))
                 return
+            if self.doubts:
+                self.doubts -= 1
+                await socket.send(encode(Error("unknown_prefix", "the prefix is another one")))
+                return
             name, kept = first.stream, self.kept[first.stream]
             assert first.key == kept.key and kept.prefix.agrees(first.have, first.prefix)
             await self._commit(socket, kept, first.have)
@@ -139,7 +150,11 @@ class ToyCloud:
             window, seed = self.window, kept.seed
             told = (name, kept.key, 0, kept.start, VOCABULARY, seed, SPEC, window, 32, 60)
             opened = Opened(*told, self.ends, self.wait)  # type: ignore[arg-type]
-            await socket.send(encode(checked_opened(opened, hash_of_open(first)), first.pad))
+            opened = checked_opened(opened, hash_of_open(first))
+            if self.damages:
+                self.damages -= 1
+                opened = replace(opened, seed=seed ^ 1)
+            await socket.send(encode(opened, first.pad))
         if await self._decode(socket, kept):
             while not isinstance(await self._hear(socket), Close):
                 pass  # drafts that were under way
@@ -178,6 +193,10 @@ class ToyCloud:
                 if self.drops and len(kept.text) - kept.start >= self.drops[0]:
                     self.drops.pop(0)
                     socket.transport.abort()
+                    return False
+                if self.complains and len(kept.text) - kept.start >= self.complains[0]:
+                    self.complains.pop(0)
+                    await socket.send(encode(Error("bad_frame", "the frame is no message")))
                     return False
                 early = self._early(len(kept.text) - kept.start)
                 await self._commit(socket, kept, have, early)

@@ -121,7 +121,7 @@ def test_drafting_ahead_alone_compares_equal_waits() -> None:
 
 def test_bytes_of_a_round() -> None:
     up, down = round_bytes()
-    assert (up, down) == (35, 39)
+    assert (up, down) == (35, 47)
     assert round_bytes(16)[0] - up == 18  # 8 more ids of 18 bits
 
 

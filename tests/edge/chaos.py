@@ -2,7 +2,8 @@
 
 `chaos(script)` is a `Carry` for `foresay.bench.proxy.Proxy`. It knows WebSocket: what it repeats,
 swaps or cuts are whole messages, frames as they were written, so that each fault is one that the
-other end has to bear, and not a broken frame; `truncate` alone breaks one.
+other end has to bear, and not a broken frame; `truncate` alone breaks one. `flip` changes what a
+message says, and not WebSocket's header of it.
 
     delay      wait
     drop       cut the connection
@@ -11,13 +12,15 @@ other end has to bear, and not a broken frame; `truncate` alone breaks one.
     duplicate  a message twice
     reorder    a message after the next one, or after a while if there is none
     bytewise   a message in writes of one byte
+    flip       a message with one bit flipped
     stall      read nothing for a while: what is sent fills the buffers of the system
     kill       call `kill`
 
 A script is a list of actions. Those of one way are taken in order, over all connections of the
 proxy: each after so many messages that passed since the one before. The HTTP head of a connection
-counts as a message; it is not repeated or swapped, nor is the first message after it, which a
-network that keeps the order of bytes cannot do to a stream that has just begun.
+counts as a message; it is not repeated, swapped or flipped. The first message after it is neither
+repeated nor swapped, which a network that keeps the order of bytes cannot do to a stream that has
+just begun.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ Fault: TypeAlias = Literal[
     "duplicate",
     "reorder",
     "bytewise",
+    "flip",
     "stall",
     "kill",
 ]
@@ -58,6 +62,7 @@ class Action:
     way      "up": of what the client sends; "down": of what the server sends
     after    messages of this way that pass before it
     seconds  of a delay, a stall, and at most of a swapped message
+    bit      of a flip: which one, counted from the message's begin, and from there again at its end
 
     Raises: InputError when constructed.
     """
@@ -66,6 +71,7 @@ class Action:
     way: Way = "up"
     after: int = 0
     seconds: float = 0.02
+    bit: int = 0
 
     def __post_init__(self) -> None:
         if self.fault not in _FAULTS:
@@ -74,6 +80,8 @@ class Action:
             raise InputError(f"way is {self.way!r}; expected 'up' or 'down'")
         if type(self.after) is not int or self.after < 0:
             raise InputError(f"after is {self.after!r}; expected a whole number from 0")
+        if type(self.bit) is not int or self.bit < 0:
+            raise InputError(f"bit is {self.bit!r}; expected a whole number from 0")
         if not 0 <= self.seconds <= 60:
             raise InputError(f"seconds is {self.seconds!r}; expected 0 to 60")
 
@@ -140,6 +148,16 @@ def _frame_size(data: bytes) -> int | None:
     return head + longer + (4 if data[1] & 0x80 else 0) + size
 
 
+def flipped(message: bytes, bit: int) -> bytes:
+    """A message of one frame with one bit of its content flipped; an empty one as it is."""
+    whole, size = bytearray(message), message[1] & 0x7F
+    head = 2 + {126: 2, 127: 8}.get(size, 0) + (4 if message[1] & 0x80 else 0)
+    if len(whole) > head:
+        at = bit % (8 * (len(whole) - head))
+        whole[head + at // 8] ^= 1 << at % 8
+    return bytes(whole)
+
+
 def chaos(
     script: Sequence[Action], *, kill: Callable[[], Awaitable[None] | None] | None = None
 ) -> Carry:
@@ -157,11 +175,13 @@ def chaos(
     }
     passed: dict[Way, int] = {"up": 0, "down": 0}
 
-    def next_fault(way: Way, begun: int) -> Action | None:
+    def next_fault(way: Way, begun: int, head: bool) -> Action | None:
         """What happens to the next part, if anything; `begun`: messages of this connection."""
         if not left[way] or passed[way] < left[way][0].after:
             return None
         if left[way][0].fault in _WHOLE and begun < 1:
+            return None
+        if left[way][0].fault == "flip" and head:
             return None
         passed[way] = 0
         return left[way].pop(0)
@@ -201,6 +221,8 @@ def chaos(
                     for at in range(len(data)):
                         await send(data[at : at + 1])
                         await asyncio.sleep(0)
+                case "flip":
+                    await send(flipped(data, action.bit))
                 case "stall":
                     await send(data)
                     await asyncio.sleep(action.seconds)
@@ -226,7 +248,7 @@ def chaos(
                 if part.kind == "head":
                     # Compressed messages depend on each other: none could be repeated.
                     whole = _EXTENSIONS.sub(b"", whole)
-                action = None if control else next_fault(way, messages)
+                action = None if control else next_fault(way, messages, part.kind == "head")
                 messages += part.kind == "message"
                 before, held = held, b""
                 if action is None:
@@ -254,6 +276,7 @@ def random_script(seed: int, *, most: int = 6, kill: bool = False) -> list[Actio
             draw.choice(("up", "down")),
             draw.choice((0, 0, 1, 1, 2, 3, 5, 8)),
             draw.choice((0.001, 0.005, 0.02, 0.05)),
+            draw.randrange(4096),
         )
         for _ in range(draw.randint(1, most))
     ]

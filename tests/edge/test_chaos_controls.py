@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from edge.test_chaos import House, leave, open_house, run_scripts
+from foresay.edge import stream as stream_module
 from foresay.edge.stream import Stream
 from foresay.edge.text import EdgeText, Taken
 from foresay.errors import GapError, StreamError
@@ -68,6 +69,15 @@ def test_a_wrong_text_is_noticed(
     """Some need two messages to be swapped, for which a busy machine gives few chances."""
     monkeypatch.setattr(place, name, wrong)
     with pytest.raises((AssertionError, StreamError)):
+        for first in range(0, 600, 30):
+            run_scripts(range(first, first + 30), house)
+
+
+def test_a_client_that_believes_every_check_is_noticed(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "check_of_commit", lambda message, *_: message.check)
+    with pytest.raises(AssertionError):
         for first in range(0, 600, 30):
             run_scripts(range(first, first + 30), house)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.chaos import Action, Part, Splitter, chaos, random_script
+from edge.chaos import Action, Part, Splitter, chaos, flipped, random_script
 from edge.test_proxy import no_task_is_left
 from foresay.bench.proxy import LOOPBACK, Proxy
 from foresay.errors import InputError
@@ -174,6 +174,15 @@ def test_duplicate() -> None:
     assert seen.data == PLAIN + A + B + B + C  # not the head, nor the first message
 
 
+def test_flip() -> None:
+    """Of what a message says, and never of a header or of the HTTP head."""
+    seen = through([Action("flip", bit=8 + 3), Action("flip", bit=1)], [HEAD, frame(b"ab"), B, C])
+    assert seen.data == PLAIN + frame(b"aj") + frame(b"qecond", mask=b"bcde") + C
+    assert flipped(frame(b"ab", mask=b"1234"), 16) == frame(b"`b", mask=b"1234")
+    assert flipped(frame(bytes(200)), 8 * 199 + 7) == frame(bytes(199) + b"\x80")
+    assert flipped(frame(b""), 5) == frame(b"")
+
+
 def test_reorder() -> None:
     assert through([Action("reorder")], [HEAD, A, B, C]).data == PLAIN + A + C + B
 
@@ -227,6 +236,7 @@ def test_actions_follow_each_other() -> None:
         ({"fault": "drop", "way": "left"}, "way is 'left'"),
         ({"fault": "drop", "after": -1}, "after is -1"),
         ({"fault": "stall", "seconds": 61}, "seconds is 61"),
+        ({"fault": "flip", "bit": -1}, "bit is -1"),
     ],
 )
 def test_actions_that_cannot_be(wrong: dict[str, object], said: str) -> None:
@@ -244,7 +254,7 @@ def test_random_scripts_are_the_same_again_and_have_every_fault() -> None:
     assert scripts == [random_script(seed, kill=True) for seed in range(300)]
     assert {action.fault for script in scripts for action in script} >= {
         *("delay", "drop", "truncate", "half-close", "duplicate"),
-        *("reorder", "bytewise", "stall", "kill"),
+        *("reorder", "bytewise", "flip", "stall", "kill"),
     }
     assert {action.way for script in scripts for action in script} == {"up", "down"}
     assert all(1 <= len(script) <= 7 for script in scripts)

@@ -12,7 +12,7 @@ from edge.toy_cloud import VOCABULARY, ToyCloud, plain, toy_cloud
 from foresay.drafter import Source
 from foresay.edge.client import Answer, EdgeClient
 from foresay.edge.gating import Gate, Rules, Thresholds
-from foresay.edge.link import Round, SeedRule
+from foresay.edge.link import AcceptanceRule, Round
 from foresay.edge.stream import Stream
 from foresay.edge.wire import Close, DraftMessage, Message, Open, Resume
 from foresay.errors import InputError, StreamError
@@ -49,7 +49,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "blocking": {"ahead": False},
     "tree": {"tree": True},
     "padded": {"pad": 128},
-    "seed rule": {"rule": SeedRule()},
+    "seed rule": {"rule": AcceptanceRule()},
     "gate": {"gate": Gate(Thresholds(nll=0.5))},
     "no drafter": {"drafter": None},
     "ngram": {"drafter": "ngram"},

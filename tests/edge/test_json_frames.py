@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from edge.messages import Case, cases
 from foresay.edge.json_frames import decode_json, encode_json
-from foresay.edge.wire import Commit, DraftMessage, Open, Sampling, Side, pack
+from foresay.edge.wire import VERSION, Commit, DraftMessage, Open, Sampling, Side, pack
 from foresay.errors import InputError
 
 STREAM = bytes(range(16))
 DRAFT = DraftMessage(7, 31, 99, pack([5, 6, 7], 300), bytes([0, 0, 1]))
-COMMIT = Commit(34, pack([5, 6], 300), 7, 1, 1500, None, 1)
+COMMIT = Commit(34, pack([5, 6], 300), 88, 7, 1, 2, 3, 1, 1500, None, 1)
 
 
 def test_the_names_of_a_draft() -> None:
@@ -38,22 +38,28 @@ def test_the_names_of_a_commit() -> None:
         "type": "commit",
         "upto": 34,
         "tokens": [5, 6],
+        "check": 88,
         "seq": 7,
         "accepted_len": 1,
+        "examined": 2,
+        "drafted": 3,
+        "pending": 1,
         "correction": 6,
-        "metrics": {"server_us": 1500},
+        "metrics": {"server_us": 1500, "alpha_mean": 0.5, "la_over_k": 0.3333, "kv_length": 33},
         "finish": "stop",
     }
-    empty = json.loads(encode_json(Commit(34, b""), vocabulary=300))
+    empty = json.loads(encode_json(Commit(34, b"", 88), vocabulary=300))
     assert empty["correction"] is None and empty["accepted_len"] == 0
+    metrics = {"server_us": 0, "alpha_mean": None, "la_over_k": None, "kv_length": None}
+    assert empty["metrics"] == metrics
 
 
 def test_the_names_of_an_open() -> None:
     sampling = Sampling(0.5, repetition_penalty=1.1, logit_bias={3: -math.inf, 4: 1.0})
-    message = Open(1, "", b"\xab", 300, pack([1, 2], 300), sampling, max_tokens=9)
+    message = Open(VERSION, "", b"\xab", 300, pack([1, 2], 300), sampling, max_tokens=9)
     assert json.loads(encode_json(message)) == {
         "type": "open",
-        "version": 1,
+        "version": VERSION,
         "model": "",
         "tokenizer": "ab",
         "vocabulary": 300,
@@ -90,12 +96,25 @@ def test_a_client_may_send_what_the_cloud_does_not_need() -> None:
         (COMMIT, "correction", 5, "^correction is 5; expected 6$"),
         (COMMIT, "metrics", 5, "^metrics is 5; expected an object$"),
         (COMMIT, "metrics", {"server_us": -1}, "^server_us of a message commit is -1"),
+        (COMMIT, "metrics", {"alpha_mean": 0.9}, "^alpha_mean is 0.9; expected 0.5$"),
+        (COMMIT, "metrics", {"la_over_k": "x"}, "^la_over_k is 'x'; expected 0.3333$"),
+        (COMMIT, "metrics", {"kv_length": 34}, "^kv_length is 34; expected 33$"),
         (COMMIT, "finish", "tired", "^finish is 'tired'; expected one of stop, length"),
-        (Open(1, "", b"", 300, b""), "tokenizer", "xy", "^tokenizer is 'xy'; expected hex digits$"),
-        (Open(1, "", b"", 300, b""), "vocabulary", "a", "^vocabulary is 'a'; expected"),
-        (Open(1, "", b"", 300, b""), "sampling_cfg", {"logit_bias": {"a": 1}}, "the key 'a'"),
-        (Open(1, "", b"", 300, b""), "sampling_cfg", {"heat": 1}, "there is a field 'heat'"),
-        (Open(1, "", b"", 300, b""), "sampling_cfg", {"temp": "hot"}, "^temperature of a message"),
+        (
+            Open(VERSION, "", b"", 300, b""),
+            "tokenizer",
+            "xy",
+            "^tokenizer is 'xy'; expected hex digits$",
+        ),
+        (Open(VERSION, "", b"", 300, b""), "vocabulary", "a", "^vocabulary is 'a'; expected"),
+        (Open(VERSION, "", b"", 300, b""), "sampling_cfg", {"logit_bias": {"a": 1}}, "the key 'a'"),
+        (Open(VERSION, "", b"", 300, b""), "sampling_cfg", {"heat": 1}, "there is a field 'heat'"),
+        (
+            Open(VERSION, "", b"", 300, b""),
+            "sampling_cfg",
+            {"temp": "hot"},
+            "^temperature of a message",
+        ),
     ],
 )
 def test_a_wrong_value_is_named(

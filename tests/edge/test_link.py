@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from foresay.edge.link import (
     START,
+    AcceptanceRule,
     EdgeK,
     Link,
     LinkRule,
     Round,
-    SeedRule,
     Times,
     ahead_seconds,
     best_k,
@@ -174,7 +174,7 @@ def test_old_observations_fade() -> None:
 
 
 def test_a_round_without_a_draft_changes_no_k() -> None:
-    rules: list[EdgeK] = [SeedRule(), LinkRule()]
+    rules: list[EdgeK] = [AcceptanceRule(), LinkRule()]
     for rule in rules:
         before = rule.next_k()
         rule.observe(Round(0, 0))
@@ -277,13 +277,13 @@ def test_the_seeds_rule_converges(a: float) -> None:
     """From any start it spends the time at each k that its Markov chain says."""
     shares = stationary(curve(a))
     for start in (3, 6, 12):
-        ks = simulate(SeedRule(k=start), curve(a), times(0.02), 6000, seed=start)
+        ks = simulate(AcceptanceRule(k=start), curve(a), times(0.02), 6000, seed=start)
         assert min(ks) >= 3 and max(ks) <= 12
         assert np.mean(ks[1000:]) == pytest.approx(shares @ np.arange(3, 13), abs=0.35)
 
 
 def test_the_seeds_rule_step_by_step() -> None:
-    rule = SeedRule()
+    rule = AcceptanceRule()
     seen = [rule.next_k()]
     for sent, accepted in [(6, 5), (7, 3), (7, 2), (6, 0), (5, 4), (5, 2), (4, 1), (3, 0), (3, 3)]:
         rule.observe(Round(sent, accepted))
@@ -316,4 +316,4 @@ def test_input_that_is_not_valid() -> None:
     with pytest.raises(InputError, match="q is 2"):
         Link().rtt_quantile(2)
     with pytest.raises(InputError, match="most is 5; expected a whole number from 6"):
-        SeedRule(most=5)
+        AcceptanceRule(most=5)

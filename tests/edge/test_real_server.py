@@ -15,7 +15,7 @@ from foresay.corpus import build_from
 from foresay.drafter import Source
 from foresay.edge.client import EdgeClient
 from foresay.edge.gating import Gate, Thresholds
-from foresay.edge.link import SeedRule
+from foresay.edge.link import AcceptanceRule
 from foresay.engine.llm import LLM
 from foresay.errors import StreamError
 from foresay.sampling.params import SamplingParams
@@ -130,7 +130,7 @@ def test_the_target_as_draft_model_foresees_what_is_sampled(
             vocabulary=llm.target.vocabulary,
             wait="block",
             ahead=False,
-            rule=SeedRule(),
+            rule=AcceptanceRule(),
             drafter=f"model:{folder}",
         )
         sent = accepted = 0
@@ -216,7 +216,7 @@ def test_the_command(server: Running, llm: LLM, folder: Path) -> None:
         assert out["text"] == expected.text and out["token_ids"] == list(expected.token_ids)
         assert out["prompt"] == TEXT and out["finish_reason"] == expected.finish_reason
         assert out["edge_only"] == 0 and out["stats"]["bytes_up"] > 0
-    done = call(*fixed, TEXT, "--wait", "block", "--k", "seed", "--gate", "--no-ahead")
+    done = call(*fixed, TEXT, "--wait", "block", "--k", "acceptance", "--gate", "--no-ahead")
     assert done.status == 0
     assert (
         done.out

@@ -93,7 +93,7 @@ def test_drafts_continue_each_other_and_agree() -> None:
     assert (text.in_flight, text.head, text.position) == (4, 7, 3)
     taken = text.commit(6, np.array([1, 2, 3], np.int32), seq=1)
     assert taken.sources == (Source.OWN, Source.CORPUS, Source.OTHER)
-    assert [(d.seq, d.accepted, d.examined) for d in taken.decided] == [(1, 2, True)]
+    assert [(d.seq, d.accepted, d.examined) for d in taken.decided] == [(1, 2, 2)]
     assert text.ahead() == [4] and text.in_flight == 1
     assert text.send(chain(9)).prefix == crc([*PROMPT, 1, 2, 3, 4])
 
@@ -104,7 +104,7 @@ def test_a_mismatch_rolls_back_what_is_behind_it() -> None:
     text.send(chain(3, 4, 5))
     taken = text.commit(5, np.array([1, 9], np.int32), seq=1)
     assert taken.sources == (Source.OTHER, Source.MODEL)
-    assert [(d.seq, d.accepted, d.examined) for d in taken.decided] == [(1, 1, True), (2, 0, False)]
+    assert [(d.seq, d.accepted, d.examined) for d in taken.decided] == [(1, 1, 2), (2, 0, 0)]
     assert (text.in_flight, text.head, text.statistics.wasted) == (0, 5, 4)
     counted = text.statistics
     assert (counted.rolled_back, counted.rounds, counted.stale, counted.accepted) == (4, 1, 1, 1)

@@ -16,7 +16,7 @@ from edge.toy_cloud import VOCABULARY, ToyCloud, plain, toy_cloud
 from foresay.bench.proxy import EmulatedLink, Proxy, over
 from foresay.draft import Draft
 from foresay.edge.client import EdgeClient
-from foresay.edge.link import SeedRule
+from foresay.edge.link import AcceptanceRule
 from foresay.edge.wire import DraftMessage, unpack
 from foresay.errors import StreamError
 from foresay.sampling.params import SamplingParams
@@ -87,7 +87,7 @@ def test_without_ahead_one_draft_is_in_flight(monkeypatch: pytest.MonkeyPatch, a
 
     async def run() -> None:
         async with toy_cloud(step=0.05, patience=1.0) as cloud:
-            await answer(cloud, drafter=Always(right), rule=SeedRule(), ahead=ahead)
+            await answer(cloud, drafter=Always(right), rule=AcceptanceRule(), ahead=ahead)
 
     asyncio.run(run())
     meanwhile = np.diff([0, *counts])
@@ -102,7 +102,7 @@ def test_nothing_is_drafted_behind_an_end() -> None:
 
     async def run() -> None:
         async with toy_cloud(ends=(end,)) as cloud:
-            found = await answer(cloud, drafter=Always(says), rule=SeedRule(k=3))
+            found = await answer(cloud, drafter=Always(says), rule=AcceptanceRule(k=3))
         sent = [unpack(m.tokens, VOCABULARY).tolist() for m in drafts_of(cloud)]
         assert [end in tokens for tokens in sent].count(True) > 5
         assert not any(behind in tokens for tokens in sent)

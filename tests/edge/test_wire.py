@@ -21,6 +21,7 @@ from foresay.edge.wire import (
     MAX_PAD,
     MESSAGES,
     TAGS,
+    VERSION,
     Close,
     Commit,
     DraftMessage,
@@ -40,10 +41,12 @@ from foresay.sampling.params import SamplingParams
 
 STREAM, KEY = bytes(range(16)), bytes(range(16, 32))
 SAMPLING = Sampling(0.7, 0.9, 40, logit_bias={3: -math.inf, 7: 1.5}, stop=("\n\n",), stop_ids=(2,))
-OPEN = Open(1, "m", b"\x01" * 32, 49152, pack(range(30), 49152), SAMPLING, 5, 100, "block", 64)
-OPENED = Opened(STREAM, KEY, 30, 49152, 5, "philox", 32, 16, 120, (0, 2), "block")
+OPEN = Open(
+    VERSION, "m", b"\x01" * 32, 49152, pack(range(30), 49152), SAMPLING, 5, 100, "block", 64
+)
+OPENED = Opened(STREAM, KEY, 77, 30, 49152, 5, "philox", 32, 16, 120, (0, 2), "block")
 DRAFT = DraftMessage(2, 31, 0xDEADBEEF, pack([1, 2, 3], 49152), bytes([0, 0, 1]))
-COMMIT = Commit(33, pack([1, 2], 49152), 2, 1, 1500, 32, 1)
+COMMIT = Commit(33, pack([1, 2], 49152), 77, 2, 1, 2, 3, 1, 1500, 32, 1)
 EVERY: list[tuple[Message, Side]] = [
     (OPEN, "cloud"),
     (OPENED, "edge"),
@@ -52,7 +55,7 @@ EVERY: list[tuple[Message, Side]] = [
     (Resume(STREAM, KEY, 33, 77), "cloud"),
     (Close("done"), "cloud"),
     (Close("done"), "edge"),
-    (Error("version", "version is 2; expected 1", "version"), "edge"),
+    (Error("bad_frame", "version is 1; expected 2", "version"), "edge"),
 ]
 SAMPLED = msgspec.to_builtins(Sampling())
 raw = msgspec.msgpack.encode
@@ -101,22 +104,22 @@ def test_sizes(vocabulary: int) -> None:
     assert len(encode(tree)) <= 48
     ids = pack([last] * 9, vocabulary)
     for credit in (None, 0, 127):
-        commit = Commit(100_000, ids, 60_000, 8, 16_000_000, credit)
-        assert len(encode(commit)) <= (39 if credit is None else 40)
+        told = (100_000, ids, 2**32 - 1, 60_000, 8, 8, 8, 1, 16_000_000)
+        assert len(encode(Commit(*told, credit))) <= (47 if credit is None else 48)
     # Once per stream the finish reason comes on top.
-    assert len(encode(Commit(100_000, ids, 60_000, 8, 16_000_000, None, 1))) <= 41
+    assert len(encode(Commit(*told, None, 1))) <= 49
 
 
 def test_padding_is_exact() -> None:
     for size in [*range(600), *range(65_500, 65_600)]:
-        message = Commit(size, bytes(size))
+        message = Commit(size, bytes(size), 0)
         bare = encode(message)
         for pad in (1, 2, 16, 64, 255, 256, 257, 512, 4096, MAX_PAD):
             frame = encode(message, pad)
             assert decode(frame, side="edge") == message
             spare = -len(bare) % pad
-            if spare and spare < 8:  # the five defaults before the padding, and its head, take 8
-                spare += -(-(8 - spare) // pad) * pad
+            if spare and spare < 11:  # the eight defaults before the padding, and its head, take 11
+                spare += -(-(11 - spare) // pad) * pad
             assert len(frame) == len(bare) + spare
 
 
@@ -132,7 +135,8 @@ def test_padding_of_every_message() -> None:
 
 
 WRONG: list[tuple[Message, Side, str, Any, str]] = [
-    (OPEN, "cloud", "version", 2, "^version is 2; expected 1$"),
+    (OPEN, "cloud", "version", 1, "^version is 1; expected 2: the client needs a newer foresay$"),
+    (OPEN, "cloud", "version", 3, "^version is 3; expected 2: the server needs a newer foresay$"),
     (OPEN, "cloud", "version", -1, "^version of a message open is -1; expected"),
     (OPEN, "cloud", "vocabulary", 0, "vocabulary of a message open is 0; expected"),
     (OPEN, "cloud", "wait", "lossy", "wait of a message open is 'lossy'; invalid enum"),
@@ -177,7 +181,7 @@ def test_a_wrong_value_is_named(
 
 def test_a_wrong_value_in_a_long_frame() -> None:
     """Such a frame is not read again to find the value."""
-    long = Open(1, "", b"", 49152, bytes(200_000), max_tokens=-1)
+    long = Open(VERSION, "", b"", 49152, bytes(200_000), max_tokens=-1)
     with pytest.raises(InputError, match=r"^max_tokens of a message open is not valid; .* >= 0"):
         decode(with_field(long, "max_tokens", -1), side="cloud")
 
@@ -223,7 +227,7 @@ def test_wrong_frames() -> None:
     with pytest.raises(InputError, match="expected at most 10"):
         decode(frame, side="cloud", most=10)
     with pytest.raises(InputError, match="expected at most"):
-        encode(Commit(1, bytes(MAX_FRAME)))
+        encode(Commit(1, bytes(MAX_FRAME), 0))
 
 
 def used(message: Message) -> None:
@@ -283,7 +287,7 @@ def test_parameters_and_back() -> None:
     params = SamplingParams(
         max_tokens=9, temperature=0.5, top_k=3, stop=["a", 5], seed=4, logit_bias={2: -math.inf}
     )
-    message = Open(1, "", b"", 100, b"", Sampling.of(params), params.seed, params.max_tokens)
+    message = Open(VERSION, "", b"", 100, b"", Sampling.of(params), params.seed, params.max_tokens)
     opened = decode(encode(message), side="cloud")
     assert isinstance(opened, Open) and opened.params() == params
     for wrong in ({"n": 2}, {"logprobs": 0}, {"rule": "rejection"}):

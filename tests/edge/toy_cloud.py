@@ -9,9 +9,11 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec.structs import replace
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
+from foresay.edge.checks import checked_commit, checked_opened, hash_of_open
 from foresay.edge.prefix import Prefix, hashes_along
 from foresay.edge.wire import (
     Close,
@@ -55,6 +57,7 @@ def plain(prompt: list[int], count: int, temperature: float = 0.0, seed: int = 0
 class Kept:
     """A stream as the cloud keeps it."""
 
+    name: bytes
     asked: Open
     key: bytes
     seed: int
@@ -76,6 +79,9 @@ class ToyCloud:
     fails      end it with an error then; None: never
     refuses    answer OPEN with this code; empty: no
     forgets    answer the next RESUME with unknown_stream
+    doubts     answer so many RESUMEs with unknown_prefix
+    complains  answer with bad_frame when the answer has so many tokens
+    damages    so many OPENED arrive with another seed
     busy       answer so many OPENs with busy
     garbage    send these frames after the first commit
     twice      send each commit twice, and older ones again
@@ -90,6 +96,9 @@ class ToyCloud:
     fails: int | None = None
     refuses: str = ""
     forgets: int = 0
+    doubts: int = 0
+    complains: list[int] = field(default_factory=list)
+    damages: int = 0
     busy: int = 0
     garbage: list[bytes | str] = field(default_factory=list)
     twice: bool = False
@@ -126,16 +135,26 @@ class ToyCloud:
             if first.stream not in self.kept:
                 await socket.send(encode(Error("unknown_stream", "there is no such stream")))
                 return
+            if self.doubts:
+                self.doubts -= 1
+                await socket.send(encode(Error("unknown_prefix", "the prefix is another one")))
+                return
             name, kept = first.stream, self.kept[first.stream]
             assert first.key == kept.key and kept.prefix.agrees(first.have, first.prefix)
             await self._commit(socket, kept, first.have)
         else:
             assert isinstance(first, Open)
-            name, kept = secrets.token_bytes(16), self._kept(first)
+            kept = self._kept(first)
+            name = kept.name
             self.kept[name] = kept
             window, seed = self.window, kept.seed
-            opened = (name, kept.key, kept.start, VOCABULARY, seed, SPEC, window, 32, 60)
-            await socket.send(encode(Opened(*opened, self.ends, self.wait), first.pad))  # type: ignore[arg-type]
+            told = (name, kept.key, 0, kept.start, VOCABULARY, seed, SPEC, window, 32, 60)
+            opened = Opened(*told, self.ends, self.wait)  # type: ignore[arg-type]
+            opened = checked_opened(opened, hash_of_open(first))
+            if self.damages:
+                self.damages -= 1
+                opened = replace(opened, seed=seed ^ 1)
+            await socket.send(encode(opened, first.pad))
         if await self._decode(socket, kept):
             while not isinstance(await self._hear(socket), Close):
                 pass  # drafts that were under way
@@ -144,8 +163,8 @@ class ToyCloud:
     def _kept(self, asked: Open) -> Kept:
         prompt = unpack(asked.prompt, VOCABULARY).tolist()
         seed = 77 if asked.seed is None else asked.seed
-        key = secrets.token_bytes(16)
-        return Kept(asked, key, seed, prompt, len(prompt), Prefix(np.array(prompt, np.int32)))
+        name, key = secrets.token_bytes(16), secrets.token_bytes(16)
+        return Kept(name, asked, key, seed, prompt, len(prompt), Prefix(np.array(prompt, np.int32)))
 
     async def _hear(self, socket: ServerConnection) -> Message:
         frame = await socket.recv()
@@ -175,13 +194,19 @@ class ToyCloud:
                     self.drops.pop(0)
                     socket.transport.abort()
                     return False
+                if self.complains and len(kept.text) - kept.start >= self.complains[0]:
+                    self.complains.pop(0)
+                    await socket.send(encode(Error("bad_frame", "the frame is no message")))
+                    return False
                 early = self._early(len(kept.text) - kept.start)
                 await self._commit(socket, kept, have, early)
                 if early:
                     return True
         except ConnectionClosed:
             with suppress(ConnectionClosed):
-                await hearing  # what came before the end
+                await hearing
+                while True:  # what came before the end
+                    await self._hear(socket)
             return False
         finally:
             hearing.cancel()
@@ -232,7 +257,8 @@ class ToyCloud:
         finish = early or (2 if upto == kept.start + kept.asked.max_tokens else 0)
         seq = kept.seqs[-1] if kept.seqs else 0
         tokens = pack(np.array(kept.text[have:], np.int32), VOCABULARY)
-        frame = encode(Commit(upto, tokens, seq, finish=finish), kept.asked.pad)
+        commit = Commit(upto, tokens, 0, seq, finish=finish)
+        frame = encode(checked_commit(commit, kept.name, kept.prefix.at(upto)), kept.asked.pad)
         if self.gap is not None and not finish:
             self.gap -= 1
             if self.gap < 0:
@@ -241,7 +267,8 @@ class ToyCloud:
         if self.twice:
             half = (kept.start + upto) // 2
             again = pack(np.array(kept.text[kept.start : half], np.int32), VOCABULARY)
-            await socket.send(encode(Commit(half, again, seq)))
+            old = checked_commit(Commit(half, again, 0, seq), kept.name, kept.prefix.at(half))
+            await socket.send(encode(old))
         await socket.send(frame)
         if self.twice and not finish:
             await socket.send(frame)

@@ -13,9 +13,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from foresay.draft import Draft
+from foresay.edge.checks import check_of_commit, check_of_opened, hash_of_open
 from foresay.edge.json_frames import decode_json, encode_json
 from foresay.edge.prefix import hash_after
 from foresay.edge.wire import (
+    VERSION,
     Commit,
     DraftMessage,
     Error,
@@ -160,6 +162,8 @@ class Text:
         again = self.ids[first : first + len(tokens)]
         assert again == tokens[: len(again)], "a commit takes something back"
         self.ids += tokens[len(again) :]
+        expected = check_of_commit(commit, self.opened.stream, self.hash(commit.upto))
+        assert commit.check == expected, "both ends have another text"
         self.finish = commit.reason
 
     def resume(self, **changes: Any) -> Resume:
@@ -183,7 +187,7 @@ def opening(server: Running, prompt: Sequence[int] | str, **fields: Any) -> Open
     ids = server.llm.tokenizer.encode(prompt).tolist() if isinstance(prompt, str) else prompt
     names = set(Sampling.__struct_fields__)
     sampling = {name: fields.pop(name) for name in list(fields) if name in names}
-    given = {"version": 1, "model": "", "tokenizer": b"", "vocabulary": vocabulary, **fields}
+    given = {"version": VERSION, "model": "", "tokenizer": b"", "vocabulary": vocabulary, **fields}
     return Open(prompt=pack(ids, vocabulary), sampling=Sampling(**sampling), **given)
 
 
@@ -192,6 +196,7 @@ async def opened(line: Cloud, asked: Open) -> Text:
     await line.send(asked)
     answer = await line.receive()
     assert isinstance(answer, Opened), answer
+    assert answer.check == check_of_opened(answer, hash_of_open(asked))
     line.name = answer.stream
     return Text(answer, unpack(asked.prompt, asked.vocabulary).tolist())
 

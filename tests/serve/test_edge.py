@@ -311,3 +311,38 @@ def test_ids_are_packed(server: Running, plain: LLM) -> None:
     text, _ = asyncio.run(whole(server, asked))
     told = [unpack(commit.tokens, text.vocabulary).tolist() for commit in text.commits]
     assert [token for ids in told for token in ids] == text.ids == wanted(plain, asked)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_commits_have_the_rates_of_the_latest_draft(
+    server: Running, plain: LLM, as_json: bool
+) -> None:
+    """Of the draft alone, not of what the cloud's own drafts add."""
+    asked = opening(server, PROMPT, temperature=0.0, max_tokens=40, wait="block")
+    answer = wanted(plain, asked)
+    drafts: dict[int, tuple[int, int]] = {}  # by seq: where it starts, and its right tokens
+
+    def say(text: Text) -> list[DraftMessage]:
+        done = len(text.ids)
+        good = 4 if len(drafts) % 2 else 2
+        wrong_ones = [(token + 1) % 256 for token in answer[done + good :]]
+        found = text.draft([*answer[done : done + good], *wrong_ones][:4])
+        drafts[found.seq] = done, good
+        return [found]
+
+    text, _ = asyncio.run(whole(server, asked, say, as_json=as_json))
+    assert text.ids == answer
+    reached = 0
+    for commit in text.commits[1:]:
+        start, good = drafts[commit.seq]
+        so_far = commit.upto - len(text.prompt) - start  # committed behind the draft's start
+        size = min(4, len(answer) - start)
+        accepted = min(good, size, so_far)
+        examined = min(accepted + (accepted < so_far), size)
+        assert (commit.accepted, commit.examined, commit.drafted) == (accepted, examined, size)
+        assert commit.alpha_mean == (accepted / examined if examined else None)
+        assert commit.la_over_k == (accepted / size if examined else None)
+        reached += examined > 0
+        assert commit.pending == (0 if commit.finish else 1)
+        assert commit.kv_length == (None if commit.finish else commit.upto - 1)
+    assert reached > 3

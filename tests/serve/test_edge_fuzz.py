@@ -22,6 +22,7 @@ from websockets.exceptions import ConnectionClosed
 from foresay.draft import Draft
 from foresay.edge.json_frames import decode_json, encode_json
 from foresay.edge.wire import (
+    VERSION,
     Close,
     DraftMessage,
     Error,
@@ -67,7 +68,7 @@ class Fuzz:
         self.vocabulary = server.llm.target.vocabulary
         self.open = opening(server, "abc", max_tokens=6, wait="block")
         stops = Sampling(stop=("x",))
-        self.other = Open(1, "another", b"", 257, bytes(9), stops, 5, 9, "adaptive", 32)
+        self.other = Open(VERSION, "another", b"", 257, bytes(9), stops, 5, 9, "adaptive", 32)
 
     def number(self, below: int) -> int:
         return self.random.randrange(below)

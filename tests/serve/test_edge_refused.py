@@ -13,7 +13,17 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from foresay.edge.json_frames import Frames
-from foresay.edge.wire import Close, Commit, DraftMessage, Error, Open, encode, pack, unpack
+from foresay.edge.wire import (
+    VERSION,
+    Close,
+    Commit,
+    DraftMessage,
+    Error,
+    Open,
+    encode,
+    pack,
+    unpack,
+)
 from foresay.engine.llm import LLM
 from foresay.serve.edge import connection
 from foresay.serve.keys import Keys
@@ -70,7 +80,7 @@ def test_another_model_vocabulary_tokenizer(server: Running) -> None:
     error = asyncio.run(refused(server, open_fields(server, model="another")))
     assert error.code == "bad_request" and error.param == "model"
     assert "'another'" in error.message and "'tiny'" in error.message
-    wrong = Open(1, "", b"", 999, pack([1], 999))
+    wrong = Open(VERSION, "", b"", 999, pack([1], 999))
     error = asyncio.run(refused(server, wrong))
     assert error.param == "vocabulary" and "999" in error.message and "257" in error.message
     known = server.llm.tokenizer_hash
@@ -117,7 +127,7 @@ def test_large_frames_are_read_in_a_thread(
     read = Frames.read
     monkeypatch.setattr(Frames, "read", noted("read", read, 1 << 16))
     monkeypatch.setattr(connection, "unpack", noted("unpack", unpack, 0))
-    body = {"type": "open", "version": 1, "model": "", "tokenizer": "", "vocabulary": 257}
+    body = {"type": "open", "version": VERSION, "model": "", "tokenizer": "", "vocabulary": 257}
     text = json.dumps({**body, "prompt": [1] * 300_000})
     error = asyncio.run(_text_refused(server, text))
     assert error.code == "bad_request" and "the prompt has 300000 tokens" in error.message

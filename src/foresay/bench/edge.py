@@ -13,7 +13,7 @@ A *way* is how an answer is written:
 All ways but edge-only have to give the text of `cloud`, token by token. Speed-ups are of the time
 after the first token: until then every way reads the prompt, which takes longer than the answer.
 
-The metrics that the seed document's section 9 asks for, by its names:
+The metrics that edge-cloud papers and logs name, and what they are called here:
 
     k                     k: drafted tokens sent per round, mean
     accepted_len          accept_length: accepted tokens of a round, mean and histogram

@@ -233,7 +233,7 @@ class _Seat:
 
 
 def _lines(rounds: Sequence[Round]) -> Iterator[dict[str, Any]]:
-    """The rounds of an answer as the seed document's section 9 names their values."""
+    """The rounds of an answer, by the names that edge-cloud logs usually have."""
     sent = accepted = 0
 
     def milli(seconds: float | None) -> float | None:
@@ -245,10 +245,8 @@ def _lines(rounds: Sequence[Round]) -> Iterator[dict[str, Any]]:
             "round": number,
             "k": done.sent,
             "accepted_len": done.accepted,
-            "la_over_k": round(done.accepted / done.sent, 4) if done.sent else None,
-            "alpha_mean": round(done.accepted / min(done.accepted + 1, done.sent), 4)
-            if done.sent
-            else None,
+            "la_over_k": None if done.la_over_k is None else round(done.la_over_k, 4),
+            "alpha_mean": None if done.alpha_mean is None else round(done.alpha_mean, 4),
             "A_cum": round(accepted / sent, 4) if sent else None,
             "edge_time_ms": milli(done.draft),
             "cloud_ms": milli(done.verify),

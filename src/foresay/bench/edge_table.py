@@ -162,7 +162,7 @@ def bars(table: EdgeTable) -> list[Bar]:
         Bar("texts that differ", len(table.differences), 0, table.identical),
         most("drafters of the edge that failed, most", table.failed_drafters, 0),
         most("bytes up of a round of 8 drafted tokens, most", up, 48),
-        most("bytes down of such a round, most", down, 40),
+        most("bytes down of such a round, most", down, 48),
     ]
 
 
@@ -173,7 +173,17 @@ def round_bytes(k: int = 8, vocabulary: int = 151_936) -> tuple[int, int]:
     draft = DraftMessage.of(
         Draft.chain(ids[:k]), seq=10_000, base=100_000, prefix=2**32 - 1, vocabulary=vocabulary
     )
-    commit = Commit(100_000 + k + 1, pack(ids, vocabulary), 10_000, k, 100_000)
+    commit = Commit(
+        upto=100_000 + k + 1,
+        tokens=pack(ids, vocabulary),
+        check=2**32 - 1,
+        seq=10_000,
+        accepted=k,
+        examined=k,
+        drafted=k,
+        pending=1,
+        server_us=100_000,
+    )
     return len(encode(draft)), len(encode(commit))
 
 

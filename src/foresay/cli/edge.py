@@ -52,13 +52,18 @@ _SEED = re.compile(r"\bwith seed (\d+)\b")
 
 
 class KOption(str, Enum):
-    seed = "seed"
+    acceptance = "acceptance"
     link = "link"
+
+
+class PresetOption(str, Enum):
+    published = "published"
 
 
 @app.command()
 @naming_options({"url": "--cloud"})
 def edge(
+    context: typer.Context,
     cloud: Annotated[str, typer.Option(help="The server: http(s):// or ws(s)://.")],
     prompts: Prompts = None,
     model: Annotated[
@@ -78,9 +83,20 @@ def edge(
     top_k: TopK = 0,
     top_p: TopP = 1.0,
     min_p: MinP = 0.0,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Divides the logits of tokens in the text so far; 1: none.")
+    ] = 1.0,
     seed: Seed = None,
     stop: Stop = None,
     raw: Raw = False,
+    preset: Annotated[
+        PresetOption | None,
+        typer.Option(
+            help="Other defaults: published, a configuration from the literature. Options that are "
+            "given count.",
+            show_default=False,
+        ),
+    ] = None,
     wait: Annotated[
         WaitOption | None,
         typer.Option(
@@ -143,6 +159,7 @@ def edge(
       foresay edge --cloud https://example.org "Write a haiku." --temperature 0.8 --seed 1
       foresay edge --cloud http://gpu:8000 - --corpus answers.foresay --wait free-run < question.txt
       foresay edge --cloud http://gpu:8000 "Hello" --draft-model ./small --edge-only --json
+      foresay edge --cloud http://gpu:8000 "Hello" --preset published --temperature 0.7
 
     The JSON objects have prompt, text, token_ids, sources, finish_reason, edge_only and stats.
     Of sources there is one per token; "" is a token of the server's model itself.
@@ -153,24 +170,32 @@ def edge(
             f"foresay edge needs {' and '.join(missing)}; install with: "
             "pip install '.[edge]' in foresay's checkout"
         )
+    from foresay.edge.preset import preset_of
     from foresay.sampling.params import SamplingParams
 
     tolerate_encoding()
     texts = read_prompts(prompts or [], None)
+    sampling: dict[str, Any] = {
+        "temperature": temperature,
+        "top_p": top_p,
+        "repetition_penalty": repetition_penalty,
+    }
+    chosen = None if preset is None else preset_of(preset.value)
+    if chosen is not None:
+        sampling |= {name: getattr(chosen, name) for name in sampling if not _given(context, name)}
     params = SamplingParams(
         max_tokens=max_tokens,
-        temperature=temperature,
         top_k=top_k,
-        top_p=top_p,
         min_p=min_p,
         seed=seed,
         stop=tuple(stop or ()),
+        **sampling,
     )
     from foresay.edge.client import EdgeClient
     from foresay.edge.connection import edge_url
     from foresay.edge.drafting import check_edge_name
     from foresay.edge.gating import CorpusWords, usual_gate
-    from foresay.edge.link import LinkRule, SeedRule
+    from foresay.edge.link import AcceptanceRule, LinkRule
 
     edge_url(cloud)
     name = _drafter(drafter, draft_model)
@@ -183,6 +208,23 @@ def edge(
     with waiting(as_json) as progress:
         tokenizer, vocabulary, known = _tokenizer(model, progress)
     words = None if corpus is None or not gate else CorpusWords.of(corpus, tokenizer)
+    sending: dict[str, Any] = {
+        "wait": "" if wait is None else wait.value,
+        "ahead": not no_ahead,
+        "rule": AcceptanceRule() if k is KOption.acceptance else LinkRule(),
+        "gate": usual_gate(words) if gate else None,
+    }
+    if chosen is not None:
+        told = {
+            "wait": wait is not None,
+            "ahead": no_ahead,
+            "rule": _given(context, "k"),
+            "gate": gate,
+        }
+        options = chosen.client_options()
+        sending |= {name: options[name] for name in sending if not told[name]}
+        if gate:
+            sending["gate"] = chosen.new_gate(words)
     client = EdgeClient(
         cloud,
         vocabulary=vocabulary,
@@ -190,10 +232,7 @@ def edge(
         api_key=api_key or os.environ.get("FORESAY_API_KEY") or None,
         drafter=name,
         corpus=corpus,
-        wait="" if wait is None else wait.value,
-        ahead=not no_ahead,
-        rule=SeedRule() if k is KOption.seed else LinkRule(),
-        gate=usual_gate(words) if gate else None,
+        **sending,
         dropout=dropout,
         decode=tokenizer.decode,
         tree=tree,
@@ -209,6 +248,12 @@ def edge(
         raise StreamError(_SEED.sub(r"with --seed \1", str(error)), error.code) from error
     finally:
         client.close()
+
+
+def _given(context: typer.Context, name: str) -> bool:
+    """Whether the user gave this parameter of the command."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
 
 
 def _drafter(name: str, draft_model: str | None) -> str | None:

@@ -29,6 +29,8 @@ __all__ = [
     "Cancelled",
     "Connection",
     "Lost",
+    "Refused",
+    "UnknownPrefix",
     "UnknownStream",
     "connect",
     "edge_url",
@@ -55,8 +57,17 @@ class Cancelled(Lost):
     """The cloud has cancelled the stream, unasked: it has to be opened again."""
 
 
+class Refused(Lost):
+    """The cloud refuses what is no message for it: one that was damaged on its way, or of another
+    version."""
+
+
 class UnknownStream(Exception):
     """The cloud does not know the stream any more."""
+
+
+class UnknownPrefix(Lost):
+    """The cloud has another text than RESUME named, or RESUME was damaged on its way."""
 
 
 def edge_url(url: str) -> str:
@@ -199,16 +210,18 @@ def raise_error(error: Error) -> NoReturn:
 
     Raises: `Lost` where it is worth to try again, `UnknownStream`, else StreamError.
     """
+    said = f"the cloud refuses the stream ({error.code}): {error.message}"
     if error.code in _AGAIN:
         raise Lost(f"the cloud is not ready ({error.code}): {error.message}", at_first=True)
     if error.code == "unknown_stream":
         raise UnknownStream(error.message)
-    hint = ""
+    if error.code == "unknown_prefix":
+        raise UnknownPrefix(said)
+    if error.code == "bad_frame":
+        raise Refused(said)
     if error.code == "unauthorized":
-        hint = "; expected a key with --api-key or FORESAY_API_KEY"
-    raise StreamError(
-        f"the cloud refuses the stream ({error.code}): {error.message}{hint}", error.code
-    )
+        said += "; expected a key with --api-key or FORESAY_API_KEY"
+    raise StreamError(said, error.code)
 
 
 async def connect(

@@ -149,6 +149,8 @@ class EdgeDrafts:
     sampling   the parameters and the seed that the cloud uses; None: not known
     error      what the drafter raised; from then on there are no drafts
     position   up to where it has observed the text
+    kv_length  tokens of it in a draft model's KV cache by then; None: no model drafts alone, or it
+               has not read anything yet
     seconds    what drafting has taken in all
 
     `observe` and `propose` mutate the drafter's state of this stream. Raises: TokenTypeError,
@@ -162,7 +164,9 @@ class EdgeDrafts:
         self.error: Exception | None = None
         self.position = len(text)
         self.seconds = 0.0
+        self.kv_length: int | None = None
         self._drafter = drafter
+        self._stored = getattr(drafter, "kv_length", None)
         self._last: Draft | None = None
         self._began = False
         try:
@@ -187,6 +191,8 @@ class EdgeDrafts:
             path.append(node)
         try:
             self._drafter.observe([self._state], [Verdict(np.array(path, np.int32), new.copy())])
+            if self._stored is not None:
+                self.kv_length = self._stored(self._state) or None
         except Exception as error:
             self._fail(error)
         self._last = None

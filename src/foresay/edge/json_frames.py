@@ -2,7 +2,8 @@
 
 Ids are lists, other bytes hex digits, -inf is null, and fields that have their defaults may be left
 out. `JSON_NAMES` has the fields with another name here. A draft may have q_token_probs and
-hard_mask, which are ignored: no draft is weighed or held back, so they could change nothing.
+hard_mask, which are ignored: no draft is weighed or held back, so they could change nothing. What
+can be computed from other fields (k, correction, most of `metrics`) has to agree with them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ JSON_NAMES = {
     "temperature": "temp",
     "repetition_penalty": "rep_penalty",
 }
-"""Besides, the tokens of a draft are `draft_tokens`, and server_us is in `metrics`."""
+"""Besides, the tokens of a draft are `draft_tokens`, and server_us is in `metrics`, beside
+alpha_mean, la_over_k and kv_length, which are computed from other fields of a commit."""
 
 _IGNORED = ("q_token_probs", "hard_mask")
 
@@ -103,7 +105,7 @@ def encode_json(
     elif isinstance(message, Commit):
         found |= {"seq": message.seq, "accepted_len": message.accepted}
         found["correction"] = found["tokens"][-1] if found["tokens"] else None
-        found["metrics"] = {"server_us": found.pop("server_us", 0)}
+        found["metrics"] = {"server_us": found.pop("server_us", 0), **_metrics_of(message)}
     text = msgspec.json.encode(found)
     if len(text) > MAX_FRAME:
         raise InputError(f"the frame has {len(text)} bytes; expected at most {MAX_FRAME}")
@@ -123,6 +125,7 @@ def decode_json(
     vocabulary, stream: as of `encode_json`; a ctx_id of another stream is refused.
     Raises: InputError.
     """
+    metrics: dict[str, Any] = {}
     try:
         data = text.encode() if isinstance(text, str) else text
         if len(data) > min(most, MAX_FRAME):
@@ -136,7 +139,7 @@ def decode_json(
         if kind is Open:
             vocabulary = given.get("vocabulary")
         elif kind in (DraftMessage, Commit):
-            _take_seed_names(given, kind, stream)
+            metrics = _take_derived(given, kind, stream)
         frame = msgspec.msgpack.encode([TAGS[kind], *_values(kind, given, vocabulary)])
     except InputError:
         raise
@@ -144,11 +147,31 @@ def decode_json(
         raise InputError(
             f"the frame is {clipped(text[:40])}; expected a JSON object: {clipped(str(error))}"
         ) from None
-    return decode(frame, side=side)
+    message = decode(frame, side=side)
+    if isinstance(message, Commit):
+        expected = _metrics_of(message)
+        for name, found in metrics.items():
+            if name in expected and found is not None and found != expected[name]:
+                raise InputError(f"{name} is {clipped(found)}; expected {expected[name]}")
+    return message
 
 
-def _take_seed_names(given: dict[str, Any], kind: type[msgspec.Struct], stream: bytes) -> None:
-    """Take out what no field holds: names of the stream, and what can be counted from the ids."""
+def _metrics_of(commit: Commit) -> dict[str, float | int | None]:
+    """What `metrics` has besides server_us."""
+    alpha, share = commit.alpha_mean, commit.la_over_k
+    return {
+        "alpha_mean": None if alpha is None else round(alpha, 4),
+        "la_over_k": None if share is None else round(share, 4),
+        "kv_length": commit.kv_length,
+    }
+
+
+def _take_derived(
+    given: dict[str, Any], kind: type[msgspec.Struct], stream: bytes
+) -> dict[str, Any]:
+    """Take out what no field holds: the stream's name, and what can be computed from other fields.
+    Returns the metrics of a commit."""
+    metrics: dict[str, Any] = {}
     context = given.pop("ctx_id", None)
     if context is not None and stream and context != stream.hex():
         raise InputError(f"ctx_id is {clipped(context)}; expected {stream.hex()}, this stream")
@@ -173,6 +196,7 @@ def _take_seed_names(given: dict[str, Any], kind: type[msgspec.Struct], stream: 
             given["server_us"] = metrics["server_us"]
     if (found := given.pop(name, None)) is not None and found != expected:
         raise InputError(f"{name} is {clipped(found)}; expected {clipped(expected)}")
+    return metrics
 
 
 def _values(kind: type[msgspec.Struct], given: dict[str, Any], vocabulary: int | None) -> list[Any]:

@@ -31,11 +31,11 @@ from foresay.errors import InputError
 
 __all__ = [
     "START",
+    "AcceptanceRule",
     "EdgeK",
     "Link",
     "LinkRule",
     "Round",
-    "SeedRule",
     "Times",
     "ahead_seconds",
     "best_k",
@@ -85,6 +85,7 @@ class Round:
     draft       seconds that the edge took for all `sent` tokens
     verify      seconds from the draft's arrival in the cloud to the verdict
     bytes_up, bytes_down   on the wire
+    examined    of `sent` tokens those whose predecessors were all accepted; None: as in a chain
     hard        of `sent` tokens, by the gate; None: there is none
 
     Raises: InputError for a value that is not valid.
@@ -98,6 +99,18 @@ class Round:
     bytes_up: int = 0
     bytes_down: int = 0
     hard: int | None = None
+    examined: int | None = None
+
+    @property
+    def la_over_k(self) -> float | None:
+        """Accepted by sent tokens; None: nothing was sent."""
+        return self.accepted / self.sent if self.sent else None
+
+    @property
+    def alpha_mean(self) -> float | None:
+        """Accepted by examined tokens; None: none was examined."""
+        examined = min(self.accepted + 1, self.sent) if self.examined is None else self.examined
+        return self.accepted / examined if examined else None
 
     def __post_init__(self) -> None:
         for name in ("sent", "accepted", "bytes_up", "bytes_down"):
@@ -106,6 +119,14 @@ class Round:
                 raise InputError(f"{name} is {value!r}; expected a whole number from 0")
         if self.accepted > self.sent:
             raise InputError(f"accepted is {self.accepted}; expected at most {self.sent}, as sent")
+        examined = self.examined
+        if examined is not None and (
+            type(examined) is not int or not self.accepted <= examined <= self.sent
+        ):
+            raise InputError(
+                f"examined is {examined!r}; expected None or from {self.accepted}, as accepted, to "
+                f"{self.sent}, as sent"
+            )
         hard = self.hard
         if hard is not None and (type(hard) is not int or not 0 <= hard <= self.sent):
             raise InputError(f"hard is {hard!r}; expected None or at most {self.sent}, as sent")
@@ -282,7 +303,7 @@ class EdgeK(Protocol):
         ...
 
 
-class SeedRule:
+class AcceptanceRule:
     """k + 1 if `up` of the draft or more was accepted, k - 1 if `down` or less: `DynamicK` for one
     stream. It knows nothing of times.
 

@@ -42,7 +42,8 @@ __all__ = [
     "Wait",
 ]
 
-VERSION = 1
+VERSION = 2
+"""2: OPENED and COMMIT have a check. OPEN is as in 1, so that every server can read its version."""
 MAX_NODES = 255
 """Of one draft: a parent is one byte."""
 MAX_PAD = 16384
@@ -68,6 +69,7 @@ WAITS: tuple[Wait, ...] = ("block", "free-run", "adaptive")
 """How long the cloud may wait for drafts."""
 _Position: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _Seq: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+_Nodes: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_NODES)]
 _Hash: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 _Secret: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 _Seed: TypeAlias = Annotated[int, Meta(ge=0)]  # msgpack's largest is 2**64 - 1
@@ -137,7 +139,7 @@ _SAME = set(Sampling.__struct_fields__) - {"logit_bias", "stop", "stop_ids"}
 class Open(msgspec.Struct, array_like=True, tag=1, frozen=True, forbid_unknown_fields=True):
     """OPEN, up, first: starts a stream.
 
-    version     of this protocol, 1
+    version     of this protocol, 2
     model       its name; empty: the one that the server has
     tokenizer   a hash of it, which has to be the server's; empty: unknown
     vocabulary  token ids are below it
@@ -179,6 +181,7 @@ class Opened(msgspec.Struct, array_like=True, tag=2, frozen=True, forbid_unknown
 
     stream      16 random bytes that name the stream
     key         16 random bytes that RESUME needs; a secret
+    check       CRC-32 of OPEN as the cloud has read it and of this message; see Checks
     position    tokens of the prompt: where the answer starts
     vocabulary  the model's
     seed        of the noise, the one used
@@ -193,12 +196,13 @@ class Opened(msgspec.Struct, array_like=True, tag=2, frozen=True, forbid_unknown
 
     stream: _Secret
     key: _Secret
+    check: _Hash
     position: _Position
     vocabulary: _Vocabulary
     seed: _Seed
     noise: _Name
     window: _Count
-    nodes: Annotated[int, Meta(ge=0, le=MAX_NODES)]
+    nodes: _Nodes
     seconds: _Count
     ends: _Ids = ()
     wait: Wait = ""
@@ -259,8 +263,12 @@ class Commit(msgspec.Struct, array_like=True, tag=4, frozen=True, forbid_unknown
 
     upto       the absolute position after these tokens
     tokens     packed ids, the last ones before upto
+    check      CRC-32 of the prefix up to upto and of this message; see Checks
     seq        the latest draft that has arrived; 0: none
     accepted   so many tokens of that draft are committed so far; 0 also if hidden
+    examined   these, and the first one that was rejected; 0 also if hidden
+    drafted    tokens of that draft; 0 also if hidden
+    pending    tokens up to upto that are not in the cloud's KV cache; 0: hidden, or at the end
     server_us  microseconds from the arrival of that draft until this commit; 0: hidden
     credit     drafted tokens that may be in flight from now on; none: as before
     finish     0, or at the end of the answer 1 stop, 2 length, 3 cancelled, 4 error
@@ -269,8 +277,12 @@ class Commit(msgspec.Struct, array_like=True, tag=4, frozen=True, forbid_unknown
 
     upto: _Position
     tokens: bytes
+    check: _Hash
     seq: _Seq = 0
-    accepted: Annotated[int, Meta(ge=0, le=MAX_NODES)] = 0
+    accepted: _Nodes = 0
+    examined: _Nodes = 0
+    drafted: _Nodes = 0
+    pending: _Position = 0
     server_us: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
     credit: _Count | None = None
     finish: Annotated[int, Meta(ge=0, le=len(FINISH) - 1)] = 0
@@ -280,6 +292,21 @@ class Commit(msgspec.Struct, array_like=True, tag=4, frozen=True, forbid_unknown
     def reason(self) -> str:
         """The finish reason; empty while the answer goes on."""
         return FINISH[self.finish]
+
+    @property
+    def alpha_mean(self) -> float | None:
+        """Accepted by examined tokens of the latest draft; None: the text has not reached it."""
+        return self.accepted / self.examined if self.examined else None
+
+    @property
+    def la_over_k(self) -> float | None:
+        """Accepted by drafted tokens of the latest draft; None: the text has not reached it."""
+        return self.accepted / self.drafted if self.examined and self.drafted else None
+
+    @property
+    def kv_length(self) -> int | None:
+        """Tokens of the text in the cloud's KV cache; None: not told."""
+        return self.upto - self.pending if 0 < self.pending <= self.upto else None
 
 
 class Resume(msgspec.Struct, array_like=True, tag=5, frozen=True, forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ from foresay.edge.statistics import StreamStatistics
 from foresay.edge.wire import WAITS, Wait, bits_of, check_pad
 from foresay.errors import InputError
 
-__all__ = ["OnRound", "Piece", "StreamSettings", "check_kind", "clean_key"]
+__all__ = ["OnRound", "Piece", "StreamSettings", "check_kind", "check_seconds", "clean_key"]
 
 OnRound = Callable[[Round], None]
 
@@ -62,10 +62,10 @@ class StreamSettings:
         check_kind("json", self.json, bool, "True or False")
         if not isinstance(self.wait, str) or self.wait not in ("", *WAITS):
             raise InputError(f"wait is {self.wait!r:.100}; expected {', '.join(WAITS)} or empty")
-        _check_seconds("connect_seconds", self.connect_seconds)
+        check_seconds("connect_seconds", self.connect_seconds)
         if self.silent_seconds is not None:
-            _check_seconds("silent_seconds", self.silent_seconds)
-        _check_seconds("retry_seconds", self.retry_seconds)
+            check_seconds("silent_seconds", self.silent_seconds)
+        check_seconds("retry_seconds", self.retry_seconds)
         if self.on_round is not None and not callable(self.on_round):
             raise InputError(f"on_round is {self.on_round!r:.100}; expected a function or None")
 
@@ -76,7 +76,8 @@ def check_kind(name: str, value: object, kind: type, what: str) -> None:
         raise InputError(f"{name} is {value!r:.100}; expected {what}")
 
 
-def _check_seconds(name: str, value: object) -> None:
+def check_seconds(name: str, value: object) -> None:
+    """Refuse what is no number of seconds. Raises: InputError."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not (number and 0 <= value < math.inf):  # type: ignore[operator]
         raise InputError(f"{name} is {value!r:.100}; expected a finite number, 0 or more")

@@ -14,8 +14,19 @@ from time import perf_counter
 
 from foresay.arrays import Int32s
 from foresay.drafter import SeededParams
-from foresay.edge.connection import Backoff, Cancelled, Connection, Lost, UnknownStream, connect
+from foresay.edge.checks import check_of_commit, check_of_opened, hash_of_open
+from foresay.edge.connection import (
+    Backoff,
+    Cancelled,
+    Connection,
+    Lost,
+    Refused,
+    UnknownPrefix,
+    UnknownStream,
+    connect,
+)
 from foresay.edge.drafting import EdgeDrafts, Part
+from foresay.edge.kv_lengths import KvLengths
 from foresay.edge.link import Round
 from foresay.edge.pace import Pace
 from foresay.edge.sending import Sending
@@ -81,6 +92,7 @@ class Stream:
         self._costs: dict[int, tuple[int, float, int | None]] = {}
         self._began = self._heard_at = perf_counter()
         self._per_token = 0.0  # seconds between committed tokens, on average
+        self._kv = KvLengths(self.statistics)
         self._supply = None if drafts is None else Supply(drafts, self.text, sending, pace)
         self._limit = self.text.start + params.max_tokens
 
@@ -121,6 +133,10 @@ class Stream:
                 self._restart()
                 await self._wait(lost, self._cancels, "cancelled")
             except Lost as lost:
+                if isinstance(lost, UnknownPrefix):
+                    self.text.compare()
+                if isinstance(lost, Refused) and self.statistics.seed is None:
+                    raise StreamError(str(lost), "bad_frame") from None
                 if self.statistics.seed is None and not lost.at_first:
                     raise StreamError(
                         f"{lost}; expected a server of `foresay serve` there", "unreachable"
@@ -192,23 +208,26 @@ class Stream:
             self._heard_first(answer, connection)
             return
         seed = self.params.seed if self.statistics.seed is None else self.statistics.seed
-        await connection.send(
-            Open(
-                VERSION,
-                told.model,
-                told.tokenizer_hash,
-                told.vocabulary,
-                pack(text.prompt, told.vocabulary, "prompt"),
-                self._asked,
-                seed,
-                self.params.max_tokens,
-                told.wait,
-                told.pad,
-            )
+        asked = Open(
+            VERSION,
+            told.model,
+            told.tokenizer_hash,
+            told.vocabulary,
+            pack(text.prompt, told.vocabulary, "prompt"),
+            self._asked,
+            seed,
+            self.params.max_tokens,
+            told.wait,
+            told.pad,
         )
+        await connection.send(asked)
         answer = await connection.receive(told.silent_seconds)
         if not isinstance(answer, Opened):
             raise Lost(f"the cloud answered OPEN with {type(answer).__name__}; expected Opened")
+        if answer.check != check_of_opened(answer, hash_of_open(asked)):
+            self.statistics.damaged += 1
+            await self._goodbye(connection)  # or the cloud would go on with it
+            raise Lost("OPEN or OPENED was damaged: the check differs", at_first=True)
         if answer.position != text.start or (seed is not None and answer.seed != seed):
             raise StreamError(
                 f"the cloud opened a stream at position {answer.position} with seed {answer.seed}; "
@@ -245,9 +264,14 @@ class Stream:
         except InputError as error:
             raise Lost(f"the cloud sent what is no commit: {error}") from error
         try:
-            taken = self.text.commit(message.upto, tokens, message.seq)
+            prefix = self.text.hash_with(message.upto, tokens)
         except GapError as gap:
             raise Lost(str(gap)) from gap  # RESUME asks for what is missing
+        if message.check != check_of_commit(message, self.opened.stream, prefix):
+            self.statistics.damaged += 1
+            raise Lost(f"the commit up to position {message.upto} was damaged: its check differs")
+        taken = self.text.commit(message.upto, tokens, message.seq)
+        self._kv.note_cloud(message.upto, message.kv_length)
         if message.credit is not None:
             self._sending.credit = message.credit
         if taken.advanced:
@@ -301,6 +325,7 @@ class Stream:
                 bytes_up=size,
                 bytes_down=size_down,
                 hard=hard,
+                examined=draft.examined,
             )
             self._sending.rule.observe(done)
             if self.settings.on_round is not None:
@@ -331,6 +356,8 @@ class Stream:
         while (connection := self._connection) is not None and self.opened is not None:
             waits = self.opened.wait == "block"
             found = await supply.next_part(waits=waits, lead=0 if waits else self._lead())
+            if supply.kv is not None:
+                self._kv.note_edge(*supply.kv)
             if found is None:
                 return
             if self._connection is connection and not await self._send(connection, *found):

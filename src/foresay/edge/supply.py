@@ -58,6 +58,8 @@ class Supply:
         self._last: Proposal | None = None
         self._spent = 0.0  # seconds of drafting that no message has accounted for yet
         self._told = -1  # the position where "no draft" was sent
+        self.kv: tuple[int, int | None] | None = None
+        """Up to where the drafter has heard of the text, and how much of it is in its KV cache."""
         self._misses = 0  # proposals in a row that would come too late
         self._skip = 0  # commits for which none is asked for: drafting takes time, too
 
@@ -141,6 +143,7 @@ class Supply:
         if self._drafts is None:
             self._drafts = self._make(self._sampling)
         self._drafts.observe(np.array(new, np.int32))
+        self.kv = self._drafts.position, self._drafts.kv_length
         return self._drafts.propose(budget)
 
     def _beyond(self, proposal: Proposal, lead: int) -> Part | None:

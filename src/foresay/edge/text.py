@@ -48,13 +48,14 @@ class Decided:
 
     sent       its nodes
     accepted   how many of them were committed
-    examined   the text reached it; not: the text left the path before it, which says nothing of it
+    examined   of its nodes, those that the text was compared with: the accepted ones, and where the
+               text left it; 0: the text left the path before it, which says nothing of it
     """
 
     seq: int
     sent: int
     accepted: int
-    examined: bool
+    examined: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +132,8 @@ class EdgeText:
     confirmed   the position up to which this connection's stream has committed
     statistics  counts what was sent, and what it was good for; None: new ones
 
-    `send`, `commit`, `lose` and `restart` mutate it. Raises: TokenTypeError, InputError when
-    constructed.
+    `send`, `commit`, `lose`, `restart` and `compare` mutate it. Raises: TokenTypeError, InputError
+    when constructed.
     """
 
     def __init__(self, prompt: IntsLike, statistics: StreamStatistics | None = None) -> None:
@@ -177,6 +178,20 @@ class EdgeText:
     def hash_at(self, position: int) -> int:
         """The hash of the prefix there; it has to be committed. Raises: InputError."""
         return self._prefix.at(position)
+
+    def hash_with(self, upto: int, tokens: IntsLike) -> int:
+        """The hash of the prefix up to there, if these tokens are its last ones.
+
+        Raises: GapError if the text before them is not known, TokenTypeError, InputError.
+        """
+        first = upto - len(tokens)
+        if not self.start <= first <= self.position:
+            raise GapError(
+                f"the cloud committed tokens from position {first} on; expected them from "
+                f"{self.start}, where the answer starts, to {self.position}, where the text ends",
+                "gap",
+            )
+        return hash_after(tokens, self._prefix.at(first))
 
     def send(self, draft: Draft, sources: Sequence[Source] = ()) -> Sent:
         """Note a draft as sent: it starts at `head`. An empty one counts too, but is not in flight.
@@ -259,10 +274,10 @@ class EdgeText:
             source = first.sources[first.node]
         ended = not found or not first.rest
         if ended:
-            decided.append(self._decided(first, seq, examined=True))
+            decided.append(self._decided(first, seq, first.accepted + (not found)))
         if not believed:
             self.statistics.rolled_back += expected
-            decided += [self._decided(flight, seq, examined=False) for flight in self._flights[1:]]
+            decided += [self._decided(flight, seq, 0) for flight in self._flights[1:]]
             del self._flights[1:]
         del self._flights[: int(ended)]
         return source
@@ -275,9 +290,9 @@ class EdgeText:
         counted.examined[at] += 1
         counted.accepted_at[at] += accepted
 
-    def _decided(self, flight: _Flight, seq: int, *, examined: bool) -> Decided:
+    def _decided(self, flight: _Flight, seq: int, examined: int) -> Decided:
         sent = flight.sent
-        self.statistics.rounds += examined
+        self.statistics.rounds += examined > 0
         self.statistics.stale += sent.seq > seq
         return Decided(sent.seq, len(sent.draft), flight.accepted, examined)
 
@@ -290,6 +305,10 @@ class EdgeText:
         """The cloud has lost the stream, and opens a new one: it starts behind the prompt, and
         drafts count from 1 again. What was committed stays.
         """
+        self.compare()
+        self._seq = 0
+
+    def compare(self) -> None:
+        """The cloud repeats the answer from its start, to be compared with what was committed."""
         self.lose()
         self.confirmed = self.start
-        self._seq = 0

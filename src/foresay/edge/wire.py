@@ -154,7 +154,10 @@ def decode(frame: bytes, *, side: Side, most: int = MAX_FRAME) -> Message:
         ) from None
     if isinstance(message, Open):
         if message.version != VERSION:
-            raise InputError(f"version is {message.version}; expected {VERSION}")
+            who = "client" if message.version < VERSION else "server"
+            raise InputError(
+                f"version is {message.version}; expected {VERSION}: the {who} needs a newer foresay"
+            )
         message.params()
     if message.padding:
         if message.padding.strip(b"\0"):

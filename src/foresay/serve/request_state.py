@@ -114,6 +114,7 @@ class RequestState:
             drafted=drafted,
             accepted=accepted,
             seconds=sum(stats.seconds.values()) if whole else seconds,
+            kv_length=request.stored,
             finish_reason=request.finish_reason,
             error=request.error,
         )

@@ -29,6 +29,7 @@ class Piece:
     prompt_tokens    of the prompt; `shared_tokens` of them came from the prefix cache
     prompt_logprobs  of the prompt's tokens, in the answer's first piece, if requested
     drafted, accepted, seconds   of the step, or of all steps where the answer comes in one piece
+    kv_length        tokens of prompt and answer in the KV cache after the step; 0: it has none
     finish_reason    in the last piece
     error            why the answer failed, in the last piece, if it did
     """
@@ -45,6 +46,7 @@ class Piece:
     drafted: int = 0
     accepted: int = 0
     seconds: float = 0.0
+    kv_length: int = 0
     finish_reason: FinishReason | None = None
     error: ForesayError | None = None
 

@@ -247,6 +247,14 @@ class DecodingDrafter:
         text: Int32s = state.text.copy()
         return text
 
+    def kv_length(self, state: Written, /) -> int:
+        """Tokens of prompt and observed text whose keys and values are stored.
+
+        Raises: StateError.
+        """
+        as_states([state], Written, self)
+        return min(state.stored, len(state.text))
+
     def bytes_used(self) -> int:
         """Bytes of texts, and of their keys and values; the model's weights are not counted."""
         if self._model is None:

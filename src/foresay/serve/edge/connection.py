@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from foresay.edge.checks import checked_opened, hash_of_open
 from foresay.edge.json_frames import Frames, size_of
 from foresay.edge.prefix import Prefix
 from foresay.edge.wire import (
@@ -163,11 +164,12 @@ class EdgeRoute:
         self._validator.check_size(count, Most("max_tokens", asked.max_tokens), "prompt")
         seed = new_seed() if seed is None else seed
 
-        def read() -> tuple[GenerationRequest, Prefix]:
+        def read() -> tuple[GenerationRequest, Prefix, int]:
             prompt = unpack(asked.prompt, vocabulary)
-            return self._validator.ids(prompt, asked.params(), seed), Prefix(prompt)
+            generation = self._validator.ids(prompt, asked.params(), seed)
+            return generation, Prefix(prompt), hash_of_open(asked)
 
-        generation, prefix = await self._aside(tenant, len(asked.prompt), read)
+        generation, prefix, hashed = await self._aside(tenant, len(asked.prompt), read)
         if not self._llm.engine.drafter.takes_offers:
             _log.warning("an edge stream opens, and this server's drafter takes no drafts of edges")
         wait: Wait = asked.wait or _DEFAULT
@@ -180,21 +182,21 @@ class EdgeRoute:
         self._counts["streams"] += 1
         line.take(stream)
         self.streams.attach(stream, line)
-        await line.send(
-            Opened(
-                stream=stream.name,
-                key=stream.key,
-                position=count,
-                vocabulary=vocabulary,
-                seed=seed,
-                noise=SPEC,
-                window=window,
-                nodes=MAX_NODES,
-                seconds=int(self._limits.edge_seconds),
-                ends=() if generation.params.ignore_eos else tuple(self._llm.tokenizer.ends),
-                wait=wait,
-            )
+        opened = Opened(
+            stream=stream.name,
+            key=stream.key,
+            check=0,
+            position=count,
+            vocabulary=vocabulary,
+            seed=seed,
+            noise=SPEC,
+            window=window,
+            nodes=MAX_NODES,
+            seconds=int(self._limits.edge_seconds),
+            ends=() if generation.params.ignore_eos else tuple(self._llm.tokenizer.ends),
+            wait=wait,
         )
+        await line.send(checked_opened(opened, hashed))
         return stream, count
 
     async def _aside(self, tenant: str | None, size: int, work: Callable[[], T]) -> T:

@@ -17,6 +17,7 @@ from time import monotonic, perf_counter
 import numpy as np
 
 from foresay.drafter import Offer
+from foresay.edge.checks import checked_commit
 from foresay.edge.prefix import Prefix, hashes_along
 from foresay.edge.wire import FINISH, Commit, DraftMessage, pack
 from foresay.errors import InputError
@@ -65,13 +66,14 @@ class EdgeStream:
         self.left = monotonic()
         """When the last connection was lost."""
         self._ids = array("i")
+        self._pending = 0  # tokens that are not in the engine's KV cache
         self._window = window
         self._room = _WINDOWS * window
         self._seq, self._arrived = 0, 0.0
         self.posted = self.taken = 0
         """Drafts that were posted to the engine's thread; of them, those that it has taken."""
-        # Of the latest draft: its base, the hash there, its nodes by parent and token.
-        self._latest: tuple[int, int, dict[tuple[int, int], int]] | None = None
+        # Of the latest draft: its base, the hash there, how many nodes, these by parent and token.
+        self._latest: tuple[int, int, int, dict[tuple[int, int], int]] | None = None
         # Nodes of earlier drafts that a later one may continue: position by hash.
         self._ends: dict[int, int] = {}
 
@@ -91,8 +93,9 @@ class EdgeStream:
             for piece in await self.answer.take():
                 self._ids.extend(piece.token_ids)
                 self.prefix.extend(np.array(piece.token_ids, np.int32))
+                self._pending = self.position - piece.kv_length if piece.kv_length else 0
                 if piece.finish_reason is not None:
-                    self.finish = piece.finish_reason
+                    self.finish, self._pending = piece.finish_reason, 0
             # A client sends at most a window after each commit that it hears of.
             self._room = min(self._room + self._window, _WINDOWS * self._window)
             self.changed.set()
@@ -115,7 +118,7 @@ class EdgeStream:
         nodes: dict[tuple[int, int], int] = {}
         for at, node in enumerate(zip(parents, tokens, strict=True)):
             nodes.setdefault(node, at)
-        self._latest = message.base, message.prefix, nodes
+        self._latest = message.base, message.prefix, len(draft), nodes
         ahead = message.base - self.position
         known = self.prefix.agrees(message.base, message.prefix) or (
             ahead > 0 and self._ends.get(message.prefix) == message.base
@@ -146,32 +149,39 @@ class EdgeStream:
         ids = np.array(self._ids[first : first + _MOST_COMMIT], np.int32)
         upto = have + len(ids)
         last = upto == self.position
-        return Commit(
+        accepted, examined, drafted = (0, 0, 0) if self._hide else self._accepted()
+        commit = Commit(
             upto=upto,
             tokens=pack(ids, self.vocabulary),
+            check=0,
             seq=self._seq,
-            accepted=0 if self._hide else self._accepted(),
+            accepted=accepted,
+            examined=examined,
+            drafted=drafted,
+            pending=self._pending if last and not self._hide else 0,
             server_us=self._server_us() if self._seq and not self._hide else 0,
             finish=FINISH.index(self.finish) if last else 0,
         )
+        return checked_commit(commit, self.name, self.prefix.at(upto))
 
     def _server_us(self) -> int:
         return min(int(1e6 * (perf_counter() - self._arrived)), 2**32 - 1)
 
-    def _accepted(self) -> int:
-        """How many tokens of the latest draft are committed."""
+    def _accepted(self) -> tuple[int, int, int]:
+        """Of the latest draft: how many tokens are committed; the same with the first one that was
+        rejected; all."""
         if self._latest is None:
-            return 0
-        base, crc, nodes = self._latest
-        if not self.prefix.agrees(base, crc):
-            return 0
+            return 0, 0, 0
+        base, crc, drafted, nodes = self._latest
         count, above = 0, -1
-        for token in self._ids[base - self.prefix.start :]:
-            found = nodes.get((above, token))
-            if found is None:
-                break
-            count, above = count + 1, found
-        return count
+        if self.prefix.agrees(base, crc):
+            for token in self._ids[base - self.prefix.start :]:
+                found = nodes.get((above, token))
+                if found is None:
+                    rejected = any(parent == above for parent, _ in nodes)
+                    return count, count + rejected, drafted
+                count, above = count + 1, found
+        return count, count, drafted
 
 
 class EdgeStreams:

@@ -57,7 +57,7 @@ def start(file: str, began: float) -> None:
     llm = load(file, DtypeOption.auto, reports)
     phases("answer", 0, None)
     chat = llm.tokenizer.chats
-    (result,) = llm.generate("hi", SamplingParams(max_tokens=1), chat=chat)
+    (result,) = llm.generate("hi", SamplingParams(max_tokens=1, temperature=0.0), chat=chat)
     phases("end", 0, None)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     found = {

@@ -16,7 +16,7 @@ FILES = sorted(SRC.rglob("*.py"))
 
 # Floors from the ground up. A room imports only from floors below its own, and from itself.
 FLOORS = [
-    ["_core", "errors", "counts", "plot", "files"],
+    ["_core", "errors", "counts", "plot", "files", "machine"],
     ["arrays"],
     ["draft", "verdict", "traces"],
     ["sampling", "models", "oracle", "corpus"],
@@ -60,6 +60,7 @@ TORCH_FREE = {
         "drafter",
         "errors",
         "files",
+        "machine",
         "oracle",
         "traces",
         "verdict",

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from foresay import __version__, _core
+from foresay.machine import usable_processors
 from foresay.models.weights.cache import cache_folder
 
 __all__ = ["Memory", "is_remembering"]
@@ -54,7 +55,7 @@ class Memory:
             "target": identity,
             "threads": threads,
             "processor": _processor(),
-            "processors": len(os.sched_getaffinity(0)),
+            "processors": usable_processors(),
             "level": _core.cpu_level(),
             "foresay": __version__,
             "core": _build(),

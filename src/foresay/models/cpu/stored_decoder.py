@@ -12,6 +12,7 @@ from foresay._core import BlockLinear, read_linears
 from foresay.errors import InputError, ModelError, UnsupportedModel
 from foresay.models.cpu.decoder import LayeredDecoder, Linear, make_decoder
 from foresay.models.cpu.decoder_config import DecoderConfig, read_config
+from foresay.models.progress import Progress, silent
 from foresay.models.weights import StoredModel
 
 __all__ = ["FORMATS", "decoder_of", "runs_as_stored"]
@@ -44,13 +45,13 @@ def runs_as_stored(model: StoredModel) -> bool:
     )
 
 
-def decoder_of(model: StoredModel, threads: int = 1) -> LayeredDecoder:
+def decoder_of(model: StoredModel, threads: int = 1, progress: Progress = silent) -> LayeredDecoder:
     """The decoder. It holds its own copy of the weights, read on so many threads.
 
     GIL: released while the matrices are read. Raises: ModelError naming the tensor that is damaged,
-    or saying which sizes cannot be used; UnsupportedModel.
+    or saying which sizes cannot be used; UnsupportedModel; what `progress` raises.
     """
-    return make_decoder(_config_of(model), _Tensors(model, threads), model.gguf)
+    return make_decoder(_config_of(model), _Tensors(model, threads, progress), model.gguf)
 
 
 def _config_of(model: StoredModel) -> DecoderConfig:
@@ -62,10 +63,11 @@ def _config_of(model: StoredModel) -> DecoderConfig:
 class _Tensors:
     """`Weights` of a file. The plan has checked which tensors there are, and their shapes."""
 
-    def __init__(self, model: StoredModel, threads: int) -> None:
-        self._model, self._threads = model, threads
+    def __init__(self, model: StoredModel, threads: int, progress: Progress) -> None:
+        self._model, self._threads, self._progress = model, threads, progress
 
     def linears(self, wanted: Sequence[Linear]) -> list[BlockLinear]:
+        self._progress("read", 0, None)
         try:
             return read_linears(
                 str(self._model.gguf), [self._place(*one) for one in wanted], self._threads

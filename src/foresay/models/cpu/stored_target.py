@@ -36,13 +36,16 @@ def load_stored(
     threads: int = 0,
     progress: Progress = silent,
 ) -> StoredTarget:
-    """The target of a GGUF file that `runs_as_stored`.
+    """The target of a GGUF file that `runs_as_stored`. It waits for weights that are being read.
 
     Raises: ModelError naming the tensor that is damaged.
     """
     assert model.plan is not None
     threads = threads or torch.get_num_threads()
-    decoder = decoder_of(model, threads)
+    if model.decoder is None:
+        decoder = decoder_of(model, threads, progress)
+    else:
+        decoder = model.decoder.result()
     target = StoredTarget(
         decoder,
         context=model.plan.config["max_position_embeddings"],

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,14 @@ class StoredModel:
     plan       of that file, checked against its size when the model was found; None without one
     identity   names the shapes and types of its weights: two models of one identity take the same
                time
+    decoder    what a thread makes of the file meanwhile (see `models.reading`); None: nothing
     """
 
     folder: Path
     gguf: Path | None
     plan: Plan | None
     identity: str
+    decoder: Future[Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def tensors(self) -> dict[str, StoredTensor]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from foresay.errors import InputError, ModelError
 from foresay.models.cpu.decoder_config import DecoderConfig
 
 __all__ = ["LayeredDecoder", "Linear", "Weights", "make_decoder"]
+
+
+_Kind: TypeAlias = tuple[object, ...]  # the formats of a layer's matrices, its window, its rope
 
 
 class Linear(NamedTuple):
@@ -52,7 +55,7 @@ class LayeredDecoder(Decoder):
         config: DecoderConfig,
         embedding: BlockLinear,
         layers: Sequence[BlockLayer],
-        kinds: Sequence[Hashable],
+        kinds: Sequence[_Kind],
         norm: NDArray[np.float32],
         head: BlockLinear | None,
     ) -> None:
@@ -113,7 +116,7 @@ def _made(config: DecoderConfig, weights: Weights) -> LayeredDecoder:
     )
 
 
-def _layer(weights: Weights, config: DecoderConfig, index: int) -> tuple[BlockLayer, Hashable]:
+def _layer(weights: Weights, config: DecoderConfig, index: int) -> tuple[BlockLayer, _Kind]:
     kind, width, inner = config.kind, config.width, config.inner
     queries, keys = config.heads * config.head_dim, config.key_heads * config.head_dim
     here = f"model.layers.{index}"
@@ -134,8 +137,15 @@ def _layer(weights: Weights, config: DecoderConfig, index: int) -> tuple[BlockLa
     ]
     linears = weights.linears(wanted)
     window, rope = config.windows[index], config.ropes[index]
+    query, key, value, out, gate, up, down = linears
     layer = BlockLayer(
-        *linears,
+        query,
+        key,
+        value,
+        out,
+        gate,
+        up,
+        down,
         weights.norm(f"{here}.input_layernorm", width),
         weights.norm(f"{here}.{before_mlp}", width),
         norm("self_attn.q_norm", config.head_dim, kind.head_norms),

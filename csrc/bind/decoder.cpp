@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bind/bind.hpp"
+#include "cpu/block_file.hpp"
 #include "cpu/decoder.hpp"
 #include "errors.hpp"
 
@@ -68,6 +69,21 @@ void bind_block_linear(nb::module_& m) {
             const BlockProduct product{self, out.data()};
             multiply({&product, 1}, from, x.shape(0), threads);
         }, "x"_a.noconvert(), "out"_a.noconvert(), "threads"_a = 1, "x [rows, ins] into out [rows, outs], float32 and contiguous.");
+}
+
+/// Name, format, where it begins in the file, outputs, inputs, order, bias.
+using Stored = std::tuple<std::string, std::string, uint64_t, size_t, size_t, std::optional<Tokens>, std::optional<Floats>>;
+
+void bind_file(nb::module_& m) {
+    m.def("read_linears", [](const std::string& file, const std::vector<Stored>& given, uint32_t threads, const std::string& level) {
+        const Kernels& kernels = level_of(level);
+        std::vector<StoredLinear> stored;
+        for (const auto& [name, format, start, outs, ins, order, bias] : given)
+            stored.push_back({name, format_of(format), start, outs, ins, order ? copy(*order) : std::vector<int32_t>{}, bias ? copy(*bias) : std::vector<float>{}});
+        const nb::gil_scoped_release released;
+        return read_linears(file, stored, threads, kernels);
+    }, "file"_a, "linears"_a, "threads"_a = 1, "level"_a = "",
+       "A BlockLinear of each (name, format, start, outs, ins, order, bias): as BlockLinear, with the weights that begin at byte `start` of the file.");
 }
 
 using Shared = Decoder::Weights;
@@ -129,6 +145,7 @@ void bind_whole(nb::module_& m) {
 
 void bind_decoder(nb::module_& m) {
     bind_block_linear(m);
+    bind_file(m);
     bind_layer(m);
     bind_whole(m);
 }

@@ -81,9 +81,7 @@ struct Weights {
     uint8_t fine[2];          // of K formats: the scale and the minimum; of Q6_K the signed scales of 16 inputs each
 };
 
-/// Block `index` of 32 inputs of a row of stored blocks.
-Weights read(Format format, const uint8_t* row, size_t index) noexcept;
-/// The same as floats.
+/// These inputs as floats.
 void widen(Format format, const Weights& weights, float* to) noexcept;
 
 }  // namespace foresay::blocks

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "cpu/bfloat.hpp"
 #include "cpu/team.hpp"
@@ -22,14 +23,6 @@ constexpr size_t kTeamWork = 48 << 10;     // products below which one thread is
 
 std::string shape_of(size_t outs, size_t ins) { return "[" + std::to_string(outs) + ", " + std::to_string(ins) + "]"; }
 std::string shape_of(const BlockLinear& layer) { return shape_of(layer.outs(), layer.ins()); }
-
-bool is_finite(uint16_t half) { return (half & 0x7c00) != 0x7c00; }
-/// A stored number that is not quantised. The first 16 bits hold the exponent.
-bool is_finite(Format format, const uint8_t* number) {
-    uint16_t first;
-    std::memcpy(&first, number + facts_of(format).bytes - sizeof first, sizeof first);
-    return format == Format::f16 ? is_finite(first) : (first & 0x7f80) != 0x7f80;
-}
 
 /// Memory for weights, which are many pieces of all sizes that live as long as their model: one behind the other in large pieces,
 /// where an allocator for pieces that come and go would round each of them up.
@@ -56,6 +49,13 @@ std::shared_ptr<uint8_t> memory_for(size_t bytes) {
     uint8_t* const piece = region->memory.get() + region->used;
     region->used += whole;
     return {std::move(region), piece};
+}
+
+/// The outputs, if so many bytes are theirs: checked before there is memory for them.
+size_t outs_in(Format format, size_t bytes, size_t outs, size_t ins) {
+    if (const size_t wanted = stored_bytes_of(format, outs, ins); bytes != wanted)
+        throw InputError("weight has " + std::to_string(bytes) + " bytes; " + shape_of(outs, ins) + " of " + facts_of(format).name + " has " + std::to_string(wanted));
+    return outs;
 }
 
 struct Call {
@@ -122,75 +122,57 @@ Format format_of(std::string_view name) {
     throw InputError("the format is \"" + std::string(name.substr(0, 40)) + "\"; expected " + known);
 }
 
-BlockLinear::BlockLinear(Format format, std::span<const uint8_t> weight, size_t outs, size_t ins, std::span<const int32_t> order, std::span<const float> bias,
-                         const Kernels& level)
-    : level_(&level), format_(format), ins_(ins), outs_(outs) {
+size_t stored_bytes_of(Format format, size_t outs, size_t ins) {
     const Facts& facts = facts_of(format);
     if (outs == 0 || outs > kMost || ins == 0 || ins > kMost)
         throw InputError("weight has the shape " + shape_of(outs, ins) + "; both are from 1 to " + std::to_string(kMost));
     if (ins % facts.numbers != 0)
         throw InputError("weight has rows of " + std::to_string(ins) + " numbers; " + facts.name + " has blocks of " + std::to_string(facts.numbers));
-    if (weight.size() != stored_bytes())
-        throw InputError("weight has " + std::to_string(weight.size()) + " bytes; " + shape_of(outs, ins) + " of " + facts.name + " has " +
-                         std::to_string(stored_bytes()));
+    return outs * (ins / facts.numbers * facts.bytes);
+}
+
+void check_order(std::span<const int32_t> order, size_t outs) {
     if (!order.empty() && order.size() != outs) throw InputError("order has " + std::to_string(order.size()) + " rows; expected " + std::to_string(outs));
     for (const int32_t row : order)
         if (row < 0 || static_cast<size_t>(row) >= outs)
             throw InputError("order has the row " + std::to_string(row) + "; expected 0 to " + std::to_string(outs - 1));
+}
+
+BlockLinear::BlockLinear(Format format, size_t outs, size_t ins, std::span<const float> bias, const Kernels& level)
+    : level_(&level), format_(format), ins_(ins), outs_(outs) {
+    const Facts& facts = facts_of(format);
+    stored_bytes_of(format, outs, ins);
     if (!bias.empty() && bias.size() != outs) throw InputError("bias has " + std::to_string(bias.size()) + " numbers; expected " + std::to_string(outs));
     const Places places = places_of(format, level.blocks.outs);
     panel_bytes_ = is_quantised(format) ? ins / kBlock / places.supers * places.super_bytes : ins * level.blocks.outs * facts.bytes;
     panels_ = memory_for(panels() * panel_bytes_);
-    std::memset(panels_.get(), 0, panels() * panel_bytes_);
     bias_ = slab::make<float>(panels() * level.blocks.outs);
     std::fill_n(bias_.get(), panels() * level.blocks.outs, 0.0f);
     std::copy(bias.begin(), bias.end(), bias_.get());
-    const size_t row_bytes = weight.size() / outs;
-    for (size_t out = 0; out < outs; ++out) pack(weight.data() + (order.empty() ? out : static_cast<size_t>(order[out])) * row_bytes, out);
 }
 
-/// As csrc/cpu/block_formats.hpp says.
-void BlockLinear::pack(const uint8_t* row, size_t out) {
-    const Facts& facts = facts_of(format_);
-    const size_t wide = level_->blocks.outs, lane = out % wide;
-    uint8_t* panel = panels_.get() + out / wide * panel_bytes_;
-    if (!is_quantised(format_)) {
-        for (size_t i = 0; i < ins_; ++i) {
-            if (!is_finite(format_, row + i * facts.bytes))
-                throw InputError("number " + std::to_string(i) + " of output " + std::to_string(out) + " is none; the file is damaged");
-            std::memcpy(panel + (i * wide + lane) * facts.bytes, row + i * facts.bytes, facts.bytes);
-        }
-        return;
+BlockLinear::BlockLinear(Format format, std::span<const uint8_t> weight, size_t outs, size_t ins, std::span<const int32_t> order, std::span<const float> bias,
+                         const Kernels& level)
+    : BlockLinear(format, outs_in(format, weight.size(), outs, ins), ins, bias, level) {
+    check_order(order, outs);
+    const size_t wide = level.blocks.outs;
+    std::vector<const uint8_t*> rows(wide);
+    for (size_t panel = 0; panel < panels(); ++panel) {
+        const size_t first = panel * wide, count = std::min(wide, outs - first);
+        for (size_t i = 0; i < count; ++i) rows[i] = weight.data() + (order.empty() ? first + i : static_cast<size_t>(order[first + i])) * row_bytes();
+        lay_out(panel, {rows.data(), count});
     }
-    const Places places = places_of(format_, wide);
-    const auto half = [&](uint8_t* at, uint16_t value) { std::memcpy(at + 2 * lane, &value, sizeof value); };
-    for (size_t i = 0; i < ins_ / kBlock; ++i) {
-        const Weights w = read(format_, row, i);
-        if (!is_finite(w.scale) || !is_finite(w.minimum))
-            throw InputError("block " + std::to_string(i) + " of output " + std::to_string(out) + " has a scale that is no number; the file is damaged");
-        if (facts.super && i % kSuper == 0) {
-            half(panel, w.scale);
-            if (facts.minimum) half(panel + 2 * wide, w.minimum);
-            panel += places.header;
-        }
-        for (size_t j = 0; j < kBlock; ++j) {
-            const size_t group = j / 4, at = lane * 4 + j % 4, step = 4 * wide;
-            if (facts.low == 8) panel[group * step + at] = level_->blocks.from_zero ? w.q[j] : w.q[j] ^ 0x80;
-            else panel[group % 4 * step + at] = static_cast<uint8_t>(panel[group % 4 * step + at] | (w.q[j] & 15) << (group < 4 ? 0 : 4));
-            if (facts.high == 1) panel[places.high + at] = static_cast<uint8_t>(panel[places.high + at] | (w.q[j] >> 4) << group);
-            if (facts.high == 2) {
-                uint8_t& byte = panel[places.high + group / 4 * step + at];
-                byte = static_cast<uint8_t>(byte | (w.q[j] >> 4) << 2 * (group % 4));
-            }
-        }
-        if (facts.super) {
-            panel[places.scale + lane] = w.fine[0], panel[places.minimum + lane] = w.fine[1];
-        } else {
-            half(panel + places.scale, w.scale);
-            if (facts.minimum) half(panel + places.minimum, w.minimum);
-        }
-        panel += places.bytes;
-    }
+}
+
+void BlockLinear::lay_out(size_t panel, const StoredRows& rows) {
+    const size_t wide = level_->blocks.outs, first = panel * wide;
+    uint8_t* const to = panels_.get() + panel * panel_bytes_;
+    if (rows.count < wide) std::memset(to, 0, panel_bytes_);  // the outputs that it lacks
+    const Damage damage = blocks::lay_out(format_, rows, wide, ins_, level_->blocks.from_zero, to);
+    if (!damage.found) return;
+    const std::string place = std::to_string(damage.place), output = std::to_string(first + damage.output);
+    if (is_quantised(format_)) throw InputError("block " + place + " of output " + output + " has a scale that is no number; the file is damaged");
+    throw InputError("number " + place + " of output " + output + " is none; the file is damaged");
 }
 
 void BlockLinear::row(size_t out, float* to) const noexcept {

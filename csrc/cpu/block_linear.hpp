@@ -11,6 +11,7 @@
 #include <span>
 #include <string_view>
 
+#include "cpu/block_layout.hpp"
 #include "cpu/levels.hpp"
 #include "slab.hpp"
 
@@ -28,6 +29,11 @@ public:
     /// Throws InputError for a size that does not fit, an order that is none, scales and weights that are no numbers; std::bad_alloc.
     BlockLinear(blocks::Format format, std::span<const uint8_t> weight, size_t outs, size_t ins, std::span<const int32_t> order,
                 std::span<const float> bias, const Kernels& level);
+    /// The same without weights, which `lay_out` brings; before that they are indeterminate. Throws as the other.
+    BlockLinear(blocks::Format format, size_t outs, size_t ins, std::span<const float> bias, const Kernels& level);
+    /// The weights of one panel, from the stored rows of its outputs. Threads may do this for different panels. Throws InputError.
+    void lay_out(size_t panel, const blocks::StoredRows& rows);
+    size_t panels() const noexcept { return (outs_ + level_->blocks.outs - 1) / level_->blocks.outs; }
 
     const Kernels& level() const noexcept { return *level_; }
     blocks::Format format() const noexcept { return format_; }
@@ -35,14 +41,13 @@ public:
     size_t outs() const noexcept { return outs_; }
     size_t bytes() const noexcept { return panels() * panel_bytes_ + bias_.get_deleter().count * sizeof(float); }
     /// Bytes of the weights in the file.
-    size_t stored_bytes() const noexcept { return outs_ * (ins_ / blocks::facts_of(format_).numbers * blocks::facts_of(format_).bytes); }
+    size_t stored_bytes() const noexcept { return outs_ * row_bytes(); }
+    size_t row_bytes() const noexcept { return ins_ / blocks::facts_of(format_).numbers * blocks::facts_of(format_).bytes; }
     /// The weights of one output as floats, `ins` of them.
     void row(size_t out, float* to) const noexcept;
 
 private:
     friend void multiply(std::span<const BlockProduct>, const float*, size_t, uint32_t);
-    void pack(const uint8_t* row, size_t out);
-    size_t panels() const noexcept { return (outs_ + level_->blocks.outs - 1) / level_->blocks.outs; }
     blocks::Layer layer() const noexcept { return {panels_.get(), bias_.get()}; }
 
     const Kernels* level_;
@@ -51,6 +56,11 @@ private:
     std::shared_ptr<uint8_t> panels_;  // with those of other layers in one piece of memory
     slab::Array<float> bias_;
 };
+
+/// Bytes that a file takes for so many weights. Throws InputError for sizes that no layer has.
+size_t stored_bytes_of(blocks::Format format, size_t outs, size_t ins);
+/// Throws InputError for an order that is none of so many rows.
+void check_order(std::span<const int32_t> order, size_t outs);
 
 /// What is made of the same rows at once.
 struct BlockProduct {

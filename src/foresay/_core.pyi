@@ -415,6 +415,11 @@ class BlockLinear:
     def multiply(self, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], threads: int = 1) -> None:
         """x [rows, ins] into out [rows, outs], float32 and contiguous."""
 
+def read_linears(file: str, linears: Sequence[tuple[str, str, int, int, int, Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None]], threads: int = 1, level: str = '') -> list[BlockLinear]:
+    """
+    A BlockLinear of each (name, format, start, outs, ins, order, bias): as BlockLinear, with the weights that begin at byte `start` of the file.
+    """
+
 class BlockLayer:
     """The parts of one layer of a Decoder. Norms are their weights, or None."""
 

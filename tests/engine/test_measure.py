@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 
+from foresay.engine import measure
 from foresay.engine.measure import _KINDS, measured_cost
 from foresay.models.load_transformers import target_of
 from foresay.models.target import Hidden, Outputs, Part, Target
@@ -16,22 +16,25 @@ from models import zoo
 
 
 class Slow:
-    """A model whose steps take long, as a large one's do."""
+    """A model whose steps take long, as a large one's do, on a clock of its own."""
 
     def __init__(self, target: Target) -> None:
         self.target, self.steps = target, 0
+
+    def clock(self) -> float:
+        return 0.3 * self.steps
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.target, name)
 
     def forward(self, parts: Sequence[Part], *, hidden: Hidden = False) -> Outputs:
         self.steps += 1
-        time.sleep(0.3)
         return self.target.forward(parts, hidden=hidden)
 
 
-def test_a_large_model_is_measured_with_few_steps() -> None:
+def test_a_large_model_is_measured_with_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     target: Any = Slow(target_of(zoo.make("llama"), deterministic=False))
+    monkeypatch.setattr(measure, "perf_counter", target.clock)
     before = target.steps
     told: list[tuple[str, int, int | None]] = []
     cost = measured_cost(target, lambda *stage: told.append(stage))

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from foresay import _core
-from foresay.engine import measure, remembered
-from foresay.engine.measure import measured_cost
-from foresay.engine.remembered import Memory
+from foresay.engine import measure
+from foresay.engine.measure import measured_cost, remembered_samples
+from foresay.models import remembered
+from foresay.models.remembered import Memory
 
 
 class Timed:
@@ -179,7 +180,7 @@ def put(name: str, value: Any) -> Change:
 
 
 def first(*sample: Any) -> Change:
-    return lambda found: {**found, "samples": [list(sample), *found["samples"][1:]]}
+    return lambda found: {**found, "value": [list(sample), *found["value"][1:]]}
 
 
 CHANGES: dict[str, Change] = {
@@ -193,9 +194,9 @@ CHANGES: dict[str, Change] = {
     "future": put("time", 4e10),
     "another key": lambda found: {**found, "key": {**found["key"], "threads": 9}},
     "key of text": put("key", "a"),
-    "no samples": put("samples", []),
-    "samples of text": put("samples", "abcde"),
-    "too many": lambda found: {**found, "samples": found["samples"] * 100},
+    "no samples": put("value", []),
+    "samples of text": put("value", "abcde"),
+    "too many": lambda found: {**found, "value": found["value"] * 100},
     "short": first(1, 65, 0.001, 64),
     "long": first(1, 65, 0.001, 64, 1, 1),
     "no time": first(1, 65, 0.0, 64, 1),
@@ -209,7 +210,7 @@ CHANGES: dict[str, Change] = {
     "fraction": first(1.5, 65, 0.001, 64, 1),
     "no rows": first(0, 65, 0.001, 64, 1),
     "huge": first(1 << 70, 65, 0.001, 64, 1),
-    "sample of nothing": lambda found: {**found, "samples": [None]},
+    "sample of nothing": lambda found: {**found, "value": [None]},
 }
 
 
@@ -238,12 +239,12 @@ def test_damaged_bytes(clock: Clock, tmp_path: Path) -> None:
     """Nothing, or samples as good as any."""
     assert took(Timed(), clock)
     (file,) = files(tmp_path)
-    raw, memory = file.read_bytes(), Memory("a model", 2)
+    raw, memory = file.read_bytes(), Memory("steps", "a model", 2)
     assert memory.path == file
     ignored = 0
     for damaged in cuts_and_flips(raw):
         file.write_bytes(damaged)
-        samples = memory.read()
+        samples = remembered_samples(memory.read())
         ignored += samples is None
         assert samples is None or all(s.seconds > 0 and s.rows > 0 for s in samples)
     assert ignored > 100
@@ -273,3 +274,31 @@ def test_times_beside_other_work_are_not_calm() -> None:
     each = [kind.sample(0.01) for kind in measure._KINDS]
     assert not measure._are_calm(each + [kind.sample(0.5) for kind in measure._KINDS[:10]])
     assert measure._are_calm(each + [kind.sample(0.011) for kind in measure._KINDS[:6]])
+
+
+def test_a_large_model_s_times_are_kept(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose steps take so long that no more than the least are timed."""
+    now = [0.0]
+
+    def long(target: Any, kind: Any, kvs: Any) -> float:
+        took = 20 * Clock.__call__(clock, target, kind, kvs) + 0.2
+        now[0] += took
+        return took
+
+    monkeypatch.setattr(measure, "_timed", long)
+    monkeypatch.setattr(measure, "perf_counter", lambda: now[0])
+    assert took(Timed(), clock) == measure._LEAST == 10
+    assert files(tmp_path) and took(Timed(), clock) == 0
+
+
+def test_the_folder_is_bounded(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remembered, "_FILES", 3)
+    memories = [Memory("steps", f"model {number}") for number in range(5)]
+    for number, memory in enumerate(memories):
+        memory.write(number)
+        os.utime(memory.path, ns=(number, number))
+    assert [memory.read() for memory in memories] == [None, None, 2, 3, 4]

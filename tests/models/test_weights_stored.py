@@ -133,17 +133,14 @@ def test_an_output_is_tied_where_the_file_has_none(tied: bool, tmp_path: Path) -
     assert config["tie_word_embeddings"] is tied
 
 
-def test_bytes_are_mapped_and_cannot_be_written(tmp_path: Path) -> None:
+def test_bytes_are_read_and_not_mapped(tmp_path: Path) -> None:
+    """A file that is cut in place would end a process that has mapped it."""
     small_file(tmp_path / "a.gguf")
     found = weights.find_stored(tmp_path / "a.gguf", cache=tmp_path / "c")
-    for name in found.tensors:
-        raw = found.bytes_of(name)
-        assert isinstance(raw, np.memmap) and raw.ctypes.data % 32 == 0, name
-        with pytest.raises(ValueError, match="read-only"):
-            raw[0] = 1
-    (tmp_path / "a.gguf").rename(tmp_path / "b.gguf")  # replaced, as a download does it
-    (tmp_path / "a.gguf").write_bytes(b"")
-    assert raw.sum() > 0
+    read = {name: found.bytes_of(name) for name in found.tensors}
+    sums = {name: int(raw.sum()) for name, raw in read.items()}
+    os.truncate(tmp_path / "a.gguf", 100)
+    assert {name: int(raw.sum()) for name, raw in read.items()} == sums and any(sums.values())
 
 
 # --- damage ----------------------------------------------------------------------------------

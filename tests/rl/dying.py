@@ -16,10 +16,10 @@ from foresay import SamplingParams
 from foresay.budget.cost import Sample
 from foresay.cli import run as command
 from foresay.engine.engine import Engine
-from foresay.engine.remembered import Memory
 from foresay.integrations.vllm.meter import Meter
 from foresay.integrations.vllm.settings import VllmSettings
 from foresay.models.load_transformers import target_of
+from foresay.models.remembered import Memory
 from foresay.models.target import Target
 from foresay.rl import Rollouts, write_steps
 from foresay.rl.countdown import Task
@@ -157,7 +157,7 @@ def version(file: str, steps_file: str, versions: int, size: int = 0) -> None:
 
 def remember(folder: str, size: int = 0) -> None:
     """What a start does after it has timed its steps."""
-    memory = Memory("a model", 1, Path(folder))
+    memory = Memory("steps", "a model", 1, Path(folder))
     if size:
         die_writing(size)
     print(json.dumps(memory.read()))

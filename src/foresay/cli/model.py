@@ -107,10 +107,13 @@ def load(
     from foresay.models.load import find_model
 
     found = find_model(model, progress=wait, **how)  # also before torch is imported
-    wait("import", 0, None)
-    from foresay.engine.llm import LLM
+    from foresay.models.reading import reading
 
-    llm = LLM(found, progress=wait, **how, **options)
+    with reading(found) as read:  # a file's weights are used as they are stored: it was found so
+        wait("import", 0, None)
+        from foresay.engine.llm import LLM
+
+        llm = LLM(read, progress=wait, **how, **options)
     wait.tell("loaded", "the model is loaded")
     if llm.target.exact is False:
         print(

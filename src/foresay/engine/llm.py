@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -26,6 +27,7 @@ from foresay.models.cpu.quantise import Quantise
 from foresay.models.load import find_model, load
 from foresay.models.options import Dtype, check_dtype
 from foresay.models.progress import Progress, silent
+from foresay.models.reading import reading
 from foresay.models.tokenizer import ChatMessage, Tokenizer
 from foresay.models.weights import DEFAULT_MODEL, StoredModel
 from foresay.sampling.noise import new_seed, seed_of_sample
@@ -93,12 +95,14 @@ class LLM:
         report = progress or silent
         if not isinstance(model, StoredModel):
             model = find_model(model, dtype=dtype, quantize=quantize, progress=report)
-        self._model = model
+        self._model = replace(model, decoder=None)
         report("read", 0, None)
-        self.tokenizer = Tokenizer(model.folder)
-        self.target = load(
-            model, dtype=dtype, quantize=quantize, deterministic=deterministic, progress=report
-        )
+        as_stored = dtype == "auto" and quantize is None
+        with reading(model) if as_stored else nullcontext(model) as read:
+            self.tokenizer = Tokenizer(model.folder)
+            self.target = load(
+                read, dtype=dtype, quantize=quantize, deterministic=deterministic, progress=report
+            )
         self.tokenizer_hash = tokenizer_hash_in(model.folder)  # None: not known
         self.engine = Engine(
             self.target,

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import os
+from math import isfinite
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from foresay.budget.cost import Sample, StepCost
 from foresay.draft import Draft
-from foresay.engine.remembered import Memory
 from foresay.models.progress import Progress, silent
+from foresay.models.remembered import Memory, is_remembering
 from foresay.models.target import Part, Target, TextKv
 
 __all__ = ["measured_cost"]
 
 _ROUNDS = 4
 _ENOUGH = 2.0  # seconds: a large model is timed with fewer steps; the rest is learned later
-_LEAST = 8  # steps that are timed even if they take longer
+_FIRST = 6  # kinds of steps that are timed before any is timed again
+_REPEATED = 4  # of these, so that it can be told whether equal steps take the same time
+_LEAST = _FIRST + _REPEATED  # steps that are timed even if they take longer: few enough to wait for
 _NOTICED = 0.1  # seconds: of a shorter step, warming up is a large part
 _CALM = 1.2  # how much longer than the shortest a step may usually take
-_REPEATED = 4  # kinds of steps that must have been timed twice before that can be told
+_MOST = 200  # remembered samples: some 100 are written
+_SHORTEST, _LONGEST = 1e-7, 1e4  # seconds of a remembered step
 
 
 class _Kind(NamedTuple):
@@ -61,17 +64,38 @@ def measured_cost(
     The times are kept in the cache. Raises: what `progress` raises.
     """
     if remember is None:
-        remember = os.environ.get("FORESAY_REMEMBER") != "0"
+        remember = is_remembering()
     identity: str | None = getattr(target, "identity", None)
     if identity is None or not remember:
         return _fitted(_samples(target, progress))
-    memory = Memory(identity, getattr(target, "threads", 0))
-    samples = memory.read()
+    memory = Memory("steps", identity, getattr(target, "threads", 0))
+    samples = remembered_samples(memory.read())
     if samples is None:
         samples = _samples(target, progress)
         if _are_calm(samples):
             memory.write(samples)
     return _fitted(samples)
+
+
+def remembered_samples(value: Any) -> list[Sample] | None:
+    """The samples as they were written; None for anything else."""
+    if not isinstance(value, list) or not 0 < len(value) <= _MOST:
+        return None
+    samples = [_sample(one) for one in value]
+    return None if None in samples else [one for one in samples if one is not None]
+
+
+def _sample(given: Any) -> Sample | None:
+    if not isinstance(given, list) or len(given) != len(Sample._fields):
+        return None
+    sample = Sample(*given)
+    counts = (sample.rows, sample.reads, sample.keys, sample.requests)
+    if not all(type(count) is int and 0 <= count < 1 << 40 for count in counts):
+        return None
+    if type(sample.seconds) is not float or not isfinite(sample.seconds):
+        return None
+    fits = sample.rows and sample.requests and _SHORTEST < sample.seconds < _LONGEST
+    return sample if fits else None
 
 
 def _fitted(samples: list[Sample]) -> StepCost:
@@ -96,15 +120,18 @@ def _samples(target: Target, progress: Progress) -> list[Sample]:
     texts = {size: _texts(target, size) for size in {kind.context for kind in kinds}}
     samples: list[Sample] = []
     begin = perf_counter()
-    for round_ in range(_ROUNDS):
-        for kind in kinds:
-            progress("measure", len(samples), _ROUNDS * len(kinds))
+    # Some are timed twice early on, so that also a large model's times can be told to be calm.
+    turns = [*kinds[:_FIRST], *kinds[:_REPEATED], *kinds[_FIRST:], *kinds * (_ROUNDS - 1)]
+    warm: set[_Kind] = set()
+    for kind in turns:
+        progress("measure", len(samples), len(turns))
+        took = _timed(target, kind, texts[kind.context])
+        if kind not in warm and took < _NOTICED:
             took = _timed(target, kind, texts[kind.context])
-            if not round_ and took < _NOTICED:
-                took = _timed(target, kind, texts[kind.context])
-            samples.append(kind.sample(took))
-            if len(samples) >= _LEAST and perf_counter() - begin > _ENOUGH:
-                return samples
+        warm.add(kind)
+        samples.append(kind.sample(took))
+        if len(samples) >= _LEAST and perf_counter() - begin > _ENOUGH:
+            break
     return samples
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,19 @@ from foresay._core import BlockLayer, BlockLinear, Decoder, Kv
 from foresay.errors import InputError, ModelError
 from foresay.models.cpu.decoder_config import DecoderConfig
 
-__all__ = ["LayeredDecoder", "Weights", "make_decoder"]
+__all__ = ["LayeredDecoder", "Linear", "Weights", "make_decoder"]
+
+
+_Kind: TypeAlias = tuple[object, ...]  # the formats of a layer's matrices, its window, its rope
+
+
+class Linear(NamedTuple):
+    """A linear layer that a decoder needs."""
+
+    path: str
+    outs: int
+    ins: int
+    bias: bool = False
 
 
 class Weights(Protocol):
@@ -21,8 +33,8 @@ class Weights(Protocol):
     Raises: ModelError naming the tensor that is missing, damaged or of another shape.
     """
 
-    def linear(self, path: str, outs: int, ins: int, *, bias: bool = False) -> BlockLinear:
-        """The linear layer of that path."""
+    def linears(self, wanted: Sequence[Linear]) -> list[BlockLinear]:
+        """These linear layers."""
         ...
 
     def norm(self, path: str, width: int) -> NDArray[np.float32]:
@@ -32,13 +44,18 @@ class Weights(Protocol):
 
 class LayeredDecoder(Decoder):
     """A decoder that knows its layers, so that another can be made of some of them. Both share the
-    matrices."""
+    matrices.
+
+    kinds   of each layer, in which it differs from others: the formats of its matrices, its
+            window, its frequencies; their shapes are the same
+    """
 
     def __init__(
         self,
         config: DecoderConfig,
         embedding: BlockLinear,
         layers: Sequence[BlockLayer],
+        kinds: Sequence[_Kind],
         norm: NDArray[np.float32],
         head: BlockLinear | None,
     ) -> None:
@@ -57,12 +74,18 @@ class LayeredDecoder(Decoder):
             score_cap=config.score_cap,
             logit_cap=config.logit_cap,
         )
+        self.kinds = kinds
         self._parts = config, embedding, layers, norm, head
 
     def only(self, kept: Sequence[int]) -> LayeredDecoder:
         """With these layers alone, in this order."""
         config, embedding, layers, norm, head = self._parts
-        return LayeredDecoder(config, embedding, [layers[at] for at in kept], norm, head)
+        kinds = [self.kinds[at] for at in kept]
+        return LayeredDecoder(config, embedding, [layers[at] for at in kept], kinds, norm, head)
+
+    def one_of_each_kind(self) -> LayeredDecoder:
+        """With the first layer of each kind alone."""
+        return self.only([self.kinds.index(kind) for kind in dict.fromkeys(self.kinds)])
 
 
 def make_decoder(config: DecoderConfig, weights: Weights, where: object) -> LayeredDecoder:
@@ -79,18 +102,21 @@ def make_decoder(config: DecoderConfig, weights: Weights, where: object) -> Laye
 
 
 def _made(config: DecoderConfig, weights: Weights) -> LayeredDecoder:
-    layers = [_layer(weights, config, index) for index in range(config.layers)]
+    made = [_layer(weights, config, index) for index in range(config.layers)]
     shape = (config.vocabulary, config.width)
+    paths = ["model.embed_tokens", *([] if config.tied else ["lm_head"])]
+    embedding, *head = weights.linears([Linear(path, *shape) for path in paths])
     return LayeredDecoder(
         config,
-        weights.linear("model.embed_tokens", *shape),
-        layers,
+        embedding,
+        [layer for layer, _ in made],
+        [kind for _, kind in made],
         weights.norm("model.norm", config.width),
-        None if config.tied else weights.linear("lm_head", *shape),
+        head[0] if head else None,
     )
 
 
-def _layer(weights: Weights, config: DecoderConfig, index: int) -> BlockLayer:
+def _layer(weights: Weights, config: DecoderConfig, index: int) -> tuple[BlockLayer, _Kind]:
     kind, width, inner = config.kind, config.width, config.inner
     queries, keys = config.heads * config.head_dim, config.key_heads * config.head_dim
     here = f"model.layers.{index}"
@@ -100,20 +126,33 @@ def _layer(weights: Weights, config: DecoderConfig, index: int) -> BlockLayer:
     def norm(name: str, width: int, needed: bool) -> NDArray[np.float32] | None:
         return weights.norm(f"{here}.{name}", width) if needed else None
 
-    return BlockLayer(
-        weights.linear(f"{own}.q_proj", queries, width, bias=config.query_bias),
-        weights.linear(f"{own}.k_proj", keys, width, bias=config.query_bias),
-        weights.linear(f"{own}.v_proj", keys, width, bias=config.query_bias),
-        weights.linear(f"{own}.o_proj", width, queries, bias=config.out_bias),
-        weights.linear(f"{mlp}.gate_proj", inner, width, bias=config.mlp_bias),
-        weights.linear(f"{mlp}.up_proj", inner, width, bias=config.mlp_bias),
-        weights.linear(f"{mlp}.down_proj", width, inner, bias=config.mlp_bias),
+    wanted = [
+        Linear(f"{own}.q_proj", queries, width, config.query_bias),
+        Linear(f"{own}.k_proj", keys, width, config.query_bias),
+        Linear(f"{own}.v_proj", keys, width, config.query_bias),
+        Linear(f"{own}.o_proj", width, queries, config.out_bias),
+        Linear(f"{mlp}.gate_proj", inner, width, config.mlp_bias),
+        Linear(f"{mlp}.up_proj", inner, width, config.mlp_bias),
+        Linear(f"{mlp}.down_proj", width, inner, config.mlp_bias),
+    ]
+    linears = weights.linears(wanted)
+    window, rope = config.windows[index], config.ropes[index]
+    query, key, value, out, gate, up, down = linears
+    layer = BlockLayer(
+        query,
+        key,
+        value,
+        out,
+        gate,
+        up,
+        down,
         weights.norm(f"{here}.input_layernorm", width),
         weights.norm(f"{here}.{before_mlp}", width),
         norm("self_attn.q_norm", config.head_dim, kind.head_norms),
         norm("self_attn.k_norm", config.head_dim, kind.head_norms),
         norm("post_attention_layernorm", width, kind.after_norms),
         norm("post_feedforward_layernorm", width, kind.after_norms),
-        window=config.windows[index],
-        rope=config.ropes[index],
+        window=window,
+        rope=rope,
     )
+    return layer, (*(one.format for one in linears), window, rope)

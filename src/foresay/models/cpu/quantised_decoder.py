@@ -4,15 +4,15 @@ by row, as llama.cpp quantises them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foresay._core import BlockLinear, Decoder
+from foresay._core import BlockLinear
 from foresay.errors import InputError, ModelError, UnsupportedModel
-from foresay.models.cpu.decoder import make_decoder
+from foresay.models.cpu.decoder import LayeredDecoder, Linear, make_decoder
 from foresay.models.cpu.decoder_config import DecoderConfig, read_config
 from foresay.models.cpu.quantise import BLOCK, Quantise, check_quantise, quantised
 from foresay.models.progress import Progress, silent
@@ -46,7 +46,9 @@ def quantised_config(folder: Path) -> DecoderConfig:
     return config
 
 
-def quantised_decoder(folder: Path, format: Quantise, progress: Progress = silent) -> Decoder:
+def quantised_decoder(
+    folder: Path, format: Quantise, progress: Progress = silent
+) -> LayeredDecoder:
     """The decoder of a folder of config.json and safetensors. Of the weights that are not quantised
     a part is in memory at a time.
 
@@ -79,7 +81,10 @@ class _Tensors:
         self._used = {"lm_head.weight"}  # which a model may have beside the embedding that it is
         progress("quantise", 0, self._total)
 
-    def linear(self, path: str, outs: int, ins: int, *, bias: bool = False) -> BlockLinear:
+    def linears(self, wanted: Sequence[Linear]) -> list[BlockLinear]:
+        return [self._linear(*one) for one in wanted]
+
+    def _linear(self, path: str, outs: int, ins: int, bias: bool) -> BlockLinear:
         whole, first, rows = _place(path, outs, self._config)
         tensor = self._tensor(f"{whole}.weight", rows, ins)
         step = max(1, _VALUES_AT_A_TIME // ins)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foresay._core import BlockLinear, Decoder
+from foresay._core import BlockLinear, read_linears
 from foresay.errors import InputError, ModelError, UnsupportedModel
-from foresay.models.cpu.decoder import make_decoder
+from foresay.models.cpu.decoder import LayeredDecoder, Linear, make_decoder
 from foresay.models.cpu.decoder_config import DecoderConfig, read_config
+from foresay.models.progress import Progress, silent
 from foresay.models.weights import StoredModel
 
 __all__ = ["FORMATS", "decoder_of", "runs_as_stored"]
@@ -43,13 +45,13 @@ def runs_as_stored(model: StoredModel) -> bool:
     )
 
 
-def decoder_of(model: StoredModel) -> Decoder:
-    """The decoder. It holds its own copy of the weights.
+def decoder_of(model: StoredModel, threads: int = 1, progress: Progress = silent) -> LayeredDecoder:
+    """The decoder. It holds its own copy of the weights, read on so many threads.
 
-    Raises: ModelError naming the tensor that is damaged, or saying which sizes cannot be used;
-    UnsupportedModel.
+    GIL: released while the matrices are read. Raises: ModelError naming the tensor that is damaged,
+    or saying which sizes cannot be used; UnsupportedModel; what `progress` raises.
     """
-    return make_decoder(_config_of(model), _Tensors(model), model.gguf)
+    return make_decoder(_config_of(model), _Tensors(model, threads, progress), model.gguf)
 
 
 def _config_of(model: StoredModel) -> DecoderConfig:
@@ -61,25 +63,25 @@ def _config_of(model: StoredModel) -> DecoderConfig:
 class _Tensors:
     """`Weights` of a file. The plan has checked which tensors there are, and their shapes."""
 
-    def __init__(self, model: StoredModel) -> None:
-        self._model = model
+    def __init__(self, model: StoredModel, threads: int, progress: Progress) -> None:
+        self._model, self._threads, self._progress = model, threads, progress
 
-    def linear(self, path: str, outs: int, ins: int, *, bias: bool = False) -> BlockLinear:
-        name = f"{path}.weight"
-        stored = self._model.tensors[name]
+    def linears(self, wanted: Sequence[Linear]) -> list[BlockLinear]:
+        self._progress("read", 0, None)
         try:
-            return BlockLinear(
-                stored.tensor.kind.name,
-                self._model.bytes_of(name),
-                outs,
-                ins,
-                _order(outs, stored.heads) if stored.heads else None,
-                self._numbers(f"{path}.bias") if bias else None,
+            return read_linears(
+                str(self._model.gguf), [self._place(*one) for one in wanted], self._threads
             )
         except InputError as error:
-            raise ModelError(
-                f"'{self._model.gguf}': the tensor '{stored.tensor.name}' cannot be used: {error}"
-            ) from error
+            raise ModelError(f"'{self._model.gguf}': {error}") from error
+
+    def _place(self, path: str, outs: int, ins: int, bias: bool) -> tuple[Any, ...]:
+        """Where a matrix is, as the core takes it."""
+        stored = self._model.tensors[f"{path}.weight"]
+        tensor = stored.tensor
+        order = _order(outs, stored.heads) if stored.heads else None
+        added = self._numbers(f"{path}.bias") if bias else None
+        return tensor.name, tensor.kind.name, tensor.start, outs, ins, order, added
 
     def norm(self, path: str, width: int) -> NDArray[np.float32]:
         return self._numbers(f"{path}.weight")  # whose stored numbers are what is multiplied by

@@ -11,12 +11,14 @@ from torch import Tensor
 
 from foresay._core import AttentionStep, Decoder, Kv
 from foresay.errors import InputError
+from foresay.models.cpu.decoder import LayeredDecoder
 from foresay.models.cpu.kv import bytes_per_token, filled_kv
 from foresay.models.cpu.quantise import Quantise
 from foresay.models.cpu.quantised_decoder import quantised_config, quantised_decoder
 from foresay.models.cpu.stored_decoder import decoder_of
 from foresay.models.invariance import is_batch_invariant
 from foresay.models.progress import Progress, silent
+from foresay.models.remembered import Memory, is_remembering
 from foresay.models.replacing import cannot_replace
 from foresay.models.rows import StepRows
 from foresay.models.target import Hidden, Outputs, Part
@@ -34,18 +36,23 @@ def load_stored(
     threads: int = 0,
     progress: Progress = silent,
 ) -> StoredTarget:
-    """The target of a GGUF file that `runs_as_stored`.
+    """The target of a GGUF file that `runs_as_stored`. It waits for weights that are being read.
 
     Raises: ModelError naming the tensor that is damaged.
     """
     assert model.plan is not None
+    threads = threads or torch.get_num_threads()
+    if model.decoder is None:
+        decoder = decoder_of(model, threads, progress)
+    else:
+        decoder = model.decoder.result()
     target = StoredTarget(
-        decoder_of(model),
+        decoder,
         context=model.plan.config["max_position_embeddings"],
-        threads=threads or torch.get_num_threads(),
+        threads=threads,
         identity=f"{model.identity} as stored",
     )
-    return _tried(target, progress) if deterministic else target
+    return _tried(target, decoder, progress) if deterministic else target
 
 
 def load_quantised(
@@ -61,18 +68,30 @@ def load_quantised(
     Raises: as `quantised_decoder`.
     """
     config = quantised_config(model.folder)
+    decoder = quantised_decoder(model.folder, quantize, progress)
     target = StoredTarget(
-        quantised_decoder(model.folder, quantize, progress),
+        decoder,
         context=config.context,
         threads=threads or torch.get_num_threads(),
         identity=f"{model.identity} {quantize}",
     )
-    return _tried(target, progress) if deterministic else target
+    return _tried(target, decoder, progress) if deterministic else target
 
 
-def _tried(target: StoredTarget, progress: Progress) -> StoredTarget:
+def _tried(target: StoredTarget, decoder: LayeredDecoder, progress: Progress) -> StoredTarget:
+    """The target, tried out: whether it is batch-invariant here. Layers of one kind run the same
+    kernels over other numbers, so one of each kind is tried, with the head behind them. What an
+    earlier start has found is not tried again.
+    """
+    memory = Memory("batch-invariant", str(target.identity), target.threads)
+    if is_remembering() and memory.read() is True:
+        target.exact = True
+        return target
     progress("try", 0, 1)
-    target.exact = is_batch_invariant(target, prompt=_TRIED)
+    tried = StoredTarget(decoder.one_of_each_kind(), context=target.context, threads=target.threads)
+    target.exact = is_batch_invariant(tried, prompt=_TRIED, hidden=True)
+    if is_remembering() and target.exact:
+        memory.write(True)
     return target
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,14 @@ class StoredModel:
     plan       of that file, checked against its size when the model was found; None without one
     identity   names the shapes and types of its weights: two models of one identity take the same
                time
+    decoder    what a thread makes of the file meanwhile (see `models.reading`); None: nothing
     """
 
     folder: Path
     gguf: Path | None
     plan: Plan | None
     identity: str
+    decoder: Future[Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def tensors(self) -> dict[str, StoredTensor]:
@@ -59,12 +62,10 @@ class StoredModel:
 
 
 def tensor_bytes(file: str | os.PathLike[str], tensor: Tensor) -> NDArray[np.uint8]:
-    """The bytes of a tensor as the file has them: uint8[size], read-only, memory-mapped, and
-    aligned as in the file (to 32 bytes, unless its header says otherwise).
+    """The bytes of a tensor as the file has them: uint8[size]. They are read and not mapped: who
+    truncates a file in place would end every process that reads a mapping.
 
-    Valid until: the file is changed. Who truncates a file in place ends every process that reads
-    the mapping; a file that is replaced by another one stays as it was. Raises: ModelError naming
-    the tensor if the file has become shorter, or cannot be read.
+    Raises: ModelError naming the tensor if the file has become shorter, or cannot be read.
     """
     try:
         with open(file, "rb") as opened:
@@ -74,9 +75,13 @@ def tensor_bytes(file: str | os.PathLike[str], tensor: Tensor) -> NDArray[np.uin
                     f"'{file}' was changed: the tensor '{tensor.name}' should have {tensor.size} "
                     f"bytes at {tensor.start}, but the file has {size} bytes"
                 )
-            return np.memmap(opened, np.uint8, "r", offset=tensor.start, shape=(tensor.size,))
+            opened.seek(tensor.start)
+            found = np.fromfile(opened, np.uint8, tensor.size)
     except (OSError, ValueError) as error:
         raise ModelError(f"'{file}': the tensor '{tensor.name}' cannot be read: {error}") from error
+    if len(found) != tensor.size:
+        raise ModelError(f"'{file}' became shorter: it ends inside the tensor '{tensor.name}'")
+    return found
 
 
 def in_gguf(file: Path, cache: Path, progress: Progress = silent) -> StoredModel:

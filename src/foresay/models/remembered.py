@@ -1,7 +1,8 @@
-"""Timed steps that are remembered, so that the next start need not time them again.
+"""What a start has found out about a model on this machine, remembered for the next start: how long
+steps take, and whether it is batch-invariant.
 
-They belong to a machine, to what it runs and to this build of foresay: any other is another file.
-After a month they are timed again, since a host may change in ways that its name does not say. A
+It belongs to a machine, to what it runs and to this build of foresay: any other is another file.
+After a month it is found out again, since a host may change in ways that its name does not say. A
 file that is not exactly as it was written is ignored.
 """
 
@@ -13,22 +14,18 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from foresay import __version__, _core
-from foresay.budget.cost import Sample
 from foresay.machine import usable_processors
 from foresay.models.weights.cache import cache_folder
 
-__all__ = ["Memory"]
+__all__ = ["Memory", "is_remembering"]
 
-_SECONDS = 30 * 24 * 3600.0  # how long they are believed
-_MOST = 200  # samples: some 60 are written
-_BYTES = 1 << 16  # of a file
-_LEAST = 1e-7  # seconds of a step
+_SECONDS = 30 * 24 * 3600.0  # how long it is believed
+_BYTES = 1 << 16  # of a file; 60 timed steps take 3 KB
+_FILES = 256  # in the folder: some models in some ways, and each new build begins anew
 # What /proc/cpuinfo says of a processor that does not change while it runs.
 _CPU = (
     *("vendor_id", "cpu family", "model", "model name", "stepping"),
@@ -36,16 +33,25 @@ _CPU = (
 )
 
 
-class Memory:
-    """The remembered samples of one way to run one model on this machine.
+def is_remembering() -> bool:
+    """Whether such files are used and kept: unless FORESAY_REMEMBER is 0."""
+    return os.environ.get("FORESAY_REMEMBER") != "0"
 
-    identity  of the target: its weights, and all that its steps' times depend on
+
+class Memory:
+    """What is remembered of one way to run one model on this machine.
+
+    what      is remembered, in a word
+    identity  of the target: its weights, and all that its steps depend on
     threads   that it uses; 0: unknown
     folder    where files are kept; None: in the cache
     """
 
-    def __init__(self, identity: str, threads: int = 0, folder: Path | None = None) -> None:
+    def __init__(
+        self, what: str, identity: str, threads: int = 0, folder: Path | None = None
+    ) -> None:
         self._key = {
+            "what": what,
             "target": identity,
             "threads": threads,
             "processor": _processor(),
@@ -57,8 +63,10 @@ class Memory:
         digest = hashlib.sha256(json.dumps(self._key, sort_keys=True).encode()).hexdigest()
         self.path = (folder or cache_folder() / "measured") / f"{digest[:32]}.json"
 
-    def read(self) -> list[Sample] | None:
-        """The samples; None if there are none, or they are old or damaged."""
+    def read(self) -> Any:
+        """The value as JSON gives it; None if there is none, or it is old or damaged. Who reads it
+        checks it: a byte of it may be another one.
+        """
         try:
             # Nothing else is opened: a pipe would be waited for, a device has no end.
             if not self.path.is_file() or self.path.stat().st_size > _BYTES:
@@ -66,22 +74,19 @@ class Memory:
             found = json.loads(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
             return None
-        if not isinstance(found, dict) or found.keys() != {"key", "time", "samples"}:
+        if not isinstance(found, dict) or found.keys() != {"key", "time", "value"}:
             return None
         if found["key"] != self._key or not _is_recent(found["time"]):
             return None
-        listed = found["samples"]
-        if not isinstance(listed, list) or not 0 < len(listed) <= _MOST:
-            return None
-        samples = [_sample(one) for one in listed]
-        return None if None in samples else [one for one in samples if one is not None]
+        return found["value"]
 
-    def write(self, samples: Sequence[Sample]) -> None:
-        """Keep the samples in the file, all of them or none. A cache that cannot be written is no
-        error: they are timed again. What a process that was killed here has left is removed; where
-        it is another's that still writes, that one keeps nothing.
+    def write(self, value: Any) -> None:
+        """Keep a value in the file, all of it or none, and remove the oldest files where there are
+        too many. A cache that cannot be written is no error: the next start finds it out again.
+        What a process that was killed here has left is removed; where it is another's that still
+        writes, that one keeps nothing.
         """
-        text = json.dumps({"key": self._key, "time": time.time(), "samples": samples})
+        text = json.dumps({"key": self._key, "time": time.time(), "value": value})
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             for left in self.path.parent.glob(f"{self.path.stem}*.tmp"):
@@ -94,25 +99,15 @@ class Memory:
             except BaseException:
                 os.unlink(temporary)
                 raise
+            files = [(path.stat().st_mtime_ns, path) for path in self.path.parent.glob("*.json")]
+            for _, path in sorted(files)[:-_FILES]:
+                path.unlink(missing_ok=True)
         except OSError:
             pass
 
 
 def _is_recent(written: object) -> bool:
     return type(written) is float and 0 <= time.time() - written < _SECONDS
-
-
-def _sample(given: Any) -> Sample | None:
-    """A sample as it was written; None for anything else."""
-    if not isinstance(given, list) or len(given) != len(Sample._fields):
-        return None
-    sample = Sample(*given)
-    counts = (sample.rows, sample.reads, sample.keys, sample.requests)
-    if not all(type(count) is int and 0 <= count < 1 << 40 for count in counts):
-        return None
-    if type(sample.seconds) is not float or not isfinite(sample.seconds):
-        return None
-    return sample if sample.rows and sample.requests and _LEAST < sample.seconds < 1e4 else None
 
 
 def _processor() -> str:

@@ -1,0 +1,51 @@
+"""Weights that a thread reads while something else is done: an import, the tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Event, Thread
+from typing import Any
+
+from foresay.machine import usable_processors
+from foresay.models.cpu.stored_decoder import decoder_of
+from foresay.models.weights import StoredModel
+
+__all__ = ["reading"]
+
+
+class _Ended(Exception):
+    """Nobody waits for the weights any more."""
+
+
+@contextmanager
+def reading(model: StoredModel) -> Iterator[StoredModel]:
+    """A context with the model, whose weights are being read where they are used as they are
+    stored. `load.load` waits for them, and raises what was wrong with them. If they are not loaded
+    in the context, the reading ends with it.
+    """
+    if model.gguf is None or model.decoder is not None:
+        yield model
+        return
+    ended = Event()
+    made: Future[Any] = Future()
+
+    def check(stage: str, done: int, total: int | None) -> None:
+        if ended.is_set():
+            raise _Ended
+
+    def read() -> None:
+        try:
+            made.set_result(decoder_of(model, usable_processors(), check))
+        except BaseException as error:
+            made.set_exception(error)
+
+    thread = Thread(target=read, name="foresay-reading")
+    thread.start()
+    try:
+        yield replace(model, decoder=made)
+    finally:
+        ended.set()
+        thread.join()

@@ -27,7 +27,7 @@ endef
 export NEEDS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint types stub sanitize tsan peers test-clients vllm test-vllm test-verl torch clean
+.PHONY: help demo test test-slow lint types stub mutants sanitize tsan peers test-clients vllm test-vllm test-verl torch clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 18
@@ -53,6 +53,9 @@ types: $(VENV)/.core $(VENV)/.dev
 
 stub: $(VENV)/.core $(VENV)/.dev  ## write src/foresay/_core.pyi again, after a change of csrc/bind/
 	@$(PY) -m nanobind.stubgen -q -m foresay._core -o src/foresay/_core.pyi
+
+mutants: $(VENV)/.core $(VENV)/.dev  ## 40 and more sabotages of the code in a copy of it: does a test find each?
+	@PYTHONPATH=tests $(PY) -m mutants.run $(ARGS)
 
 # Python itself is not built with the sanitizers, so their runtime has to be loaded before it, and
 # -S keeps the normal (editable) core from being found first.

@@ -10,6 +10,9 @@ exact            distributions of whole texts with rational numbers, compared wi
 scripts          equality with plain decoding over random schedules
   toy              a target, drafters and requests for it
   script_controls  wrong verifications that must be detected
+engine_scripts   the whole engine over random schedules
+  toy_target       the toy as its target, to which prefill and decode differ
+  engine_controls  wrong engines that must be detected
 sampled          the batched rules against a known distribution
 noise_quality    the keyed noise against a known distribution
   gtest            the statistics of both, with their power

@@ -2,6 +2,7 @@
 
     exact     every outcome of small worlds with rational numbers, compared with ==
     scripts   equality with plain decoding over random drafts, batches, preemptions, stops
+    engine    the whole engine likewise: stop strings, both rules in one batch, log probabilities
     sampled   the batched code and the keyed noise put to statistical tests
     wrong     every wrong rule must be found by the layer that is there to find it
 
@@ -23,6 +24,8 @@ from foresay import _core
 from foresay.draft import DraftBatch
 from foresay.lossless import exact, noise_quality, sampled, scripts
 from foresay.lossless.check import Check
+from foresay.lossless.engine_controls import ENGINE_CONTROLS
+from foresay.lossless.engine_scripts import run_engine
 from foresay.lossless.schemes import RIGHT
 from foresay.lossless.script_controls import CONTROLS
 from foresay.lossless.wrong import WRONG
@@ -41,12 +44,13 @@ class Effort:
     cases: int
     wrong_cases: int
     scripts: int
+    engine: int
     total_variation: float
     noise: float
 
 
-FULL = Effort(cases=1000, wrong_cases=60, scripts=2000, total_variation=0.005, noise=1.0)
-QUICK = Effort(cases=40, wrong_cases=60, scripts=200, total_variation=0.03, noise=0.002)
+FULL = Effort(1000, wrong_cases=60, scripts=2000, engine=400, total_variation=0.005, noise=1.0)
+QUICK = Effort(40, wrong_cases=60, scripts=200, engine=40, total_variation=0.03, noise=0.002)
 
 
 def prove(
@@ -55,6 +59,7 @@ def prove(
     """The checks, one after the other as they are done."""
     yield from _timed(_exact(effort, seed, progress))
     yield from _timed(_scripts(effort, seed, progress))
+    yield from _timed(_engine(effort, seed, progress))
     yield from _timed(_sampled(effort, seed, progress))
     yield from _timed(_noise(effort, seed))
 
@@ -113,6 +118,23 @@ def _scripts(effort: Effort, seed: int, progress: Progress | None) -> Iterator[C
         found = scripts.run(verify, 200, seed, enough=1)
         ok = bool(found.differences)
         said = f"found after {found.scripts} scripts" if ok else f"not found in {found.scripts}"
+        yield Check("wrong", name, ok, f"{said}: {says}")
+
+
+def _engine(effort: Effort, seed: int, progress: Progress | None) -> Iterator[Check]:
+    found = run_engine(effort.engine, seed, progress=_stage(progress, "engine"))
+    said = (
+        f"{len(found.differences)} differences in {found.tokens} tokens of {found.scripts} "
+        f"scripts, {found.stopped} answers ended by stop strings, {found.mixed} steps of both "
+        f"rules, {found.logprobs} log probabilities, {found.preempted} preemptions"
+    )
+    if found.differences:
+        said += f"; the first: {found.differences[0]}"
+    yield Check("engine", "the whole engine", not found.differences and found.complete, said)
+    for name, (run, says) in ENGINE_CONTROLS.items():
+        wrong = run(40, seed, enough=1)
+        ok = bool(wrong.differences)
+        said = f"found after {wrong.scripts} scripts" if ok else f"not found in {wrong.scripts}"
         yield Check("wrong", name, ok, f"{said}: {says}")
 
 

@@ -15,6 +15,8 @@ from importlib import import_module
 
 from hypothesis import HealthCheck, settings
 
+from explore import EXPLORES
+
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported, after this
 
 for number, usual in (
@@ -27,7 +29,7 @@ for number, usual in (
 settings.register_profile(
     "foresay",
     deadline=None,
-    derandomize=not os.environ.get("FORESAY_EXPLORE"),
+    derandomize=not EXPLORES,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("foresay")

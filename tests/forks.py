@@ -14,6 +14,7 @@ Each process of tests has its own servers, which end with it.
 from __future__ import annotations
 
 import atexit
+import io
 import json
 import os
 import runpy
@@ -268,7 +269,21 @@ def _become(asked: dict[str, Any], streams: Sequence[int]) -> None:
     os.environ.clear()
     os.environ.update(asked["environ"])
     os.chdir(asked["cwd"])
-    sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
+    for name, mode in (("stdin", "rb"), ("stdout", "wb"), ("stderr", "wb")):
+        setattr(sys, name, _stream(getattr(sys, name), mode))
+
+
+def _stream(like: io.TextIOWrapper, mode: str) -> io.TextIOWrapper:
+    """A new one over the same descriptor: whether that can seek is looked up once."""
+    number, through = like.fileno(), like.write_through
+    return io.TextIOWrapper(
+        open(number, mode, 0 if through and mode == "wb" else -1, closefd=False),
+        encoding=like.encoding,
+        errors=like.errors,
+        newline="\n",
+        line_buffering=like.line_buffering or (os.isatty(number) and not through),
+        write_through=through,
+    )
 
 
 def _execute(arguments: Sequence[str]) -> None:

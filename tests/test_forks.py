@@ -94,6 +94,13 @@ def test_a_process_that_is_talked_to_and_ended() -> None:
     assert process.returncode == -signal.SIGKILL
 
 
+def test_pipes() -> None:
+    """They cannot seek; the server's own streams may be files, which can."""
+    code = "import sys; sys.stdout.reconfigure(line_buffering=True); print(sys.stdout.seekable())"
+    with forks.start("-c", code, server=forks.LIGHT) as process:
+        assert process.communicate() == ("False\n", "")
+
+
 def test_torch_is_there_and_works() -> None:
     code = "import sys; assert 'torch' in sys.modules; import torch\n"
     code += "print(torch.get_num_threads(), (torch.ones(300, 300) @ torch.ones(300, 1)).sum())"

@@ -103,8 +103,7 @@ def test_a_drafter_that_becomes_slow_is_dropped(before: float) -> None:
 @pytest.mark.parametrize("steps", [0.02, 0.1, 0.5])
 def test_trials_lose_less_than_one_percent(steps: float) -> None:
     clock, _, _, both = pair(knows=always(0.01), per_pass=slowly(steps))
-    quick = Clock()
-    best = speed(Knowing(quick, copies, 12, slowly(0.0005)), quick, length=6000, after=2000)
+    best = alone(copies, 12, slowly(0.0005), length=6000, after=2000)
     assert speed(both, clock, length=6000, after=2000) > 0.99 * best
 
 
@@ -114,9 +113,7 @@ def test_of_several_requests_those_that_gain_by_it() -> None:
     places = slow.places(50)
     assert sum(not copies(place) for place in places) > 0.95 * len(places)
     assert any(1 <= len(step) <= 3 for step in slow.asked[50:])
-    one = Clock()
-    quick = Knowing(one, copies, 12, slowly(0.0005))
-    assert found > 1.1 * speed(quick, one, batch=4, length=1000)
+    assert found > 1.1 * alone(copies, 12, slowly(0.0005), batch=4, length=1000)
 
 
 def test_the_first_that_has_a_draft() -> None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 import torch
@@ -33,6 +35,14 @@ _TEMPLATE = (
 
 def save_model(folder: Path, *, chats: bool = True) -> Path:
     """Write the model into a folder; its answers are nonsense, and always the same."""
+    shutil.copytree(_saved(chats).name, folder, dirs_exist_ok=True)
+    return folder
+
+
+@cache
+def _saved(chats: bool) -> TemporaryDirectory[str]:
+    """It is made once, and removed with this process."""
+    made = TemporaryDirectory(prefix="tiny")
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     inner = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -40,11 +50,11 @@ def save_model(folder: Path, *, chats: bool = True) -> Path:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token=_END)
     if chats:
         tokenizer.chat_template = _TEMPLATE
-    tokenizer.save_pretrained(folder)
+    tokenizer.save_pretrained(made.name)
     model = llama(len(tokenizer), tokenizer.eos_token_id, 48, CONTEXT)
     randomise(model, seed=1, size=0.3)
-    model.save_pretrained(folder)
-    return folder
+    model.save_pretrained(made.name)
+    return made
 
 
 def llama(vocabulary: int, end: int, intermediate: int, context: int) -> LlamaForCausalLM:

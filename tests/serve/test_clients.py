@@ -18,9 +18,10 @@ import pytest
 
 import forks
 from foresay.engine.llm import LLM
-from foresay.models import weights
 from foresay.sampling.params import SamplingParams
-from serve.running import Running, running, tiny_llm, wait_for
+from foresay.serve.start import tenant_drafter
+from real import default_llm
+from serve.running import Running, running, wait_for
 from tiny import call
 
 PROMPT = "one two three one two three one"
@@ -234,10 +235,10 @@ def test_wrong_options(folder: Path, options: tuple[str, ...], said: str) -> Non
 @pytest.mark.model
 def test_the_default_model_says_over_http_what_it_says() -> None:
     question = "Repeat these words three times: the quick brown fox jumps over the lazy dog."
-    llm, drafter = tiny_llm(weights.find(weights.DEFAULT_MODEL), memory=1 << 30)
+    drafter = tenant_drafter(1, 1 << 20)
     params = SamplingParams(temperature=0, max_tokens=48)
-    (wanted,) = llm.beside(None).generate(question, params, chat=True)
-    with running(llm, drafter) as server:
+    (wanted,) = default_llm().generate(question, params, chat=True)
+    with running(default_llm().beside(drafter, "fixed", with_sources=True), drafter) as server:
         asked = {"messages": [{"role": "user", "content": question}], "temperature": 0}
         told = server.events("/v1/chat/completions", max_tokens=48, spec_details=True, **asked)
     assert "".join(c["choices"][0]["delta"]["content"] for c in told) == wanted.text

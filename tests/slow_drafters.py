@@ -211,6 +211,14 @@ def pair(**slow: Any) -> tuple[Clock, Knowing, Knowing, MergeDrafter]:
 
 
 @cache
+def beside(chance: float, steps: float) -> tuple[float, Knowing, Knowing]:
+    """The speed of a quick drafter and one that knows each token with that chance, and both of them
+    afterwards."""
+    clock, quick, other, both = pair(knows=always(chance), per_pass=slowly(steps))
+    return speed(both, clock), quick, other
+
+
+@cache
 def alone(
     knows: Callable[[int], float], depth: int, per_pass: Callable[[int], float], **how: int
 ) -> float:

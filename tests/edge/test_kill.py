@@ -58,10 +58,8 @@ def params(temperature: float) -> SamplingParams:
     return SamplingParams(max_tokens=TOKENS, temperature=temperature, seed=3, ignore_eos=True)
 
 
-@pytest.mark.parametrize(
-    ("temperature", "after"),
-    [(0.8, 6), *(pytest.param(t, n, marks=pytest.mark.slow) for t in (0.0, 0.8) for n in (2, 20))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("temperature", "after"), [(0.0, 2), (0.8, 6), (0.8, 20)])
 def test_the_server_dies_and_another_goes_on(
     folder: Path, plain: LLM, temperature: float, after: int
 ) -> None:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from importlib import import_module
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from explore import EXPLORES
@@ -34,5 +36,9 @@ settings.register_profile(
 )
 settings.load_profile("foresay")
 
-if not os.environ.get("FORESAY_SANITIZE"):  # where only the core is tested, without torch
-    import_module("steady")
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Before all fixtures of a test. Tests without an engine do not import one for this."""
+    if "foresay.engine.measure" in sys.modules:
+        import_module("steady")

@@ -34,9 +34,12 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
-def run(script: str, folder: Path, *arguments: str | Path) -> tuple[str, dict[str, Any]]:
+def run(
+    script: str, folder: Path, *arguments: str | Path, server: forks.Server = forks.WARM
+) -> tuple[str, dict[str, Any]]:
     """Run a script with `folder` as the current one; what it printed and recorded."""
-    done = forks.run(BENCHMARKS / script, *arguments, "--record", folder / "record", cwd=folder)
+    command = [BENCHMARKS / script, *arguments, "--record", folder / "record"]
+    done = forks.run(*command, cwd=folder, server=server)
     assert done.returncode == 0, done.stderr
     (path,) = (folder / "record").iterdir()
     assert done.stdout.splitlines()[-1] == f"recorded in {path.name}"
@@ -196,7 +199,8 @@ def test_processors(tmp_path: Path, tiny_model: Path) -> None:
 
 
 def test_gpu_sampling_in_the_interpreter(tmp_path: Path) -> None:
-    _, record = run("gpu_sampling.py", tmp_path, "--cpu-smoke")
+    # Triton must be imported after its interpreter was asked for.
+    _, record = run("gpu_sampling.py", tmp_path, "--cpu-smoke", server=forks.LIGHT)
     assert record["gpu"] == "none" and record["different_uniforms"] == 0
     for dtype in ("float32", "bfloat16"):
         for name in ("sampled", "greedy", "top_50"):

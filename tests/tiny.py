@@ -23,6 +23,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+import steady  # noqa: F401 - the command line imports the engine later
 from foresay.cli import run
 
 CONTEXT = 4096

@@ -1,6 +1,8 @@
 """One profile for all property tests: the same cases in every run, and no deadlines, because a busy
 machine is not a bug. Set FORESAY_EXPLORE=1 to look for new cases.
 
+Measured steps take the same time everywhere (`steady`).
+
 Threads wait without spinning: on a busy machine they would wait for each other for ever. And
 signals that whoever started the tests ignores (`nohup`, a background job) are not ignored by the
 processes that the tests start."""
@@ -9,8 +11,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from importlib import import_module
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from explore import EXPLORES
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported, after this
 
@@ -24,7 +31,14 @@ for number, usual in (
 settings.register_profile(
     "foresay",
     deadline=None,
-    derandomize=not os.environ.get("FORESAY_EXPLORE"),
+    derandomize=not EXPLORES,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("foresay")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Before all fixtures of a test. Tests without an engine do not import one for this."""
+    if "foresay.engine.measure" in sys.modules:
+        import_module("steady")

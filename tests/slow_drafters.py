@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -192,10 +193,12 @@ def copies(place: int) -> float:
     return 0.97 if place // 100 % 2 else 0.0
 
 
+@cache
 def always(chance: float) -> Callable[[int], float]:
     return lambda place: chance
 
 
+@cache
 def slowly(steps: float) -> Callable[[int], float]:
     return lambda at: steps * STEP
 
@@ -207,9 +210,21 @@ def pair(**slow: Any) -> tuple[Clock, Knowing, Knowing, MergeDrafter]:
     return clock, quick, other, MergeDrafter(quick, other, clock=clock)
 
 
-def alone(knows: Callable[[int], float], depth: int, per_pass: Callable[[int], float]) -> float:
+@cache
+def beside(chance: float, steps: float) -> tuple[float, Knowing, Knowing]:
+    """The speed of a quick drafter and one that knows each token with that chance, and both of them
+    afterwards."""
+    clock, quick, other, both = pair(knows=always(chance), per_pass=slowly(steps))
+    return speed(both, clock), quick, other
+
+
+@cache
+def alone(
+    knows: Callable[[int], float], depth: int, per_pass: Callable[[int], float], **how: int
+) -> float:
+    """The speed of one drafter; it is the same in every test."""
     clock = Clock()
-    return speed(Knowing(clock, knows, depth, per_pass), clock)
+    return speed(Knowing(clock, knows, depth, per_pass), clock, **how)
 
 
 SLOW: dict[str, tuple[float, float]] = {  # chance of a token, and steps that a level takes

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+
+import forks
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -34,10 +34,12 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
-def run(script: str, folder: Path, *arguments: str | Path) -> tuple[str, dict[str, Any]]:
+def run(
+    script: str, folder: Path, *arguments: str | Path, server: forks.Server = forks.WARM
+) -> tuple[str, dict[str, Any]]:
     """Run a script with `folder` as the current one; what it printed and recorded."""
-    command = [sys.executable, BENCHMARKS / script, *arguments, "--record", folder / "record"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    command = [BENCHMARKS / script, *arguments, "--record", folder / "record"]
+    done = forks.run(*command, cwd=folder, server=server)
     assert done.returncode == 0, done.stderr
     (path,) = (folder / "record").iterdir()
     assert done.stdout.splitlines()[-1] == f"recorded in {path.name}"
@@ -108,8 +110,7 @@ def tiny_model(tmp_path: Path) -> Path:
     return folder
 
 
-def test_engine(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # two threads for so little wait for each other
+def test_engine(tmp_path: Path, tiny_model: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     kinds = ("summarization", "coding", "translation")
     prompts.write_text(
@@ -129,8 +130,7 @@ def test_engine(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatc
     assert "texts compared" in out
 
 
-def test_drafters(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_drafters(tmp_path: Path, tiny_model: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     kinds = ("writing", "coding", "rag", "rag")
     prompts.write_text(
@@ -207,7 +207,8 @@ def test_processors(tmp_path: Path, tiny_model: Path) -> None:
 
 
 def test_gpu_sampling_in_the_interpreter(tmp_path: Path) -> None:
-    _, record = run("gpu_sampling.py", tmp_path, "--cpu-smoke")
+    # Triton must be imported after its interpreter was asked for.
+    _, record = run("gpu_sampling.py", tmp_path, "--cpu-smoke", server=forks.LIGHT)
     assert record["gpu"] == "none" and record["different_uniforms"] == 0
     for dtype in ("float32", "bfloat16"):
         for name in ("sampled", "greedy", "top_50"):
@@ -215,8 +216,7 @@ def test_gpu_sampling_in_the_interpreter(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_simulate(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_simulate(tmp_path: Path, tiny_model: Path) -> None:
     small = "--quick", "--count", "2", "--samples", "2", "--tokens", "12", "--rounds", "1"
     own = "--model", tiny_model, "--dtype", "float32"
     out, record = run("simulate.py", tmp_path, *small, *own)

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -93,17 +94,23 @@ def name_of(path: Path) -> str:
     return path.relative_to(SRC).with_suffix("").as_posix()
 
 
-def imports(path: Path) -> set[str]:
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
     """All modules a file names in an import, also inside functions."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             module = node.module or ""
             found |= {f"{module}.{a.name}" for a in node.names} if module == "foresay" else {module}
-    return found
+    return frozenset(found)
 
 
 def room(module: str) -> str:
@@ -192,9 +199,8 @@ def test_only_the_bindings_know_python() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_nothing_that_runs_what_it_reads(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     assert not imports(path) & {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
-    for node in ast.walk(tree):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             assert called not in ("eval", "exec", "torch.load", "np.load", "numpy.load"), called

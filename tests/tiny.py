@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 import torch
+import typer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+import steady  # noqa: F401 - the command line imports the engine later
 from foresay.cli import run
 
 CONTEXT = 4096
@@ -31,6 +36,14 @@ _TEMPLATE = (
 
 def save_model(folder: Path, *, chats: bool = True) -> Path:
     """Write the model into a folder; its answers are nonsense, and always the same."""
+    shutil.copytree(_saved(chats).name, folder, dirs_exist_ok=True)
+    return folder
+
+
+@cache
+def _saved(chats: bool) -> TemporaryDirectory[str]:
+    """It is made once, and removed with this process."""
+    made = TemporaryDirectory(prefix="tiny")
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     inner = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -38,11 +51,11 @@ def save_model(folder: Path, *, chats: bool = True) -> Path:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token=_END)
     if chats:
         tokenizer.chat_template = _TEMPLATE
-    tokenizer.save_pretrained(folder)
+    tokenizer.save_pretrained(made.name)
     model = llama(len(tokenizer), tokenizer.eos_token_id, 48, CONTEXT)
     randomise(model, seed=1, size=0.3)
-    model.save_pretrained(folder)
-    return folder
+    model.save_pretrained(made.name)
+    return made
 
 
 def llama(vocabulary: int, end: int, intermediate: int, context: int) -> LlamaForCausalLM:
@@ -98,6 +111,9 @@ class Done:
         return "".join(line for line in lines if not done.match(line))
 
 
+_COMMANDS = cache(typer.main.get_command)  # they are the same in every call
+
+
 class _Terminal(io.TextIOWrapper):
     def isatty(self) -> bool:
         return True
@@ -113,6 +129,7 @@ def call(
     given = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
     status = 0
     with (
+        patch.object(typer.main, "get_command", _COMMANDS),
         patch.object(sys, "argv", ["foresay", *map(str, arguments)]),
         patch.object(sys, "stdin", given),
         redirect_stdout(out),

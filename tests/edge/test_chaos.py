@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from edge.chaos import Action, chaos, random_script
+from explore import EXPLORES
 from foresay.arrays import Int32s
 from foresay.bench.proxy import Proxy
 from foresay.draft import Draft
@@ -31,6 +32,7 @@ from foresay.serve.edge.offered import OfferedDrafter
 from foresay.serve.limits import Limits
 from foresay.serve.start import tenant_drafter
 from foresay.verdict import Verdict, Wants
+from pairs import pairs
 from serve.running import MEMORY, Running, running, wait_for
 from tiny import one_thread, save_model
 
@@ -211,22 +213,24 @@ def run_scripts(numbers: range, house: House) -> Counter[str]:
     return faults
 
 
-def test_sixty_scripts(house: House) -> None:
-    faults = run_scripts(range(60), house)
+def test_some_scripts(house: House) -> None:
+    faults = run_scripts(range(24), house)
     assert all(
         faults[fault]
         for fault in ("drop", "truncate", "half-close", "duplicate", "reorder", "flip")
     )
     assert faults["damaged"] > 0 and faults["refused"] <= 2
-    assert faults["resumes"] > 20 and faults["accepted"] > 200  # the faults did happen
+    assert faults["resumes"] > 8 and faults["accepted"] > 80  # the faults did happen
 
 
 @pytest.mark.slow
-def test_two_thousand_scripts(house: House) -> None:
+def test_many_scripts(house: House) -> None:
+    """With FORESAY_EXPLORE=1 two thousand."""
     faults: Counter[str] = Counter()
-    for first in range(60, 2060, 200):
+    numbers = range(24, 2024 if EXPLORES else 224, 200)
+    for first in numbers:
         faults += run_scripts(range(first, first + 200), house)
-    assert faults["damaged"] > 100 and faults["refused"] < 20
+    assert faults["damaged"] > 10 * len(numbers) and faults["refused"] <= 2 * len(numbers)
 
 
 @pytest.mark.parametrize("json", [False, True])
@@ -255,9 +259,10 @@ def test_many_flipped_bits_of_both_ways(house: House, json: bool) -> None:
     house.empty()
 
 
-@pytest.mark.parametrize("fault", ["drop", "truncate", "half-close"])
-@pytest.mark.parametrize("way", ["up", "down"])
-@pytest.mark.parametrize("after", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("after", "fault", "way"),
+    pairs((0, 1, 2, 3), ("drop", "truncate", "half-close"), ("up", "down")),
+)
 def test_a_cut_at_every_place_of_the_beginning(
     house: House, fault: Any, way: Any, after: int
 ) -> None:

@@ -17,6 +17,7 @@ from foresay.edge.stream import Stream
 from foresay.edge.wire import Close, DraftMessage, Message, Open, Resume
 from foresay.errors import InputError, StreamError
 from foresay.sampling.params import SamplingParams
+from pairs import pairs
 
 PROMPT = [1, 2, 3, 1, 2, 3, 1, 2]
 COUNT = 60
@@ -57,9 +58,9 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("wait", ["block", "free-run"])
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "temperature", "wait"), pairs(WAYS, (0.0, 0.8), ("block", "free-run"))
+)
 def test_the_text_is_that_of_the_plain_loop(way: str, temperature: float, wait: str) -> None:
     async def run() -> None:
         async with toy_cloud(wait=wait) as cloud:
@@ -91,9 +92,9 @@ FAULTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("ahead", [True, False])
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    ("fault", "temperature", "ahead"), pairs(FAULTS, (0.0, 0.8), (True, False))
+)
 def test_faults_do_not_change_the_text(fault: str, temperature: float, ahead: bool) -> None:
     async def run() -> None:
         given = FAULTS[fault]

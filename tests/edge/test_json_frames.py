@@ -7,10 +7,11 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.messages import Case, cases
+from explore import examples
 from foresay.edge.json_frames import decode_json, encode_json
 from foresay.edge.wire import VERSION, Commit, DraftMessage, Open, Sampling, Side, pack
 from foresay.errors import InputError
@@ -149,7 +150,7 @@ anything = st.recursive(
 
 
 @given(cases(), st.data())
-@settings(max_examples=500)
+@examples(120)
 def test_any_value_in_any_field(case: Case, data: st.DataObject) -> None:
     """Another type in one field is an InputError or a message, and never another error."""
     message, side, vocabulary = case

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.asking import STOPS, prompts, wanted
 from engine.drafters import Recycling
+from explore import examples
 from foresay import Draft, SamplingParams, Verdict
 from foresay.draft import DraftBatch
 from foresay.drafter import Offer, Source
@@ -103,7 +104,7 @@ def some_offer(draw: np.random.Generator, request: Request, answer: list[int]) -
 
 @pytest.mark.parametrize("heat", [0.0, 0.8])
 @pytest.mark.parametrize("name", list(OWN))
-@settings(max_examples=6)
+@examples(4)
 @given(seed=st.integers(0, 2**32 - 1), policy=st.sampled_from(["fixed", "none"]))
 def test_whatever_is_offered_the_text_is_the_same(
     target: Target,
@@ -233,6 +234,7 @@ def test_sources() -> None:
 Node = tuple[int, ...]
 
 
+@examples(40)
 @given(st.data())
 def test_offers_are_the_tree_of_what_may_still_come(data: st.DataObject) -> None:
     """Against a set of whole texts."""

@@ -19,6 +19,7 @@ from foresay.edge.link import AcceptanceRule
 from foresay.engine.llm import LLM
 from foresay.errors import StreamError
 from foresay.sampling.params import SamplingParams
+from pairs import pairs
 from serve.edge_client import edge_llm
 from serve.running import MEMORY, Running, running
 from tiny import call, one_thread, save_model
@@ -58,9 +59,9 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("wait", ["block", "free-run", "adaptive"])
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "temperature", "wait"), pairs(WAYS, (0.0, 0.8), ("block", "free-run", "adaptive"))
+)
 def test_the_text_is_that_of_the_model(
     server: Running, llm: LLM, way: str, temperature: float, wait: Any
 ) -> None:

@@ -10,10 +10,11 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.messages import Case, cases
+from explore import examples
 from foresay.draft import Draft
 from foresay.edge.json_frames import decode_json, encode_json
 from foresay.edge.wire import (
@@ -68,7 +69,7 @@ def with_field(message: Message, name: str, value: Any) -> bytes:
 
 
 @given(cases(), st.integers(0, 200))
-@settings(max_examples=300)
+@examples(100)
 def test_a_message_arrives_as_it_was_sent(case: Case, pad: int) -> None:
     message, side, vocabulary = case
     frame = encode(message, pad)
@@ -238,7 +239,7 @@ def used(message: Message) -> None:
 
 
 @given(st.binary(max_size=200), st.sampled_from(["edge", "cloud"]))
-@settings(max_examples=500)
+@examples(200)
 def test_random_bytes(data: bytes, side: Side) -> None:
     for read in (decode, decode_json):
         try:

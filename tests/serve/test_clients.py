@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,10 +16,12 @@ import httpx
 import openai
 import pytest
 
+import forks
 from foresay.engine.llm import LLM
-from foresay.models import weights
 from foresay.sampling.params import SamplingParams
-from serve.running import Running, running, tiny_llm, wait_for
+from foresay.serve.start import tenant_drafter
+from real import default_llm
+from serve.running import Running, running, wait_for
 from tiny import call
 
 PROMPT = "one two three one two three one"
@@ -98,22 +98,15 @@ def test_curl(server: Running) -> None:
 
 
 @contextmanager
-def started(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+def started(folder: Path, *options: str) -> Iterator[forks.Process]:
     """`foresay serve` as a user starts it; it loads yet."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-    command = [sys.executable, "-m", "foresay", "serve", str(folder), "--port", "0", *options]
+    command = ["-m", "foresay", "serve", str(folder), "--port", "0", *options]
     command += ["--dtype", "float32", "--policy", "fixed"]  # which need not be measured first
-    pipe = subprocess.PIPE
-    child = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
-    try:
+    with forks.start(*command) as child:
         yield child
-    finally:
-        if child.poll() is None:
-            child.kill()
-        child.communicate()
 
 
-def address_of(child: subprocess.Popen[str]) -> str:
+def address_of(child: forks.Process) -> str:
     """Where it listens, when it does."""
     assert child.stdout is not None
     line = child.stdout.readline()
@@ -123,7 +116,7 @@ def address_of(child: subprocess.Popen[str]) -> str:
 
 
 @contextmanager
-def process(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def process(folder: Path, *options: str) -> Iterator[tuple[forks.Process, str]]:
     """`foresay serve` as a user starts it, and where it listens."""
     with started(folder, *options) as child:
         yield child, address_of(child)
@@ -242,10 +235,10 @@ def test_wrong_options(folder: Path, options: tuple[str, ...], said: str) -> Non
 @pytest.mark.model
 def test_the_default_model_says_over_http_what_it_says() -> None:
     question = "Repeat these words three times: the quick brown fox jumps over the lazy dog."
-    llm, drafter = tiny_llm(weights.find(weights.DEFAULT_MODEL, convert=True), memory=1 << 30)
+    drafter = tenant_drafter(1, 1 << 20)
     params = SamplingParams(temperature=0, max_tokens=48)
-    (wanted,) = llm.beside(None).generate(question, params, chat=True)
-    with running(llm, drafter) as server:
+    (wanted,) = default_llm().generate(question, params, chat=True)
+    with running(default_llm().beside(drafter, "fixed", with_sources=True), drafter) as server:
         asked = {"messages": [{"role": "user", "content": question}], "temperature": 0}
         told = server.events("/v1/chat/completions", max_tokens=48, spec_details=True, **asked)
     assert "".join(c["choices"][0]["delta"]["content"] for c in told) == wanted.text

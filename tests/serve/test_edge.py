@@ -14,6 +14,7 @@ from foresay.edge.wire import FINISH, WAITS, Close, DraftMessage, unpack
 from foresay.engine.llm import LLM
 from foresay.sampling.noise import SPEC
 from foresay.serve.limits import Limits
+from pairs import pairs
 from serve.edge_client import (
     Say,
     Text,
@@ -121,9 +122,7 @@ SAYS: dict[str, Callable[[Sequence[int]], Say]] = {
 }
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("wait", WAITS)
-@pytest.mark.parametrize("name", list(SAYS))
+@pytest.mark.parametrize(("name", "wait", "temperature"), pairs(SAYS, WAITS, (0.0, 0.8)))
 def test_the_text_is_that_of_the_plain_loop(
     server: Running, plain: LLM, name: str, wait: str, temperature: float
 ) -> None:

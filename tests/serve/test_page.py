@@ -15,11 +15,11 @@ from playwright.sync_api import Browser, Error, Page, expect
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from foresay.drafter import SOURCE_NAMES, Source
-from foresay.engine.llm import LLM
 from foresay.serve.app import PAGE
 from foresay.serve.keys import Keys
 from foresay.serve.shield import Shield
 from foresay.serve.start import tenant_drafter
+from real import default_llm
 from serve.running import Running, running, tiny_llm
 from tiny import one_thread, save_model
 
@@ -384,7 +384,7 @@ def test_the_files_are_small_and_whole() -> None:
 def test_the_default_model(browser: Browser) -> None:
     drafter = tenant_drafter(1, 1 << 24)
     # What is shown is the page's business; whether drafts pay is the machine's.
-    llm = LLM("smollm2-135m", drafter, "fixed", memory=1 << 28, with_sources=True)
+    llm = default_llm().beside(drafter, "fixed", with_sources=True)
     question = "Name the planets in order, then name them again."
     with running(llm, drafter) as server, opened(browser, server) as seen:
         idea = seen.page.get_by_text(question)

@@ -1,0 +1,18 @@
+"""How many cases of a property are tried."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+__all__ = ["EXPLORES", "examples"]
+
+EXPLORES = bool(os.environ.get("FORESAY_EXPLORE"))
+_TIMES = 10
+
+
+def examples(count: int) -> settings:
+    """So many, the same in every run; ten times as many, and new ones, with FORESAY_EXPLORE=1. For
+    properties of which one case takes so long that the usual hundred would take seconds."""
+    return settings(max_examples=count * _TIMES if EXPLORES else count)

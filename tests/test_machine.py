@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from foresay.drafters import SuffixDrafter
-from foresay.engine.remembered import Memory
 from foresay.machine import usable_processors
+from foresay.models.remembered import Memory
 
 ROOT = Path(__file__).parent.parent
 

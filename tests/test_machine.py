@@ -29,7 +29,7 @@ def test_without_sched_getaffinity(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     """macOS has none."""
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     SuffixDrafter()
-    assert Memory("a", folder=tmp_path).read() is None
+    assert Memory("steps", "a", folder=tmp_path).read() is None
 
 
 def test_one_place_asks() -> None:

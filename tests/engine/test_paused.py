@@ -154,9 +154,9 @@ LONG = [5, 6, 7, 8] * 20
 SHORT = replace(GREEDY, max_tokens=5)
 
 
-def half_prefilled(target: Target, **limits: int) -> tuple[Engine, Request]:
+def half_prefilled(target: Target) -> tuple[Engine, Request]:
     """An engine with a request that is in the middle of its prefill."""
-    engine = Engine(target, None, max_rows=16, **limits)
+    engine = Engine(target, None, max_rows=16)
     first = engine.add(LONG, SHORT, seed=0)
     engine.step()
     assert 0 < first.stored < len(LONG) - 1

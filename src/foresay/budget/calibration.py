@@ -127,10 +127,7 @@ class TenantCalibrations:
         self._of = ByTenant(make)
 
     def __call__(self, drafts: DraftBatch, tenants: Tenants) -> Float64s:
-        """The chance of each node of `drafts`, by the calibration of its request's tenant.
-
-        Mutates: which tenants are remembered.
-        """
+        """The chance of each node of `drafts`, by the calibration of its request's tenant."""
         whose = _one_of(tenants)
         if len(whose) == 1:
             return self._of[whose[0]](drafts)

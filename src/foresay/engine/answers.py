@@ -91,10 +91,7 @@ class Answer:
         return request.stats.tokens > self.given
 
     def chunk(self) -> Chunk:
-        """What was not streamed yet.
-
-        Mutates: it counts as streamed.
-        """
+        """What was not streamed yet; now it counts as streamed."""
         request = self.request
         self.ended = request.finished
         ids = request.token_ids

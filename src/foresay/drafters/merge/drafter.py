@@ -373,9 +373,10 @@ class MergeDrafter:
 
     def provenance(self, state: MergeState, /) -> list[tuple[Proposer, ...]]:
         """For each node of the state's last proposal, each drafter that proposed it, and the
-        distribution that it sampled the token from: q of SpecInfer's merged trees.
+        distribution that it sampled the token from: q of SpecInfer's merged trees. These are the
+        drafter's own `probs`.
 
-        Valid until: `observe`, or the drafter writes into its `probs`. Raises: StateError.
+        Raises: StateError.
         """
         (last,) = (one.last for one in as_states([state], MergeState, self))
         return [] if last is None else last.provenance()

@@ -38,12 +38,12 @@ def test_it_times_the_default_drafter(core: Any) -> None:
         for at in range(40, 180, 2):
             drafter.propose(states, [8] * 4)
             drafter.observe(states, [Verdict([], row[at : at + 2]) for row in texts])
-        scores.append(drafter.propose(states, [8] * 4).scores)
+        scores.append(np.asarray(drafter.propose(states, [8] * 4).scores))
     timed.drafter.propose(timed.states, timed.budgets)
     for _ in range(70):
         taken = timed.step()
         assert taken.shape == (2,) and taken[0] > 0
-    again = timed.drafter.propose(timed.states, timed.budgets).scores
+    again = np.asarray(timed.drafter.propose(timed.states, timed.budgets).scores)
     assert np.array_equal(again, scores[0]) and not np.array_equal(again, scores[1])
 
 

@@ -75,8 +75,8 @@ def commits() -> Iterator[Commit]:
         new, upto = ANSWER[first : first + size], upto + size
         prefix.extend(np.array(new, np.int32))
         finish = 2 * (first + size == len(ANSWER))
-        told = (number, size - 1, size, 4, 1, 1500) if number else ()
-        commit = Commit(upto, pack(new, VOCABULARY), 0, *told, finish=finish)
+        told = (number, size - 1, size, 4, 1, 1500) if number else (0, 0, 0, 0, 0, 0)
+        commit = Commit(upto, pack(new, VOCABULARY), 0, *told, None, finish)
         yield checked_commit(commit, NAME, prefix.at(upto))
 
 
@@ -87,7 +87,8 @@ def frames_of(side: Side, json: bool) -> Frames:
 def recorded(json: bool) -> list[Frame]:
     """What the cloud sends: OPENED, and the commits."""
     written = frames_of("cloud", json)
-    return [written.write(message) for message in (OPENED, *commits())]
+    messages: list[Message] = [OPENED, *commits()]
+    return [written.write(message) for message in messages]
 
 
 def bits_of(frame: Frame) -> int:

@@ -67,9 +67,10 @@ def test_a_wrong_value_is_named(changes: dict[str, Any], sentence: str) -> None:
 
 
 def test_an_unknown_name() -> None:
-    for name in ("lossy", None, []):
+    unknown: list[Any] = ["lossy", None, []]
+    for name in unknown:
         with pytest.raises(InputError, match=r"^preset is .*; expected one of published$"):
-            preset_of(name)  # type: ignore[arg-type]
+            preset_of(name)
 
 
 def test_the_text_is_that_of_the_plain_loop() -> None:

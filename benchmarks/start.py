@@ -115,16 +115,16 @@ def main() -> None:
     figures = {
         "file": options.file.name,
         "bytes": options.file.stat().st_size,
-        "commit": _commit(),
-        "load_before": os.getloadavg(),
+        "commit": _commit(Path(options.python).absolute().parents[2]),
+        "load": os.getloadavg(),
         "starts": starts,
     }
     path = record.write(f"start-{options.name}", figures, options.record)
     print(f"recorded in {path.name}")
 
 
-def _commit() -> str:
-    folder = Path(__file__).parent
+def _commit(folder: Path) -> str:
+    """Of the checkout that was measured."""
     said = subprocess.run(
         ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12"],
         capture_output=True,

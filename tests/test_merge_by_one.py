@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from doubles import tokens
-from slow_drafters import STEP, Knowing, always, copies, pair, slowly, verdict
+from foresay.drafters import MergeDrafter
+from slow_drafters import STEP, Clock, Knowing, always, copies, pair, slowly, verdict
 
 
 def test_who_rests_is_told_later_and_of_everything() -> None:
@@ -60,3 +61,22 @@ def test_a_step_that_failed_is_forgotten_by_those_that_rest() -> None:
         both.observe([state], [found])
     both.finish(state)
     assert state.states[1] == state.states[0] == [0, place]
+
+
+def test_who_rests_may_stand_before_the_one_that_drafts() -> None:
+    clock = Clock()
+    slow = Knowing(clock, knows=always(0.0001), per_pass=slowly(0.3))
+    quick = Knowing(clock, copies, 12, slowly(0.0005))
+    both = MergeDrafter(slow, quick, clock=clock)
+    state, place, alone = both.begin(tokens(0)), 0, 0
+    while place < 600:
+        both.price(STEP, 0.01 * STEP, STEP)
+        before = len(slow.asked)
+        (draft,) = both.propose([state], [8])
+        alone += len(slow.asked) == before and both.proposers(state) == [(1,)] * len(draft)
+        found = verdict(draft, 0, place)
+        place += len(found.tokens)
+        both.observe([state], [found])
+    assert alone > 10
+    both.finish(state)
+    assert state.states[0] == state.states[1] == [0, place]

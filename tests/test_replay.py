@@ -29,6 +29,7 @@ def test_walk_takes_the_longest_agreeing_path() -> None:
     assert walk(draft, [1, 4, 9]) == [0, 4]
     assert walk(draft, [2, 1, 3, 8]) == [1, 2, 3]
     assert walk(draft, [2, 1]) == [1, 2]
+    assert walk(Draft([1, 2, 1], [-1, 0, -1]), [1, 2]) == [0, 1]  # a shorter one comes later
     assert walk(draft, [7]) == walk(draft, []) == walk(Draft.empty(), [1]) == []
     assert walk(draft, [2, 1, 3], allowed={1, 2}) == [1, 2]
     # A token drafted twice under one parent: the branch that goes on counts.

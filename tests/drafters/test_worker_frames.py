@@ -61,6 +61,16 @@ def test_no_bytes_are_more_than_an_error(data: bytes, framed: bool) -> None:
             receive(here, time.monotonic() + 5)
 
 
+def test_data_that_belongs_to_no_array_is_refused() -> None:
+    frame = packed("drafts", [tokens(3, 4)])
+    _, head, size = struct.unpack("<4sII", frame[:12])
+    here, there = socket.socketpair()
+    with here, there:
+        there.sendall(struct.pack("<4sII", b"fsy1", head, size + 4) + frame[12:] + bytes(4))
+        with pytest.raises(WorkerError, match=r"has 12 bytes of data; expected its arrays'"):
+            receive(here, time.monotonic() + 5)
+
+
 def test_the_worker_checks_its_messages() -> None:
     make: dict[str, Any] = {"name": "ngram", "settings": {}, "fit": None}
     wrong: list[tuple[str, dict[str, Any], str]] = [

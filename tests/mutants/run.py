@@ -82,7 +82,7 @@ class Tree:
         shutil.copyfile(core, part)
         part.replace(part.with_name(core.name))
 
-    def test(self, *tests: str) -> tuple[int, str]:
+    def test(self, *tests: str, options: Sequence[str] = ()) -> tuple[int, str]:
         """The exit status of pytest, and the end of what it said. -S: the installed foresay is not
         found, which is another tree's."""
         packages = [path for path in sys.path if path.endswith("-packages")]
@@ -90,7 +90,7 @@ class Tree:
         command = [sys.executable, "-S", "-m", "pytest", "-p", "no:cacheprovider", "--tb=line"]
         try:
             done = subprocess.run(
-                [*command, *tests],
+                [*command, *options, *tests],
                 cwd=self.root,
                 env=env,
                 stdout=subprocess.PIPE,
@@ -142,7 +142,7 @@ def judge(tree: Tree, mutant: Mutant, core: Path) -> Result:
         if status == 0:
             if mutant.core:
                 tree.take_core(core)
-            status, said = tree.test(mutant.test)
+            status, said = tree.test(mutant.test, options=["-x"])
             verdict = verdict_of(status)
     return Result(mutant, verdict, perf_counter() - begin, said)
 

@@ -278,14 +278,14 @@ MUTANTS = (
         "src/foresay/drafters/merge/by_one.py",
         "if other != k:",
         "if other > k:",
-        "tests/test_merge_by_one.py::test_who_rests_is_told_later_and_of_everything",
+        "tests/test_merge_by_one.py::test_who_rests_may_stand_before_the_one_that_drafts",
     ),
     Mutant(
         "a worker's message may have more data than its arrays",
         "src/foresay/drafters/worker/frames.py",
         "if sum(4 * math.prod(shape) for _, shape in shapes) != size:",
         "if sum(4 * math.prod(shape) for _, shape in shapes) > size:",
-        "tests/drafters/test_worker_frames.py::test_no_bytes_are_more_than_an_error",
+        "tests/drafters/test_worker_frames.py::test_data_that_belongs_to_no_array_is_refused",
     ),
     Mutant(
         "a damaged file of laws is taken",

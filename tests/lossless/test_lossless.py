@@ -97,7 +97,7 @@ def test_the_quick_proof() -> None:
     report = json.loads(out)
     assert report["ok"]
     layers = [check["layer"] for check in report["checks"]]
-    assert {"exact", "scripts", "sampled", "wrong"} == set(layers)
+    assert {"exact", "scripts", "engine", "sampled", "wrong"} == set(layers)
     assert layers.count("wrong") >= 30 and layers.count("exact") == len(RIGHT)
 
 

@@ -21,6 +21,7 @@ from foresay.lossless.toy import Toy
 from foresay.lossless.toy_target import ToyKv, ToyTarget
 from foresay.models.target import Part
 from foresay.sampling.acceptance import verify
+from foresay.sampling.acceptance.match import match
 
 SCRIPTS = 8
 
@@ -51,7 +52,7 @@ def _no_stop_string(patch: pytest.MonkeyPatch) -> None:
 
 
 def _all_by_match(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(verify, "rejection", verify.match)
+    patch.setattr(verify, "rejection", match)
 
 
 def _logprobs_of_the_next_row(patch: pytest.MonkeyPatch) -> None:

@@ -83,8 +83,7 @@ def _with_logprobs(change: Callable[[Logprobs], Logprobs]) -> Callable[[Target],
 
 
 def _of_the_row_before(found: Logprobs) -> Logprobs:
-    rolled = [np.roll(part, 1, 0) for part in (found.processed, found.raw)]
-    return Logprobs(*rolled, found.top_tokens, found.top_raw)
+    return replace(found, processed=np.roll(found.processed, 1), raw=np.roll(found.raw, 1))
 
 
 ENGINE_CONTROLS: Mapping[str, tuple[Run, str]] = MappingProxyType(

@@ -18,7 +18,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -45,6 +45,7 @@ __all__ = ["EngineResult", "decode", "run_engine"]
 MakeText: TypeAlias = Callable[..., AnswerText]
 _PIECES = ("a", "b", "ab", "ba", "c", "", "bc", "abc")  # of texts: stop strings begin anywhere
 _STOPS = ("abc", "bb", "cab", "aab", "bca")
+_RULES: tuple[Literal["match", "rejection"], ...] = ("match", "match", "rejection")
 _FEW, _MANY = 3 * PAGE, 64 * PAGE  # bytes of memory: a toy's token is one
 
 
@@ -156,7 +157,10 @@ class _Drafter:
         self.rng, self.alike = rng, alike
         self.truths: dict[int, tuple[int, ...]] = {}  # by seed
 
-    def begin(self, prompt: Int32s, /, *, sampling: SeededParams, **about: object) -> _State:
+    def begin(
+        self, prompt: Int32s, /, *, sampling: SeededParams | None = None, **about: object
+    ) -> _State:
+        assert sampling is not None  # the engine tells it
         ask = Ask(sampling.params, sampling.seed, prompt)
         return _State(ask, self.truths.get(sampling.seed, ()))
 
@@ -254,7 +258,7 @@ class _Script:
                 n=1,
                 stop=[*ask.params.stop, *rng.sample(_STOPS, rng.choice((0, 1, 3)))],
                 logprobs=rng.choice((None, 0, 3)),
-                rule=rng.choice(("match", "match", "rejection")),
+                rule=rng.choice(_RULES),
             )
             prompt = [*common, *np.asarray(ask.prompt).tolist()]
             asks.append(Ask(params, rng.getrandbits(64), prompt, (), ask.stops))
@@ -330,7 +334,8 @@ class _Script:
     def _check_logprobs(self, request: Request, ask: Ask, noted: list[Any]) -> None:
         tokens = request.token_ids
         if [one[0] for one in noted] != tokens:
-            return self._differs(request, "log probabilities", tokens, [one[0] for one in noted])
+            self._differs(request, "log probabilities", tokens, [one[0] for one in noted])
+            return
         for at, (token, raw, processed, top) in enumerate(noted):
             row = self._row(ask, tokens[:at], Draft.empty())[0]
             plain = probabilities(row, greedy=False)
@@ -344,8 +349,8 @@ class _Script:
             same = list(top) == likeliest.tolist() and len(right) == len(given)
             if not same or not np.allclose(right, given, rtol=1e-5, atol=1e-5):
                 shown = np.round(right, 4).tolist(), np.round(given, 4).tolist()
-                return self._differs(request, f"log probabilities of token {at}", *shown)
-        return None
+                self._differs(request, f"log probabilities of token {at}", *shown)
+                return
 
     def _differs(self, request: Request, what: str, right: object, given: object) -> None:
         self.found.append(

@@ -79,10 +79,10 @@ class ToyKv:
 class ToyTarget:
     """A `Target` whose logits are a toy's rows. Raises: see the methods."""
 
-    exact = True
-    version = 0
-    depth = 0
-    bytes_per_token = 1
+    exact: bool | None = True
+    version: int = 0
+    depth: int = 0
+    bytes_per_token: int = 1
 
     def __init__(self, toy: Toy, context: int = 4096) -> None:
         self.toy = toy

@@ -76,7 +76,7 @@ MUTANTS = (
         "csrc/sampling/residual.cpp",
         "        std::fill_n(residual, first, 0.0);\n",
         "",
-        "tests/core/test_residual.py::test_what_is_left_is_the_naive_rest",
+        "tests/core/test_residual.py::test_where_nothing_is_left_all_stays",
     ),
     Mutant(
         "of equally likely tokens the larger id comes first",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -114,7 +113,7 @@ def test_rollouts(nursery: Nursery, tmp_path: Path) -> None:
     for share in (0.3, 0.6, 0.9):
         life = lives.begin("roll", folder=folder)
         time.sleep(share * took)
-        os.kill(life, signal.SIGKILL)
+        lives.nursery.kill(life)
         assert lives.end(life) in (-signal.SIGKILL, 0)
         assert whole.startswith(tokens.read_bytes() if tokens.exists() else b"")
 

@@ -35,11 +35,15 @@ help:  ## show this list
 demo: $(VENV)/.core $(VENV)/.engine  ## install, fetch the default model, answer a few prompts without and with drafts
 	@$(BIN)/foresay demo
 
-# Two processes: most tests use one core. A file's tests stay together, since they share servers and models.
-SIDE_BY_SIDE = -n 2 --dist loadfile
+# Two processes: most tests use one core. Each takes one half of the tests in their order, so that those of a file share
+# servers and models, and who is done first takes from the other's end.
+SIDE_BY_SIDE = -n 2 --dist worksteal
 
-test: lint types  ## install what the tests need, then lint, type-check and test
-	@$(PY) -m pytest -m "not slow" --durations=25 $(SIDE_BY_SIDE)
+# The types are checked beside the tests. What is wrong with them is said last, and fails the target as well.
+test: lint  ## install what the tests need, then lint, type-check and test
+	@$(BIN)/mypy src tests > $(VENV)/types.txt & types=$$!; \
+	$(PY) -m pytest -m "not slow" --durations=25 $(SIDE_BY_SIDE); tested=$$?; \
+	wait $$types || { cat $(VENV)/types.txt; exit 1; }; exit $$tested
 
 test-slow: $(VENV)/.core $(VENV)/.dev  ## the tests that take long, which CI runs too
 	@$(PY) -m pytest -m slow --durations=25 $(SIDE_BY_SIDE)
@@ -59,10 +63,13 @@ stub: $(VENV)/.core $(VENV)/.dev  ## write src/foresay/_core.pyi again, after a 
 SANITIZED = PYTHONPATH="build/$@:$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" $(PY) -S -m pytest
 RUNTIME   = "$$(g++ -print-file-name=$(1)) $$(g++ -print-file-name=libstdc++.so)"
 
+# xdist starts its processes by this command, again with -S.
+WORKERS = --dist worksteal --tx "2*popen//python=$(PY) -S"
+
 sanitize: $(VENV)/.dev build/sanitize/.stamp  ## test the core, on every level, under the address and undefined-behaviour sanitizers
 	@LD_PRELOAD=$(call RUNTIME,libasan.so) FORESAY_SANITIZE=1 \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-	$(SANITIZED) tests/core
+	$(SANITIZED) tests/core $(WORKERS)
 
 # What Python, numpy and libgomp do among themselves is not seen; csrc/cpu/team.cpp says what OpenMP's members may rely on.
 tsan: $(VENV)/.dev build/tsan/.stamp  ## test the core's threads under the thread sanitizer

@@ -1,6 +1,8 @@
 """One profile for all property tests: the same cases in every run, and no deadlines, because a busy
 machine is not a bug. Set FORESAY_EXPLORE=1 to look for new cases.
 
+Measured steps take the same time everywhere (`steady`).
+
 Threads wait without spinning: on a busy machine they would wait for each other for ever. And
 signals that whoever started the tests ignores (`nohup`, a background job) are not ignored by the
 processes that the tests start."""
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
+from importlib import import_module
 
 from hypothesis import HealthCheck, settings
 
@@ -28,3 +31,6 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("foresay")
+
+if not os.environ.get("FORESAY_SANITIZE"):  # where only the core is tested, without torch
+    import_module("steady")

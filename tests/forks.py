@@ -28,20 +28,13 @@ import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import IO, Any
 
-__all__ = ["LIGHT", "WARM", "Process", "run", "start"]
+__all__ = ["LIGHT", "WARM", "Process", "Server", "run", "start"]
 
-LIGHT = ("typer", "rich.console", "foresay.cli")
-WARM = (
-    *LIGHT,
-    *("torch", "transformers.models.llama.modeling_llama", "transformers.models.auto"),
-    *("foresay.engine.llm", "foresay.models.load", "foresay.serve.start", "foresay.edge.client"),
-)
 _MESSAGE = 1 << 17  # bytes of a question: arguments and environment
 _STREAMS = 3
 _PATIENCE = 300.0  # seconds
@@ -111,38 +104,83 @@ class Process:
         return said[0], said[1]
 
 
+class Server:
+    """A process that has imported some modules, which start no threads, and forks others. It begins
+    with the first of them, and ends with `close` or with the process that began it."""
+
+    def __init__(self, *modules: str, **environ: str) -> None:
+        self._modules, self._environ = modules, {"OMP_NUM_THREADS": "1", **environ}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def begin(self, question: dict[str, Any], descriptors: Sequence[int]) -> int:
+        """Fork a process: its id."""
+        with self._lock:
+            if self._process is None:
+                self._open()
+            socket.send_fds(self._control, [json.dumps(question).encode()], descriptors)
+            return int(self._control.recv(16))
+
+    def _open(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno()), *self._modules],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **self._environ},
+            )
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """It ends; what it has forked goes on."""
+        if self._process is not None:
+            self._control.close()
+            self._process.wait(30)
+            self._process = None
+            atexit.unregister(self.close)
+
+
+_COMMAND_LINE = ("typer", "rich.console", "foresay.cli")
+LIGHT = Server(*_COMMAND_LINE)
+WARM = Server(
+    *_COMMAND_LINE,
+    *("torch", "transformers.models.llama.modeling_llama", "transformers.models.auto"),
+    *("foresay.engine.llm", "foresay.models.load", "foresay.serve.start", "foresay.edge.client"),
+    "steady",
+)
+
+
 def start(
     *arguments: object,
-    server: tuple[str, ...] = WARM,
-    modules: Sequence[str] = (),
+    server: Server = WARM,
     environ: Mapping[str, str] | None = None,
     cwd: object = None,
     streams: Sequence[int | None] = (None, None, None),
 ) -> Process:
-    """Begin a process, forked from a server that has imported these modules, and from now on also
-    `modules`, which must not start threads. What is None of stdin, stdout and stderr becomes a
-    pipe; the others are descriptors."""
-    ends = [os.pipe() if given is None else (None, None) for given in streams]
-    theirs = [pair[at > 0] for at, pair in enumerate(ends)]
-    ours = [pair[at == 0] for at, pair in enumerate(ends)]
+    """Begin a process. What is None of stdin, stdout and stderr becomes a pipe; the others are
+    descriptors."""
+    ours: list[IO[str] | None] = []
+    given, opened = [], []
+    for stream, mode in zip(streams, ("w", "r", "r"), strict=True):
+        if stream is None:
+            read, write = os.pipe()
+            mine, stream = (write, read) if mode == "w" else (read, write)
+            ours.append(open(mine, mode))  # noqa: SIM115
+            opened.append(stream)
+        else:
+            ours.append(None)
+        given.append(stream)
     status, told = os.pipe()
     question = {
         "arguments": [str(argument) for argument in arguments],
         "environ": {**os.environ, "OMP_NUM_THREADS": "1", **(environ or {})},
         "cwd": str(cwd or os.getcwd()),
-        "modules": list(modules),
     }
-    given = [mine if end is None else end for mine, end in zip(streams, theirs, strict=True)]
-    control, lock = _server(server)
-    with lock:
-        socket.send_fds(control, [json.dumps(question).encode()], [*given, told])  # type: ignore[list-item]
-        pid = int(control.recv(16))
-    for end in (*theirs, told):
-        if end is not None:
-            os.close(end)
-    modes = ("w", "r", "r")
-    files = [None if fd is None else open(fd, m) for fd, m in zip(ours, modes, strict=True)]  # noqa: SIM115
-    return Process(pid, status, files)
+    pid = server.begin(question, [*given, told])
+    for end in (*opened, told):
+        os.close(end)
+    return Process(pid, status, ours)
 
 
 def run(
@@ -163,26 +201,6 @@ def run(
             stream.seek(0)
         command = [sys.executable, *map(str, arguments)]
         return subprocess.CompletedProcess(command, status, out.read(), err.read())
-
-
-@cache
-def _server(modules: tuple[str, ...]) -> tuple[socket.socket, threading.Lock]:
-    """A process that has imported these; it ends when the other end of its socket is closed."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        process = subprocess.Popen(
-            [sys.executable, __file__, str(theirs.fileno()), *modules],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},  # so that no library starts threads
-        )
-
-    def end() -> None:
-        ours.close()
-        process.wait(30)
-
-    atexit.register(end)
-    return ours, threading.Lock()
 
 
 # ---- in the server ---------------------------------------------------------------------------
@@ -210,7 +228,6 @@ def _serve(control: socket.socket, modules: Sequence[str]) -> tuple[dict[str, An
         if not message:
             os._exit(0)
         asked = json.loads(message)
-        _import(asked["modules"], asked["environ"])
         pid = os.fork()
         if not pid:
             signal.set_wakeup_fd(-1)
@@ -222,18 +239,6 @@ def _serve(control: socket.socket, modules: Sequence[str]) -> tuple[dict[str, An
         for stream in given[:_STREAMS]:
             os.close(stream)
         control.send(str(pid).encode())
-
-
-def _import(modules: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Into the server, in this environment: some modules look at it."""
-    for module in modules:
-        if module not in sys.modules:
-            own = dict(os.environ)
-            os.environ.update(environ)
-            with suppress(Exception):  # whoever needs it will fail, and say so
-                import_module(module)
-            os.environ.clear()
-            os.environ.update(own)
 
 
 def _heard(number: int, frame: FrameType | None) -> None:

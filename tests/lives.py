@@ -36,7 +36,7 @@ class Nursery:
     """
 
     def __init__(self, module: str, **environ: str) -> None:
-        self._module, self._environ = module, environ
+        self._module, self._server = module, forks.Server(module, **environ)
         self._lives: dict[int, forks.Process] = {}
 
     def __enter__(self) -> Nursery:
@@ -46,14 +46,15 @@ class Nursery:
         """None of them is left."""
         for life in list(self._lives):
             self.end(life, 0)
+        self._server.close()
 
     def begin(self, function: str, log: Path, *, environ: Any = None, **given: Any) -> int:
         """Call a function of the module in a new process; its id. What it says is in the log."""
         with open(os.devnull) as nothing, open(log, "a") as said:
             process = forks.start(
                 *("-c", _CALL, Path(__file__).parent, self._module, function, json.dumps(given)),
-                modules=[self._module],
-                environ={**self._environ, **(environ or {})},
+                server=self._server,
+                environ=environ,
                 streams=(nothing.fileno(), said.fileno(), said.fileno()),
             )
         self._lives[process.pid] = process

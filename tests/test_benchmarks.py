@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+
+import forks
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -36,8 +36,7 @@ def trace(tmp_path: Path) -> Path:
 
 def run(script: str, folder: Path, *arguments: str | Path) -> tuple[str, dict[str, Any]]:
     """Run a script with `folder` as the current one; what it printed and recorded."""
-    command = [sys.executable, BENCHMARKS / script, *arguments, "--record", folder / "record"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = forks.run(BENCHMARKS / script, *arguments, "--record", folder / "record", cwd=folder)
     assert done.returncode == 0, done.stderr
     (path,) = (folder / "record").iterdir()
     assert done.stdout.splitlines()[-1] == f"recorded in {path.name}"
@@ -100,8 +99,7 @@ def tiny_model(tmp_path: Path) -> Path:
     return folder
 
 
-def test_engine(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # two threads for so little wait for each other
+def test_engine(tmp_path: Path, tiny_model: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     kinds = ("summarization", "coding", "translation")
     prompts.write_text(
@@ -121,8 +119,7 @@ def test_engine(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatc
     assert "texts compared" in out
 
 
-def test_drafters(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_drafters(tmp_path: Path, tiny_model: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     kinds = ("writing", "coding", "rag", "rag")
     prompts.write_text(
@@ -207,8 +204,7 @@ def test_gpu_sampling_in_the_interpreter(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_simulate(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_simulate(tmp_path: Path, tiny_model: Path) -> None:
     small = "--quick", "--count", "2", "--samples", "2", "--tokens", "12", "--rounds", "1"
     own = "--model", tiny_model, "--dtype", "float32"
     out, record = run("simulate.py", tmp_path, *small, *own)

@@ -1,4 +1,7 @@
-"""The command line as its users meet it: a process, its output and its exit status."""
+"""The command line as its users meet it: a process, its output and its exit status.
+
+The processes are forked from one that has imported the command line already.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from pathlib import Path
 import pytest
 
 import foresay
+import forks
 from foresay import doctor
 
 RECORDED = Path(__file__).parent / "recorded.jsonl.gz"
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "foresay", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    return forks.run("-m", "foresay", *arguments, server=forks.LIGHT)
 
 
 def ok(*arguments: object) -> str:
@@ -140,7 +143,11 @@ def test_help_has_examples_and_json(command: str) -> None:
 
 
 def test_version() -> None:
-    assert ok("--version") == f"foresay {foresay.__version__}\n"
+    """In a process that Python starts."""
+    command = [sys.executable, "-m", "foresay", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == ok("--version") == f"foresay {foresay.__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -185,8 +192,7 @@ def test_without_the_command_line_libraries() -> None:
         "import sys; sys.modules['typer'] = None; sys.argv = ['foresay'];"
         "from foresay.__main__ import main; main()"
     )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = forks.run("-c", code, server=forks.LIGHT)
     assert done.returncode == 2
     assert done.stderr == (
         "foresay: the command line needs typer; install it with: "
@@ -206,19 +212,13 @@ def test_outputs_never_replace_inputs(tmp_path: Path) -> None:
         ["corpus", "build", str(trace), "-o", str(trace)],
         ["corpus", "build", str(trace), "-o", str(tmp_path / "pipe")],
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "foresay", *arguments], capture_output=True, text=True
-        )
+        done = run(*arguments)
         assert done.returncode == 1 and done.stderr.count("\n") == 1, done
         assert re.search("expected (another|a file in)", done.stderr)
     assert trace.read_text() == line
     link = tmp_path / "link.foresay"
     link.symlink_to(tmp_path / "real.foresay")
-    subprocess.run(
-        [sys.executable, "-m", "foresay", "corpus", "build", str(trace), "-o", str(link)],
-        check=True,
-        capture_output=True,
-    )
+    ok("corpus", "build", trace, "-o", link)
     assert link.is_symlink() and (tmp_path / "real.foresay").is_file()
 
 

@@ -7,18 +7,17 @@ import json
 import os
 import pty
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import forks
 from foresay import corpus
 from trace_files import RECORDS, good_trace, names, write_trace
 
 
 def shell(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "foresay", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return forks.run("-m", "foresay", *arguments, server=forks.LIGHT)
 
 
 def test_the_commands(tmp_path: Path) -> None:
@@ -84,12 +83,15 @@ def test_the_commands_refuse_in_one_sentence(
 def test_a_bar_on_a_terminal_only(tmp_path: Path) -> None:
     trace = good_trace(tmp_path / "t.jsonl")
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "foresay", "corpus", "build", str(trace), "-o"]
-    command.append(str(tmp_path / "index"))
-    env = os.environ | {"TERM": "xterm"}
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, env=env, check=False)
+    with forks.start(
+        *("-m", "foresay", "corpus", "build", trace, "-o", tmp_path / "index"),
+        server=forks.LIGHT,
+        environ={"TERM": "xterm"},
+        streams=(None, None, theirs),
+    ) as process:
+        out, _ = process.communicate()
     os.close(theirs)
     shown = os.read(ours, 1 << 16)
     os.close(ours)
-    assert done.returncode == 0 and b"\x1b" not in done.stdout
+    assert process.returncode == 0 and "\x1b" not in out
     assert b"write" in shown and b"\x1b" in shown

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+import forks
 
 ROOT = Path(__file__).parent.parent
 
@@ -14,8 +14,7 @@ def test_the_examples_of_the_readme() -> None:
     examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert len(examples) == 2
     for code in examples:
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = forks.run("-c", code)
         assert done.returncode == 0, done.stderr
         promised = re.search(r"print\(.*\)  # (.*)", code)
         assert promised is not None and done.stdout.strip() == promised[1]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import forks
 from conformance import SCENARIOS, Readable, Scenario, drive
 from foresay import Drafter, Verdict
 from foresay.errors import InputError, StateError, TokenTypeError
@@ -81,12 +79,6 @@ def test_the_program_runs(tmp_path: Path) -> None:
     promised = re.findall(r"^print\(.*\)  # (.*)$", program, re.MULTILINE)
     assert len(promised) == 2
     folder = save_model(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program.replace(MODEL, repr(str(folder)))],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    done = forks.run("-W", "error", "-c", program.replace(MODEL, repr(str(folder))))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == promised

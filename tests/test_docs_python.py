@@ -5,12 +5,10 @@ The default model is replaced by a tiny one: nothing is fetched, and the test ta
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import forks
 from tiny import save_model
 
 PAGE = Path(__file__).parent.parent / "docs" / "python.md"
@@ -23,13 +21,7 @@ def test_the_examples_run_in_order(tmp_path: Path) -> None:
     folder = save_model(tmp_path)
     promised = re.findall(r"^ *print\(.*\)  # (.*)$", program, re.MULTILINE)
     assert len(promised) == 9
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program.replace(MODEL, repr(str(folder)))],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    done = forks.run("-W", "error", "-c", program.replace(MODEL, repr(str(folder))))
     assert done.returncode == 0, done.stderr
     printed = iter(done.stdout.splitlines())
     for line in promised:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from decimal import Decimal
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from scipy import stats  # type: ignore[import-untyped]
 
+import forks
 from tiny import save_model
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -77,18 +77,16 @@ def test_two_accuracies() -> None:
     assert few["detectable_with_power_80"] > found["detectable_with_power_80"] > 0.1
 
 
-def test_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_a_run(tmp_path: Path) -> None:
     folder, questions = save_model(tmp_path / "model"), tmp_path / "questions.jsonl"
     rows = [{"question": f"What is {n} and {n}?", "answer": f"#### {2 * n}"} for n in range(5)]
     questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
     kept = tmp_path / "answers.jsonl"
     more = ["--shots", "2", "--seeds", "1", "--max-tokens", "12", "--answers", kept]
-    command = [sys.executable, BENCHMARKS / "gsm8k.py", questions, "--model", folder, *more]
+    command = [BENCHMARKS / "gsm8k.py", questions, "--model", folder, *more]
 
     def run() -> subprocess.CompletedProcess[str]:
-        whole = [*map(str, command), "--record", str(tmp_path / "record")]
-        return subprocess.run(whole, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return forks.run(*command, "--record", tmp_path / "record", cwd=tmp_path)
 
     done = run()
     assert done.returncode == 0, done.stderr

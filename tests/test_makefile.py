@@ -38,3 +38,24 @@ def test_needs_of_an_extra(extra: str) -> None:
 
 def test_needs_without_a_toml_reader() -> None:
     assert needs("dev", hidden="tomllib") == ["-e .[dev]"]
+
+
+@pytest.mark.parametrize(
+    ("fails", "status"), [("", 0), ("ruff", 2), ("mypy", 2), ("python", 2), ("mypy python", 2)]
+)
+def test_what_fails_fails_the_target(tmp_path: Path, fails: str, status: int) -> None:
+    """`make test` with tools that do nothing: each can fail it, and what it said is shown."""
+    (tmp_path / "bin").mkdir()
+    for name in ("ruff", "mypy", "python"):
+        tool = tmp_path / "bin" / name
+        tool.write_text(f'#!/bin/sh\necho "{name} $*"\nexit {int(name in fails.split())}\n')
+        tool.chmod(0o755)
+    stamps = [word for name in (".core", ".dev") for word in ("-o", str(tmp_path / name))]
+    command = ["make", "-C", str(ROOT), *stamps, "test", f"VENV={tmp_path}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done
+    said = [line.split()[0] for line in done.stdout.splitlines() if not line.startswith("make")]
+    if fails == "ruff":
+        assert said == ["ruff"]
+    else:
+        assert said == ["ruff", "ruff", "python", *["mypy"] * ("mypy" in fails)]

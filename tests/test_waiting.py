@@ -1,4 +1,5 @@
-"""Nobody waits in silence: what the commands say while they work, in real processes."""
+"""Nobody waits in silence: what the commands say while they work, in real processes. Python starts
+those whose first words must come before a long import; the others are forked."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from typing import Any
 
 import pytest
 
+import forks
 from foresay.cli.interrupts import Interrupts
 from foresay.cli.waiting import Lines
 from foresay.engine.llm import LLM
@@ -42,21 +44,30 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Child:
-    """A process whose stderr is read line by line, with the time of each line."""
+    """A process whose stderr is read line by line, with the time of each line.
 
-    def __init__(self, *arguments: object, cache: Path | None = None) -> None:
-        given = {**os.environ, "OMP_NUM_THREADS": "1"}
+    new  whether Python starts it; else it is forked, and has imported torch already
+    """
+
+    def __init__(self, *arguments: object, cache: Path | None = None, new: bool = False) -> None:
+        environ = {"OMP_NUM_THREADS": "1"}
         if cache is not None:
-            given["FORESAY_CACHE"] = str(cache)
+            environ["FORESAY_CACHE"] = str(cache)
         self.began = time.monotonic()
-        self.process = subprocess.Popen(
-            [*START, *map(str, arguments)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=given,
-        )
+        self.process: subprocess.Popen[str] | forks.Process
+        if new:
+            self.process = subprocess.Popen(
+                [*START, *map(str, arguments)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, **environ},
+            )
+        else:
+            with open(os.devnull) as nothing:
+                streams = (nothing.fileno(), None, None)
+                self.process = forks.start(*START[1:], *arguments, environ=environ, streams=streams)
         self.lines: list[tuple[float, str]] = []
         self.cpu_at_first = 0.0
         self.out: list[str] = []
@@ -95,8 +106,8 @@ class Child:
 
 
 @contextmanager
-def child(*arguments: object, cache: Path | None = None) -> Iterator[Child]:
-    made = Child(*arguments, cache=cache)
+def child(*arguments: object, cache: Path | None = None, new: bool = False) -> Iterator[Child]:
+    made = Child(*arguments, cache=cache, new=new)
     try:
         yield made
     finally:
@@ -146,13 +157,10 @@ def test_events(model: Path) -> None:
 def test_on_a_terminal_the_bar_has_the_stage_beside_it(model: Path) -> None:
     """As a user sees it: all three streams are one terminal."""
     main, other = pty.openpty()
-    process = subprocess.Popen(
-        [*START, "generate", "Hello", "--model", str(model), "--max-tokens", "4"],
-        stdin=other,
-        stdout=other,
-        stderr=other,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "OMP_NUM_THREADS": "1"},
-        start_new_session=True,
+    process = forks.start(
+        *(*START[1:], "generate", "Hello", "--model", model, "--max-tokens", 4),
+        environ={"TERM": "xterm", "COLUMNS": "100"},
+        streams=(other, other, other),
     )
     os.close(other)
     shown = b""
@@ -188,7 +196,7 @@ def test_waiting_for_another_process_is_not_silent(tmp_path: Path) -> None:
     """The slow stage: somebody else holds the lock of the model's place for longer than anybody
     may be silent. Nothing inside the process is altered."""
     asked = ("generate", "Hello", "--model", tmp_path / NAME, "--dtype", "float32")
-    with locked(tmp_path), child(*asked, cache=tmp_path) as done:
+    with locked(tmp_path), child(*asked, cache=tmp_path, new=True) as done:
         done.wait_for("waiting for another process")
         time.sleep(BETWEEN + 2)
         held = list(done.lines)
@@ -208,7 +216,7 @@ def test_waiting_for_another_process_is_not_silent(tmp_path: Path) -> None:
 def test_the_default_model_is_not_loaded_in_silence(command: str) -> None:
     """By the clock: a stage that keeps the interpreter to itself would silence the others, too."""
     asked = {"demo": ("demo",), "generate": ("generate", "Hello", "--max-tokens", 2)}
-    with child(*asked[command]) as done:
+    with child(*asked[command], new=True) as done:
         if command == "demo":
             done.wait_for("warming up")
             done.process.send_signal(signal.SIGINT)
@@ -342,7 +350,7 @@ def test_an_interrupt_of_the_demonstration_shows_what_there_is(model: Path) -> N
 
 def test_serve_can_be_interrupted_while_it_loads(tmp_path: Path) -> None:
     asked = ("serve", tmp_path / NAME, "--dtype", "float32", "--json", "--port", 0)
-    with locked(tmp_path), child(*asked, cache=tmp_path) as done:
+    with locked(tmp_path), child(*asked, cache=tmp_path, new=True) as done:
         done.wait_for("waiting for another process")
         done.process.send_signal(signal.SIGINT)
         status = done.end()

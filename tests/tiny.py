@@ -11,10 +11,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
 import torch
+import typer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -98,6 +100,9 @@ class Done:
         return "".join(line for line in lines if not done.match(line))
 
 
+_COMMANDS = cache(typer.main.get_command)  # they are the same in every call
+
+
 class _Terminal(io.TextIOWrapper):
     def isatty(self) -> bool:
         return True
@@ -113,6 +118,7 @@ def call(
     given = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
     status = 0
     with (
+        patch.object(typer.main, "get_command", _COMMANDS),
         patch.object(sys, "argv", ["foresay", *map(str, arguments)]),
         patch.object(sys, "stdin", given),
         redirect_stdout(out),

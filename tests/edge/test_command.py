@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import forks
 from edge.toy_cloud import ToyCloud, toy_cloud
 from foresay.cli.edge_shown import cost_line
 from foresay.edge.statistics import StreamStatistics
@@ -137,8 +137,7 @@ def without(modules: tuple[str, ...], *arguments: object) -> subprocess.Complete
         "from foresay.__main__ import main\n"
         "main()"
     )
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return forks.run("-c", code, *arguments, server=forks.LIGHT)
 
 
 def test_drafting_from_text_needs_no_torch(folder: Path) -> None:
@@ -181,5 +180,5 @@ def test_an_interrupt_while_it_is_imported_leaves_no_traceback() -> None:
         "builtins.__import__ = slow\n"
         "foresay.__main__.main()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = forks.run("-c", code, server=forks.LIGHT)
     assert done.returncode == 130 and not done.stderr

@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import forks
 from edge.chaos import Action, chaos
 from foresay.bench.cloud import Cloud, cloud
 from foresay.bench.proxy import Proxy
@@ -117,9 +116,8 @@ def test_the_client_dies_and_is_forgotten(server: Running, plain: LLM, pieces: i
     """What it got is the beginning of the text, which another client gets whole."""
     prompt = plain.encode(PROMPT)
     asked = [server.url, plain.target.vocabulary, prompt.tolist(), 2000]
-    command = [sys.executable, "-c", CLIENT, json.dumps(asked)]
     got: list[int] = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with forks.start("-c", CLIENT, json.dumps(asked)) as process:
         assert process.stdout is not None
         for _ in range(pieces):
             got += json.loads(process.stdout.readline())

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
 
+from foresay.engine import measure
 from foresay.engine.measure import _KINDS, measured_cost
 from foresay.models.load_transformers import target_of
 from foresay.models.target import Hidden, Outputs, Part, Target
 from models import zoo
+from steady import real_clock
+
+
+@pytest.fixture(autouse=True)
+def timed() -> Iterator[None]:
+    with real_clock():
+        yield
 
 
 class Slow:
@@ -40,7 +48,10 @@ def test_a_large_model_is_measured_with_few_steps() -> None:
     assert cost.of(1, 64, 64) > 0.2
 
 
-def test_a_small_model_is_measured_with_all_kinds_of_steps() -> None:
+def test_a_small_model_is_measured_with_all_kinds_of_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(measure, "_ENOUGH", 60.0)  # on a busy machine no step is quick
     target = target_of(zoo.make("llama"), deterministic=False)
     told: list[tuple[str, int, int | None]] = []
     measured_cost(target, lambda *stage: told.append(stage))

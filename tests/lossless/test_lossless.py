@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import forks
 from foresay import _core
 from foresay.errors import InputError
 from foresay.lossless import exact, sampled, schemes, scripts
@@ -85,8 +85,8 @@ main()
 
 def foresay(*arguments: str | Path, without: tuple[str, ...] = ()) -> tuple[int, str, str]:
     start = ["-c", f"without = {without!r}\n{WITHOUT}"] if without else ["-m", "foresay"]
-    command = [sys.executable, *start, "lossless", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    server = forks.LIGHT if without else forks.WARM
+    done = forks.run(*start, "lossless", *arguments, server=server)
     return done.returncode, done.stdout, done.stderr
 
 

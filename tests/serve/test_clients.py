@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ import httpx
 import openai
 import pytest
 
+import forks
 from foresay.engine.llm import LLM
 from foresay.models import weights
 from foresay.sampling.params import SamplingParams
@@ -98,22 +97,15 @@ def test_curl(server: Running) -> None:
 
 
 @contextmanager
-def started(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+def started(folder: Path, *options: str) -> Iterator[forks.Process]:
     """`foresay serve` as a user starts it; it loads yet."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-    command = [sys.executable, "-m", "foresay", "serve", str(folder), "--port", "0", *options]
+    command = ["-m", "foresay", "serve", str(folder), "--port", "0", *options]
     command += ["--dtype", "float32", "--policy", "fixed"]  # which need not be measured first
-    pipe = subprocess.PIPE
-    child = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
-    try:
+    with forks.start(*command) as child:
         yield child
-    finally:
-        if child.poll() is None:
-            child.kill()
-        child.communicate()
 
 
-def address_of(child: subprocess.Popen[str]) -> str:
+def address_of(child: forks.Process) -> str:
     """Where it listens, when it does."""
     assert child.stdout is not None
     line = child.stdout.readline()
@@ -123,7 +115,7 @@ def address_of(child: subprocess.Popen[str]) -> str:
 
 
 @contextmanager
-def process(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def process(folder: Path, *options: str) -> Iterator[tuple[forks.Process, str]]:
     """`foresay serve` as a user starts it, and where it listens."""
     with started(folder, *options) as child:
         yield child, address_of(child)

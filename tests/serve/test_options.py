@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import forks
 from foresay.errors import InputError
 from foresay.serve.address import check_certificate
 
@@ -40,8 +40,7 @@ OPEN = ("--insecure", "--host")
     ],
 )
 def test_wrong_options_are_refused_without_torch(options: tuple[str, ...], said: str) -> None:
-    command = [sys.executable, "-c", CODE, *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = forks.run("-c", CODE, *options, server=forks.LIGHT)
     assert done.returncode == 1 and done.stderr.startswith(f"foresay: {said}"), done.stderr
     assert done.stderr.count("\n") == 1 and done.stdout == "no torch\n"
 

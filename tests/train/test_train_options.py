@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import forks
 from tiny import call
 
 _RUN = """
@@ -58,13 +57,8 @@ def test_wrong_options_are_refused_before_torch_is_imported(tmp_path: Path) -> N
         ([*_DRAFTERS, "--max-tokens", "0"], "--max-tokens is 0; expected a whole number from 1"),
         ([*_DRAFTERS, "--temperature", "-1"], "--temperature is -1.0; expected 0 (greedy)"),
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", _RUN],
-        input=json.dumps([arguments for arguments, _ in refused]),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    given = json.dumps([arguments for arguments, _ in refused])
+    done = forks.run("-c", _RUN, input=given, server=forks.LIGHT)
     assert done.returncode == 0, done.stderr
     said = done.stderr.splitlines()
     assert len(said) == len(refused), said

@@ -111,6 +111,9 @@ class Product:
     value: Doubles
     tolerance: Doubles
 
+    def last(self, rows: int) -> Product:
+        return Product(self.value[-rows:], self.tolerance[-rows:])
+
     def agrees(self, given: Floats) -> bool:
         return bool(np.all(np.abs(given - self.value) <= self.tolerance))
 

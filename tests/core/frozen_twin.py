@@ -13,21 +13,28 @@ def occurrences(documents: Documents, context: list[int]) -> list[int | None]:
         document[end] if end < len(document) else None
         for document in documents
         for end in range(size, len(document) + 1)
-        if document[end - size : end] == context
+        if document[end - 1] == context[-1] and document[end - size : end] == context
     ]
 
 
-def longest_match(documents: Documents, text: list[int], max_context: int) -> int:
-    lengths = range(min(max_context, len(text)), 0, -1)
-    return next((n for n in lengths if occurrences(documents, text[-n:])), 0)
+def matches(documents: Documents, text: list[int], max_context: int) -> list[list[int | None]]:
+    """What follows each suffix of a text that occurs, the shortest first. A suffix of what occurs
+    occurs too: so the first that does not ends the search."""
+    found: list[list[int | None]] = []
+    for length in range(1, min(max_context, len(text)) + 1):
+        following = occurrences(documents, text[-length:])
+        if not following:
+            break
+        found.append(following)
+    return found
 
 
 def contexts(documents: Documents, text: list[int], max_context: int, width: int) -> list[Context]:
     """(length, total, latest, first, top) of the longest match and each more frequent suffix."""
     found: list[Context] = []
-    frequency = 0
-    for length in range(longest_match(documents, text, max_context), 0, -1):
-        following = occurrences(documents, text[-length:])
+    frequency, known = 0, matches(documents, text, max_context)
+    for length in range(len(known), 0, -1):
+        following = known[length - 1]
         if len(following) == frequency:
             continue
         frequency = len(following)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -144,32 +145,62 @@ def same(a: Sequence[Numbers], b: Sequence[Numbers]) -> bool:
 # ---- against the twin ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("level", LEVELS)
-def test_rows_are_the_twins(level: str, dtype: str, shape: Shape) -> None:
+LENGTHS, SIZES = (0, 250, 13, 600), ((25, 20), (6, 0), (20, 3), (7, 2))
+
+
+@dataclasses.dataclass
+class Case:
+    """Stored texts, a tree of new rows after each, and what the twin makes of them by layer."""
+
+    rules: list[Rule]
+    stored: list[Text]
+    trees: list[list[int]]
+    texts: list[Text]
+    expected: list[list[NDArray[np.float64]]]
+
+
+@lru_cache(maxsize=1)  # the twin is slow, and one for all levels
+def case_of(dtype: str, shape: Shape) -> Case:
     rng = np.random.default_rng(hash(shape) % 1000)
     sinks = rng.standard_normal(shape[0]).astype(np.float32)
     rules = [*RULES, Rule(sinks=sinks), Rule(window=3, sinks=10 * sinks)]
     shapes = [shape] * len(rules)
-    lengths, sizes = (0, 250, 13, 600), ((25, 20), (6, 0), (20, 3), (7, 2))
-    kvs = [new_kv(shapes, dtype) for _ in lengths]
-    stored = [Text.random(i, n, shapes, dtype) for i, n in enumerate(lengths)]
-    for kv, text, length in zip(kvs[1:], stored[1:], lengths[1:], strict=True):
-        forward([kv], [text], [chain(length)], rules, level=level)
-        kv.keep(ints(range(length)))
-    trees = [random_tree(rng, count, run) for count, run in sizes]
+    stored = [Text.random(i, n, shapes, dtype) for i, n in enumerate(LENGTHS)]
+    trees = [random_tree(rng, count, run) for count, run in SIZES]
     texts = [Text.random(9 + i, len(tree), shapes, dtype) for i, tree in enumerate(trees)]
-    found = forward(kvs, texts, trees, rules, level=level, threads=2, padding=3)
-    for i, (tree, text) in enumerate(zip(trees, texts, strict=True)):
-        kvs[i].check_integrity()
-        for layer, rule in enumerate(rules):
-            old = stored[i].key[layer], stored[i].value[layer]
-            new = text.query[layer], text.key[layer], text.value[layer]
-            assert_close(found[i][layer], attend(old, tree, new, rule))
-            length = lengths[i]
-            assert same([kvs[i].keys(layer)[:, :length]], [old[0]])
-            assert same([kvs[i].values(layer)[:, length:]], [new[2]])
+    expected = [
+        [
+            attend(
+                (old.key[layer], old.value[layer]),
+                tree,
+                (new.query[layer], new.key[layer], new.value[layer]),
+                rule,
+            )
+            for layer, rule in enumerate(rules)
+        ]
+        for old, tree, new in zip(stored, trees, texts, strict=True)
+    ]
+    return Case(rules, stored, trees, texts, expected)
+
+
+@pytest.mark.parametrize("level", LEVELS)  # changes first
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rows_are_the_twins(level: str, dtype: str, shape: Shape) -> None:
+    case = case_of(dtype, shape)
+    kvs = [new_kv([shape] * len(case.rules), dtype) for _ in LENGTHS]
+    for kv, text, length in zip(kvs[1:], case.stored[1:], LENGTHS[1:], strict=True):
+        forward([kv], [text], [chain(length)], case.rules, level=level)
+        kv.keep(ints(range(length)))
+    found = forward(kvs, case.texts, case.trees, case.rules, level=level, threads=2, padding=3)
+    for kv, length, old, new, given, expected in zip(
+        kvs, LENGTHS, case.stored, case.texts, found, case.expected, strict=True
+    ):
+        kv.check_integrity()
+        for layer in range(len(case.rules)):
+            assert_close(given[layer], expected[layer])
+            assert same([kv.keys(layer)[:, :length]], [old.key[layer]])
+            assert same([kv.values(layer)[:, length:]], [new.value[layer]])
 
 
 def test_a_wrong_twin_is_noticed() -> None:

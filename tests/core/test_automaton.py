@@ -25,6 +25,7 @@ from core.brute import (
     int32s,
     interleaved,
 )
+from core.counts import tries
 from foresay._core import COUNTED, Automaton
 from foresay.errors import InputError
 
@@ -130,7 +131,7 @@ def test_states(steps: Steps, occurrences: bool) -> None:
 
 
 @given(steps=steps_strategy, occurrences=st.booleans())
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 def test_states_of_anything(steps: Steps, occurrences: bool) -> None:
     check_states(steps, occurrences)
 
@@ -176,7 +177,7 @@ def test_occurrences(steps: Steps) -> None:
 
 
 @given(steps=steps_strategy)
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 def test_occurrences_of_anything(steps: Steps) -> None:
     check_contexts(steps)
 
@@ -204,7 +205,7 @@ def test_novelties(steps: Steps) -> None:
 
 
 @given(steps=steps_strategy)
-@settings(max_examples=150)
+@settings(max_examples=tries(150))
 def test_novelties_of_anything(steps: Steps) -> None:
     check_novelties(steps)
 

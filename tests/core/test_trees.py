@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.brute import int32s
+from core.counts import tries
 from core.frozen_files import corpus_of
 from foresay import Draft, DraftBatch, Verdict
 from foresay.drafters import CorpusDrafter, SuffixDrafter
@@ -97,7 +98,7 @@ def test_shape(corpus: Path, chain: bool, rule: Rule, words: int) -> None:
     budget=st.sampled_from(BUDGETS),
     chain=st.booleans(),
 )
-@settings(max_examples=150)
+@settings(max_examples=tries(60))
 def test_shape_after_anything(text: list[int], more: list[int], budget: int, chain: bool) -> None:
     drafter = SuffixDrafter(chain=chain)
     one, two = (drafter.begin(int32s(text), group="g") for _ in range(2))

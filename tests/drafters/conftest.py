@@ -19,7 +19,7 @@ def _alone() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
     """Layers that torch computes, whole layers of the core, a whole decoder of the core."""
     return {

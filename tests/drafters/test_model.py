@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from drafters.small_models import draft_model
-from engine.asking import ASKED, GREEDY, STOPS, answers, letters, prompts, wanted
+from engine.asking import ASKED, GREEDY, STOPS, answers, letters, prompts, rows_of, wanted
 from foresay import SamplingParams
 from foresay.arrays import Int32s
 from foresay.budget.load import Load
@@ -19,14 +19,16 @@ from foresay.drafters.decoding.written import Written
 from foresay.drafters.model import Dynamic
 from foresay.engine.engine import Engine
 from foresay.engine.pages import PAGE
-from foresay.engine.plain import logits_of, plain
+from foresay.engine.plain import plain
 from foresay.engine.request import Request
 from foresay.engine.text import AnswerText
 from foresay.models.load_transformers import target_of
 from foresay.models.target import Target
 from models import zoo
+from models.targets import zoo_target
+from pairs import pairs
 
-SHAPES = {"chain": 5, "tree": (3, 2, 1), "dynamic": Dynamic(width=3, depth=4)}
+SHAPES: dict[str, Any] = {"chain": 5, "tree": (3, 2, 1), "dynamic": Dynamic(width=3, depth=4)}
 MANY = list(zip(prompts(len(ASKED) * 2), ASKED * 2, strict=True))
 SAMPLED = SamplingParams(temperature=0.8, max_tokens=40)
 every_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
@@ -47,17 +49,15 @@ def counts(requests: list[Request]) -> tuple[int, int]:
     return sum(r.stats.drafted for r in requests), sum(r.stats.accepted for r in requests)
 
 
-@every_shape
-@pytest.mark.parametrize("kind", ["same", "near", "strange"])
+@pytest.mark.parametrize(("kind", "shape", "k"), pairs(["same", "near", "strange"], SHAPES, [8, 3]))
 def test_the_text_is_that_of_the_plain_loop(
-    target: Target, answered: list[list[int]], kind: str, shape: Any
+    target: Target, answered: list[list[int]], kind: str, shape: str, k: int
 ) -> None:
-    for policy in (Fixed(k=8), Fixed(k=3)):
-        drafter = ModelDrafter(draft_model(kind), shape=shape)
-        engine = Engine(target, drafter, policy=policy, max_running=7, max_rows=48)
-        requests = answers(engine, MANY)
-        assert [request.token_ids for request in requests] == answered
-        assert drafter.tokens_held() == drafter.bytes_used() == 0
+    drafter = ModelDrafter(draft_model(kind), shape=SHAPES[shape])
+    engine = Engine(target, drafter, policy=Fixed(k=k), max_running=7, max_rows=48)
+    requests = answers(engine, MANY)
+    assert [request.token_ids for request in requests] == answered
+    assert drafter.tokens_held() == drafter.bytes_used() == 0
     assert counts(requests)[1] > {"same": 50, "near": 10, "strange": -1}[kind]
 
 
@@ -98,7 +98,7 @@ def test_keeping_rejected_tokens_is_found(target: Target, monkeypatch: pytest.Mo
     """The mutation: after a verdict the keys and values of rejected tokens stay, as if they were
     those of the committed ones. The text stays right, and less is accepted."""
     texts = prompts(8, seed=4)
-    expected = [plain(logits_of(target), p, SAMPLED, i) for i, p in enumerate(texts)]
+    expected = [plain(rows_of(target), p, SAMPLED, i) for i, p in enumerate(texts)]
 
     def share() -> float:
         drafter = ModelDrafter(target, shape=4, choice="likeliest")
@@ -172,7 +172,7 @@ def test_prefixes_that_the_target_has_computed_before(target: Target) -> None:
 
 def test_texts_that_end_an_answer(target: Target) -> None:
     (prompt,) = prompts(1, seed=21)
-    free = plain(logits_of(target), prompt, SAMPLED, 7)
+    free = plain(rows_of(target), prompt, SAMPLED, 7)
     whole = letters(free)
     for begin, size in ((0, 1), (5, 3), (11, 2), (30, 4)):
         stop = whole[begin : begin + size]
@@ -196,14 +196,15 @@ def test_the_end_of_the_draft_models_context(target: Target, context: int, shape
     for request in requests:
         left = 256 - len(request.prompt)
         bounded = replace(params, max_tokens=min(100, left))
-        expected = plain(logits_of(target), request.prompt.tolist(), bounded, 0)
+        expected = plain(rows_of(target), request.prompt.tolist(), bounded, 0)
         assert request.token_ids == expected
     assert counts(requests[:1])[1] > 0
     assert (counts(requests[4:])[0] > 0) == (context == 256)
 
 
-def test_weights_of_the_draft_model_that_are_replaced(target: Target) -> None:
+def test_weights_of_the_draft_model_that_are_replaced() -> None:
     """What was computed with the old ones is not used: the same weights draft as the target."""
+    target = zoo_target("llama")
     drafter = ModelDrafter(target_of(zoo.make("llama", seed=1)), shape=4)
     engine = Engine(target, drafter, policy="fixed")
     params = replace(SAMPLED, max_tokens=80)
@@ -215,7 +216,7 @@ def test_weights_of_the_draft_model_that_are_replaced(target: Target) -> None:
     assert before[0] < before[1] / 2 and not request.finished
     drafter.model.replace_weights(dict(zoo.make("llama").named_parameters()))
     engine.run()
-    assert request.token_ids == plain(logits_of(target), prompt, params, 2)
+    assert request.token_ids == plain(rows_of(target), prompt, params, 2)
     after = request.stats.accepted - before[0], request.stats.drafted - before[1]
     assert after[0] == after[1] > 0
 

@@ -18,23 +18,22 @@ from foresay.drafters.model import Dynamic
 from foresay.engine import request as request_module
 from foresay.engine.engine import Engine
 from foresay.engine.request import Request
-from foresay.models.load_transformers import target_of
 from foresay.models.target import Target
 from foresay.sampling.noise import Stream
-from models import zoo
+from models.quick import quick_target
 
 GREEDY = SamplingParams(temperature=0, max_tokens=LENGTH, rule="rejection")
 
 
 @pytest.fixture(scope="module")
 def target() -> Target:
-    return target_of(zoo.make("llama", vocab_size=SIZE))
+    return quick_target(vocab_size=SIZE)
 
 
 @pytest.fixture(scope="module")
 def model() -> Target:
     """Another model: what it likes is not what the target likes."""
-    return target_of(zoo.make("llama", vocab_size=SIZE, seed=1))
+    return quick_target(1, vocab_size=SIZE)
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ from foresay.models.load_transformers import plain_target_of, target_of
 from foresay.models.skipping import without_others
 from foresay.models.target import Part, Target
 from models import zoo
+from models.quick import quickened
+from models.targets import zoo_target
+from pairs import pairs
 from tiny import call, save_model
 
 
@@ -36,19 +40,19 @@ def shares(requests: list[Any]) -> tuple[int, int]:
     return drafted, sum(request.stats.accepted for request in requests)
 
 
-@pytest.mark.parametrize("kept", [(0,), (0, 1, 3), (1, 2), None])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "kept", "shape"),
+    pairs(KINDS, [(0,), (0, 1, 3), (1, 2), None], [4, (2, 2), Dynamic(width=2, depth=3)]),
+)
 def test_the_text_is_that_of_the_plain_loop(
-    targets: dict[str, Target], kind: str, kept: Any
+    targets: dict[str, Target], kind: str, kept: Any, shape: Any
 ) -> None:
     target = targets[kind]
-    expected = wanted(target, MANY)
-    for shape in (4, (2, 2), Dynamic(width=2, depth=3)):
-        drafter = SelfDrafter(target, layers=kept, shape=shape)
-        engine = Engine(target, drafter, policy="fixed", max_running=5, max_rows=48)
-        requests = answers(engine, MANY)
-        assert [request.token_ids for request in requests] == expected
-        assert shares(requests)[0] > 0 and drafter.bytes_used() == 0
+    drafter = SelfDrafter(target, layers=kept, shape=shape)
+    engine = Engine(target, drafter, policy="fixed", max_running=5, max_rows=48)
+    requests = answers(engine, MANY)
+    assert [request.token_ids for request in requests] == wanted(target, MANY)
+    assert shares(requests)[0] > 0 and drafter.bytes_used() == 0
     assert drafter.layers == ((0, 2, 3) if kept is None else kept)
 
 
@@ -92,7 +96,7 @@ def test_a_skipped_layer_is_not_computed(
 @pytest.mark.parametrize("name", ["gpt2", "gemma3_text", "qwen3_moe", "gpt_oss", "gemma2"])
 def test_other_architectures(name: str) -> None:
     count = zoo.SUPPORTED[name].get("num_hidden_layers", 2)
-    target = target_of(zoo.make(name))
+    target = zoo_target(name)
     asked = MANY[:3]
     for kept in ([0], list(range(count))):
         engine = Engine(target, SelfDrafter(layers=kept), policy=Fixed(k=5))
@@ -142,7 +146,7 @@ def test_weights_that_are_replaced(targets: dict[str, Target]) -> None:
 
 
 def test_little_memory_and_the_prefix_cache(targets: dict[str, Target]) -> None:
-    target = targets["float32"]
+    target = targets["q8_0"]
     asked = [(p, replace(SAMPLED, max_tokens=60)) for p in prompts(3, seed=2) * 4]
     expected = wanted(target, asked, stops=())
     memory = 5 * PAGE * target.bytes_per_token
@@ -191,14 +195,15 @@ def test_bad_targets(targets: dict[str, Target]) -> None:
         Engine(other, SelfDrafter(targets["float32"]))
 
 
+@cache
 def idle_layers(*idle: int) -> Target:
     """A target of which these layers add nothing."""
-    model = made()
+    model = made(hidden_size=64, intermediate_size=96)
     with torch.no_grad():
         for at in idle:
             model.model.layers[at].self_attn.o_proj.weight.zero_()
             model.model.layers[at].mlp.down_proj.weight.zero_()
-    return target_of(model)
+    return quickened(model)
 
 
 def test_the_best_layers() -> None:

@@ -53,7 +53,7 @@ def shared() -> Iterator[WorkerDrafter]:
 
 @pytest.fixture(scope="module")
 def model_worker(folder: Path) -> Iterator[WorkerDrafter]:
-    drafter = WorkerDrafter(f"model:{folder}", timeout=20, environ=ONE)
+    drafter = WorkerDrafter(f"model:{folder}", timeout=20, environ=ONE, shape=(3, 2))
     yield drafter
     drafter.close()
 
@@ -176,7 +176,7 @@ def test_requests_are_begun_anew_with_what_was_committed(
     folder: Path, model: WorkerDrafter
 ) -> None:
     """The same drafts as without the fault: parameters, seed, prompt and answer are all there."""
-    alone = ModelDrafter(folder, shape=5)
+    alone = ModelDrafter(folder, shape=(3, 2))
     worker = model
     params = [
         SamplingParams(temperature=0.9, top_p=0.9, presence_penalty=0.5, max_tokens=20),

@@ -75,7 +75,7 @@ def alone(head: EagleHead, features: Floats, tokens: Sequence[int], path: Sequen
     each of which sees all rows before it."""
     rows: list[Tensor] = []
     inputs = [head.fc(torch.from_numpy(row)) for row in features]
-    for at in range(len(tokens) + len(path)):
+    for at in range(len(inputs) - 1, len(tokens) + len(path)):  # nobody reads the rows before
         if at >= len(inputs):
             inputs.append(rows[-1])
         every = torch.stack(inputs[: at + 1])[None]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from foresay.models.load_transformers import target_of
 from foresay.models.target import Target
-from models import zoo
+from models.quick import quick_target
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def target() -> Target:
-    return target_of(zoo.make("llama"))
+    return quick_target()

@@ -22,6 +22,7 @@ from foresay.models.load_transformers import plain_target_of, target_of
 from foresay.models.target import Target
 from foresay.sampling import SamplingParams
 from models import zoo
+from models.targets import zoo_target
 
 DRAWS = int(os.environ.get("FORESAY_DRAWS", "42"))
 NAMES = list(zoo.SUPPORTED)
@@ -30,7 +31,7 @@ AT_ONCE = 6
 
 @cache
 def targets(name: str) -> tuple[Target, Target]:
-    return target_of(zoo.make(name)), plain_target_of(zoo.make(name))
+    return zoo_target(name), plain_target_of(zoo.make(name))
 
 
 def drawn(random: np.random.Generator) -> tuple[list[int], SamplingParams]:

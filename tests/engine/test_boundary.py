@@ -39,6 +39,7 @@ from foresay.models.target import Target
 from foresay.sampling.reference import path_to
 from foresay.verdict import Wants
 from models import zoo
+from models.targets import zoo_target
 
 ASKED = [
     SamplingParams(temperature=1.0, max_tokens=24),
@@ -47,6 +48,12 @@ ASKED = [
     SamplingParams(temperature=0, max_tokens=24),
 ]
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13], [20, 21, 20, 21]]
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    """Of torch's modules: its hidden states are compared with those of transformers."""
+    return zoo_target("llama")
 
 
 @pytest.fixture(scope="module")

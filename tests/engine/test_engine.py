@@ -24,6 +24,7 @@ from foresay.errors import UnknownGroup
 from foresay.models.load_transformers import target_of
 from foresay.models.target import Part, Target
 from models import zoo
+from models.targets import zoo_target
 
 
 def drafter_of(name: str, known: dict[tuple[int, ...], list[int]]) -> Any:
@@ -66,7 +67,7 @@ def test_the_text_is_that_of_the_plain_loop(
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt_oss", "llama4_text", "qwen3_moe", "gpt2"])
 def test_other_architectures(name: str) -> None:
-    target = target_of(zoo.make(name))
+    target = zoo_target(name)
     asked = list(zip(prompts(6, seed=3), ASKED[:6], strict=True))
     expected = wanted(target, asked)
     known = {tuple(p): text for (p, _), text in zip(asked, expected, strict=True)}

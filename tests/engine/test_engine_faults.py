@@ -19,7 +19,7 @@ from foresay.engine.pages import PAGE
 from foresay.engine.samples import add_samples
 from foresay.engine.text import AnswerText
 from foresay.errors import InputError, LogitsError
-from foresay.models.cpu.target import CpuTarget
+from foresay.models.cpu.stored_target import StoredTarget
 from foresay.models.target import Outputs, Part, Target
 
 
@@ -71,9 +71,9 @@ def test_logits_that_are_no_law_fail_alone(target: Target, monkeypatch: pytest.M
     asked = list(zip(prompts(4, seed=30), ASKED[:4], strict=True))
     expected = wanted(target, asked)
     bad = [5, 77, 5, 77, 99]
-    forward = CpuTarget.forward
+    forward = StoredTarget.forward
 
-    def spoiled(self: CpuTarget, parts: Sequence[Part], *, hidden: bool = False) -> Outputs:
+    def spoiled(self: StoredTarget, parts: Sequence[Part], *, hidden: bool = False) -> Outputs:
         logits, at = forward(self, parts).logits.clone(), 0
         for part in parts:
             rows = (1 + len(part.draft)) * part.needs_logits
@@ -85,7 +85,7 @@ def test_logits_that_are_no_law_fail_alone(target: Target, monkeypatch: pytest.M
 
     drafter = SuffixDrafter()
     engine = Engine(target, drafter, policy="fixed")
-    monkeypatch.setattr(CpuTarget, "forward", spoiled)
+    monkeypatch.setattr(StoredTarget, "forward", spoiled)
     victim = engine.add(bad, replace(GREEDY, logit_bias={5: 1e4}), seed=0)  # gives 5 for ever
     requests = answers(engine, asked)
     assert victim.finish_reason == "error" and isinstance(victim.error, LogitsError)

@@ -23,9 +23,16 @@ from foresay.models.load_transformers import target_of
 from foresay.models.target import Part, Target
 from foresay.sampling.logprobs import TokenLogprob
 from models import zoo
+from models.targets import zoo_target
 
 SHORT = SamplingParams(temperature=0, max_tokens=5)
 SIZES = (90, 1, 2, 17, 64, 33)
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    """Of torch's modules: what it says is compared with what transformers says."""
+    return zoo_target("llama")
 
 
 @pytest.fixture(scope="module")

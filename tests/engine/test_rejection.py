@@ -27,11 +27,10 @@ from foresay.engine.plain import logits_of, plain
 from foresay.engine.proposal import Proposal, with_all_sampled
 from foresay.engine.request import Request
 from foresay.lossless.gtest import g_test
-from foresay.models.load_transformers import target_of
 from foresay.models.target import Target
 from foresay.sampling.ask import Ask
 from foresay.sampling.processors import probabilities, scores
-from models import zoo
+from models.quick import quick_target
 
 PROMPT, SIZE, LENGTH, MANY = [3, 1, 4], 5, 3, 1000
 SAMPLED = SamplingParams(temperature=1.7, max_tokens=LENGTH, rule="rejection")
@@ -39,7 +38,7 @@ SAMPLED = SamplingParams(temperature=1.7, max_tokens=LENGTH, rule="rejection")
 
 @pytest.fixture(scope="module")
 def target() -> Target:
-    return target_of(zoo.make("llama", vocab_size=SIZE))
+    return quick_target(vocab_size=SIZE)
 
 
 class Rows:

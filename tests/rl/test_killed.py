@@ -74,6 +74,7 @@ def whole_lines(file: Path) -> list[Any]:
 # ---- rollouts --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_rollouts(nursery: Nursery, tmp_path: Path) -> None:
     """Each life is killed later than the one before it, and what it had written by then is right;
     then some at any moment; and the last one is left alone."""
@@ -134,6 +135,7 @@ def records(file: Path) -> list[dict[str, Any]]:
     return [{name: line[name] for name in SAME} for line in whole_lines(file)]
 
 
+@pytest.mark.slow
 def test_training(nursery: Nursery, tmp_path: Path) -> None:
     calm = Lives(nursery, tmp_path / "calm")
     assert calm.live("train", folder=str(calm.folder)) == 0, calm.said

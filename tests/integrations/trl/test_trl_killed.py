@@ -15,6 +15,8 @@ import pytest
 
 from lives import Nursery, survivors
 
+pytestmark = pytest.mark.slow
+
 RANKS = 2
 SECONDS = 60.0  # until the other has ended; without an end torch would wait for half an hour
 

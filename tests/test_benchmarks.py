@@ -63,9 +63,12 @@ def test_ablation(tmp_path: Path, trace: Path) -> None:
 
 
 def test_latency_and_curve(tmp_path: Path, trace: Path) -> None:
-    _, record = run("latency.py", tmp_path / "latency", trace, "--tokens", "300")
+    folders = [tmp_path / name for name in ("latency", "curve")]
+    for folder in folders:
+        folder.mkdir()
+    _, record = run("latency.py", folders[0], trace, "--tokens", "300")
     assert record["rows"][0]["steps_p50"] > 0 and "commit" in record
-    _, record = run("curve.py", tmp_path / "curve", trace)
+    _, record = run("curve.py", folders[1], trace)
     assert [row[0] for row in record["rows"]] and record["turns"] > 1
 
 

@@ -18,10 +18,10 @@ def main() -> None:
     usual = signal.getsignal(signal.SIGINT)
     if usual is signal.default_int_handler:  # a background process ignores interrupts
         _handle(_end)
-    run = _imported()
-    if usual is signal.default_int_handler:
-        _handle(usual)
     try:
+        run = _imported()
+        if usual is signal.default_int_handler:
+            _handle(usual)
         run()
     except KeyboardInterrupt:
         raise SystemExit(130) from None

@@ -219,7 +219,7 @@ def test_without_calibration_a_boaster_would_win() -> None:
     """The wrong variant fails, so that the tests above mean something."""
     machine = machine_of("linear")
     policy = Adaptive(machine.measured())
-    policy._scores.observe = lambda drafts, accepted: None  # type: ignore[method-assign]
+    policy._scores.observe = lambda *_: None  # type: ignore[method-assign]
     text = Text(nothing, blind=True)
     assert speed(policy, text, machine, 1, 500, told_apart=False) < 0.6
 

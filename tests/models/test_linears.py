@@ -237,7 +237,7 @@ def test_a_class_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linears, "_FOUND", {})
     asked: list[int] = []
 
-    def found(layer: PackedLinear) -> tuple[RowRange, RowRange]:
+    def found(layer: PackedLinear, most: int) -> tuple[RowRange, RowRange]:
         asked.append(layer.in_features)
         return RowRange(2, 32), RowRange(48, 96)
 

@@ -22,7 +22,7 @@ from foresay.draft import Draft
 from foresay.errors import InputError, LogitsError
 from foresay.sampling.ask import Ask
 from foresay.sampling.noise import Doubles, gumbel, seed_of_sample
-from foresay.sampling.params import SamplingParams
+from foresay.sampling.params import PROCESSORS, SamplingParams
 from foresay.sampling.reference import match
 
 __all__ = ["DRAFTS", "DraftPlan", "Plain", "Toy", "plain", "some_asks"]
@@ -131,6 +131,7 @@ def _some_params(rng: random.Random, vocabulary: int, seed: int) -> SamplingPara
         n=rng.choice((1, 1, 1, 2, 3)),
         ignore_eos=rng.random() < 0.3,
         min_tokens=int(maybe(0, most // 2, most)),
+        processor_order=rng.sample(PROCESSORS, 4) if rng.random() < 0.3 else PROCESSORS,
     )
 
 

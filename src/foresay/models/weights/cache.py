@@ -20,7 +20,7 @@ from foresay.models.progress import Progress, silent
 
 __all__ = ["FORMAT", "cache_folder", "place", "writing"]
 
-FORMAT = 1
+FORMAT = 2
 """Changes when the same file would be converted to other bits; part of the names in the cache."""
 
 _LOOK = 0.05  # seconds between checks whether another process is done

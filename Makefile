@@ -66,13 +66,16 @@ mutants: $(VENV)/.core $(VENV)/.dev  ## 40 and more sabotages of the code in a c
 SANITIZED = PYTHONPATH="build/$@:$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" $(PY) -S -m pytest
 RUNTIME   = "$$(g++ -print-file-name=$(1)) $$(g++ -print-file-name=libstdc++.so)"
 
-# xdist starts its processes by this command, again with -S.
+# xdist starts its processes by this command, again with -S. It does not tell how they end: reports are files, and none may be left.
+REPORTS = $(CURDIR)/build/sanitize/report
 WORKERS = --dist worksteal --tx "2*popen//python=$(PY) -S"
 
 sanitize: $(VENV)/.dev build/sanitize/.stamp  ## test the core, on every level, under the address and undefined-behaviour sanitizers
+	@rm -f $(REPORTS).*
 	@LD_PRELOAD=$(call RUNTIME,libasan.so) FORESAY_SANITIZE=1 \
-	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-	$(SANITIZED) tests/core $(WORKERS)
+	ASAN_OPTIONS=detect_leaks=0:log_path=$(REPORTS) UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1:log_path=$(REPORTS) \
+	$(SANITIZED) tests/core $(WORKERS) || { cat $(REPORTS).* 2>/dev/null; exit 1; }
+	@! cat $(REPORTS).* 2>/dev/null
 
 # What Python, numpy and libgomp do among themselves is not seen; csrc/cpu/team.cpp says what OpenMP's members may rely on.
 tsan: $(VENV)/.dev build/tsan/.stamp  ## test the core's threads under the thread sanitizer

@@ -20,6 +20,8 @@ from hypothesis import HealthCheck, settings
 from explore import EXPLORES
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported, after this
+# Steady times are not for the cache of whoever runs the tests; tests of remembering ask for it.
+os.environ.setdefault("FORESAY_REMEMBER", "0")
 
 for number, usual in (
     (signal.SIGINT, signal.default_int_handler),

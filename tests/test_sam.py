@@ -292,3 +292,11 @@ def test_bad_settings(settings: dict[str, Any], sentence: str) -> None:
 def test_bad_rule() -> None:
     with pytest.raises(InputError, match="rule is 'samd'"):
         SuffixDrafter(rule="samd")  # type: ignore[arg-type]
+
+
+def test_the_latest_place_of_a_long_match_is_found_in_one_pass() -> None:
+    """A search that climbs suffix links at every place would take minutes here."""
+    n = 200_000
+    text = [2, *[1] * 20, 3, *[1] * n, 4, 2, *[1] * 20]
+    latest = SuffixDrafter(rule=SamRule(l_threshold=2, occurrence="latest"))
+    assert draft(latest, text, 3) == [3, 1, 1]

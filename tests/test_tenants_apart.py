@@ -166,3 +166,29 @@ def test_how_much_of_the_noise_is_followed_is_learned_by_tenant() -> None:
     assert [weights[name].value for name in ("a", "b", None)] == [0.7, 1.0, 1.0]
     weights.forget("a")
     assert weights["a"].value == 1.0
+
+
+def test_many_tenants_in_one_step_have_the_chances_that_each_has_alone() -> None:
+    """The nodes are sorted by tenant once; each keeps its own draft."""
+    random = np.random.default_rng(2)
+    sizes = random.integers(0, 5, 40)
+
+    def falling(n: int) -> list[float]:
+        return np.sort(random.random(n))[::-1].tolist()  # type: ignore[no-any-return]
+
+    drafts = DraftBatch.of(
+        [Draft.chain(random.integers(0, 9, n).tolist(), falling(n)) for n in sizes]
+    )
+    tenants = [f"tenant {i}" for i in random.integers(0, 7, 40)]
+    accepted = random.random(len(drafts.tokens)) < 0.5
+    together = TenantCalibrations(ScoreCalibration)
+    together.observe(drafts, tenants, accepted)
+    found = together(drafts, tenants)
+    owner = np.repeat(np.arange(40), sizes)
+    for tenant in set(tenants):
+        mine = [i for i in range(40) if tenants[i] == tenant]
+        nodes = np.isin(owner, mine)
+        own = DraftBatch.of([drafts[i] for i in mine])
+        alone = ScoreCalibration()
+        alone.observe(own, accepted[nodes])
+        assert np.array_equal(found[nodes], alone(own))

@@ -178,18 +178,18 @@ FrozenIndex::Interval FrozenIndex::interval(uint32_t rank, uint32_t depth, uint3
     const bool light = widen(found, depth);
     searched += light ? static_cast<uint32_t>(found.size()) : header_.heavy;
     if (light) return found;
-    const Node& node = nodes_[node_of(rank, depth)];
+    const Node& node = nodes_[node_of(rank, depth, searched)];
     return {node.lo, node.hi};
 }
 
 /// The node of the first `depth` tokens of a rank's context: the outermost one that is at least as deep.
-uint32_t FrozenIndex::node_of(uint32_t rank, uint32_t depth) const {
+uint32_t FrozenIndex::node_of(uint32_t rank, uint32_t depth, uint32_t& searched) const {
     const uint64_t num_nodes = nodes_.size();
     uint32_t node = directory_[rank / kStride];
-    while (node < num_nodes && nodes_[node].hi <= rank) ++node;
-    while (node < num_nodes && nodes_[node].lo > rank) node = parent_of(node);
+    for (; node < num_nodes && nodes_[node].hi <= rank; ++searched) ++node;
+    for (; node < num_nodes && nodes_[node].lo > rank; ++searched) node = parent_of(node);
     if (node >= num_nodes || nodes_[node].depth < depth) damaged("the node of a context", node, num_nodes);
-    for (uint32_t outer = parent_of(node); outer != kNone && nodes_[outer].depth >= depth; outer = parent_of(node))
+    for (uint32_t outer = parent_of(node); outer != kNone && nodes_[outer].depth >= depth; outer = parent_of(node), ++searched)
         node = outer;
     const Node& found = nodes_[node];
     below(found.hi, num_ranks_ + 1, "the end of a node");

@@ -122,7 +122,7 @@ private:
     uint32_t common(uint32_t position, uint32_t context, uint32_t limit) const;
     Interval interval(uint32_t rank, uint32_t depth, uint32_t& searched) const;
     bool widen(Interval& light, uint32_t depth) const;
-    uint32_t node_of(uint32_t rank, uint32_t depth) const;
+    uint32_t node_of(uint32_t rank, uint32_t depth, uint32_t& searched) const;
     uint32_t parent_of(uint32_t node) const;
     Context context_of(uint32_t node, uint32_t length, uint32_t width) const;
 
@@ -183,7 +183,8 @@ void FrozenIndex::matches(const Cursor& cursor, uint32_t width, Visit&& visit) c
             counter.add(inner.hi, light.hi);
         }
     }
-    for (uint32_t node = node_of(cursor.lo, length); node != frozen::kNone; node = parent_of(node)) {
+    uint32_t searched = 0;
+    for (uint32_t node = node_of(cursor.lo, length, searched); node != frozen::kNone; node = parent_of(node)) {
         if (!visit(context_of(node, std::min(length, nodes_[node].depth), width))) return;
         length = frozen::kMostContext;
     }

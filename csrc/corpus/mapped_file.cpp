@@ -31,6 +31,7 @@ constexpr size_t kMostRanges = 1024;  // corpus files that are open at once; eac
 MappedRange ranges[kMostRanges];
 struct sigaction previous;  // who got SIGBUS before us
 std::mutex opening;         // held while a range is taken or given back; the handler needs no lock
+std::atomic<int> mending{0};  // handlers that look at the ranges now: nothing is unmapped meanwhile
 
 /// Puts zeros in place of the pages that the file has lost. Only system calls, as a signal handler may.
 bool mend(MappedRange& range, uintptr_t fault) {
@@ -56,6 +57,8 @@ bool mend(MappedRange& range, uintptr_t fault) {
 void pass_on(int number, siginfo_t* info, void* context) {
     if (previous.sa_flags & SA_SIGINFO) {
         previous.sa_sigaction(number, info, context);
+    } else if (previous.sa_handler == SIG_IGN && info->si_code <= 0) {
+        return;  // somebody sent it, and it was ignored
     } else if (previous.sa_handler == SIG_DFL || previous.sa_handler == SIG_IGN) {
         signal(number, SIG_DFL);  // the read faults again, and ends the process as it would have
         if (info->si_code <= 0) raise(number);  // somebody sent it: nothing will fault again
@@ -70,7 +73,9 @@ void handle(int number, siginfo_t* info, void* context) {
     // then every file that has become shorter is mended, and the read is tried again.
     const uintptr_t fault = info->si_code > 0 ? reinterpret_cast<uintptr_t>(info->si_addr) : 0;
     bool mended = false;
+    mending.fetch_add(1);
     for (MappedRange& range : ranges) mended |= mend(range, fault);
+    mending.fetch_sub(1);
     errno = error;
     if (!mended) pass_on(number, info, context);
 }
@@ -122,7 +127,8 @@ MappedFile::MappedFile(int descriptor, size_t length, Access access, const std::
 MappedFile::~MappedFile() {
     if (range_) {
         const std::lock_guard<std::mutex> lock(opening);
-        range_->begin.store(nullptr, std::memory_order_release);
+        range_->begin.store(nullptr);
+        while (mending.load() > 0) {}  // one that has seen it may still map zeros there
         close(range_->descriptor.exchange(-1));
     }
     if (data_) munmap(data_, length_);

@@ -209,22 +209,26 @@ void Automaton::shorten(Cursor& cursor, uint32_t length) const noexcept {
 
 uint32_t Automaton::first(State state) const noexcept { return state & kInner ? node(state).first : state; }
 
-uint32_t Automaton::latest(State state) const noexcept {
+uint32_t Automaton::latest(State state) const {
     if (!(state & kInner)) return next(state) == kNoPosition ? kNoPosition : state;
-    const uint32_t known = node(state).latest;
-    if (counting_ == Counting::novelties || is_counted(state) || sequence_count_ > 1) return known;
-    // A long context knows one of its occurrences. The latest lies between that and the latest of the suffix that is counted.
-    // (Positions of several sequences are not in the order of time.)
+    if (counting_ == Counting::novelties || is_counted(state) || sequence_count_ > 1) return node(state).latest;
+    // Nobody counted where a long context came last. In a single sequence positions are places in its text, so it is looked for
+    // there, backwards from the latest place of its counted suffix, as Knuth, Morris and Pratt do.
     State counted = state;
     while (!is_counted(counted)) counted = node(counted).link;
-    const uint32_t least = known == kNoPosition ? node(state).first : known;
-    for (uint32_t p = node(counted).latest; p != kNoPosition && p > least; --p) {
-        if (positions_[p].token == kUnwritten || next(p) == kNoPosition) continue;
-        State at = positions_[p].link;
-        while (at != state && node(at).length > node(state).length) at = node(at).link;
-        if (at == state) return p;
+    const uint32_t end = node(state).first, length = shortest(state);
+    const auto token = [&](uint32_t i) { return positions_[end - i].token; };  // of the context, its last token first
+    std::vector<uint32_t> shorter(length, 0);  // of a match of i + 1 tokens: the next shorter one
+    for (uint32_t i = 1, match = 0; i < length; ++i) {
+        while (match > 0 && token(i) != token(match)) match = shorter[match - 1];
+        shorter[i] = match += token(i) == token(match);
     }
-    return next(least) == kNoPosition ? known : least;
+    for (uint32_t at = node(counted).latest + 1, match = 0; at-- > 0;) {
+        while (match > 0 && positions_[at].token != token(match)) match = shorter[match - 1];
+        match += positions_[at].token == token(match);
+        if (match == length) return at + length - 1;
+    }
+    return kNoPosition;
 }
 
 std::vector<uint32_t> Automaton::occurrences() const {

@@ -145,9 +145,9 @@ public:
 
     /// End positions of a context's first occurrence, and of the latest that a token follows (or kNoPosition); where
     /// novelties are counted, of the latest whose continuation was counted. To count occurrences, and for a context of more
-    /// than kCounted tokens, the latest takes time in proportion to the tokens since the latest place of its suffix.
+    /// than kCounted tokens, the latest takes time in proportion to the context and the text; it may throw std::bad_alloc.
     uint32_t first(State state) const noexcept;
-    uint32_t latest(State state) const noexcept;
+    uint32_t latest(State state) const;
 
     /// Which sequence a position belongs to, and the offset there.
     struct Place {

@@ -38,3 +38,18 @@ def test_answers_go_on_without_it(target: Target, tmp_path: Path) -> None:
     engine.check_integrity()
     assert [request.token_ids for request in requests] == expected
     assert [request.token_ids for request in answers(engine, asked)] == expected  # and later ones
+
+
+def test_between_two_requests(target: Target, tmp_path: Path) -> None:
+    """The next request begins with the file as it is now."""
+    asked = list(zip(prompts(8), ASKED, strict=True))
+    expected = wanted(target, asked)
+    noise = np.random.default_rng(0).integers(0, zoo.VOCABULARY, 60_000).tolist()
+    path = corpus_of(tmp_path / "index", *expected, noise)
+    engine = Engine(target, SuffixDrafter(corpus=path), policy=Fixed(k=4))
+    assert [request.token_ids for request in answers(engine, asked)] == expected
+    os.truncate(path, 0)
+    with pytest.warns(UserWarning, match="it was truncated while it was open"):
+        again = answers(engine, asked)
+    assert [request.token_ids for request in again] == expected
+    assert not any(request.error for request in again)

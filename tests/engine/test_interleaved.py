@@ -184,3 +184,30 @@ def test_any_interleaving(llm: LLM, alone: Any, acts: list[tuple[str, int]]) -> 
         one.check(alone[one.which])
     assert not llm.engine.busy
     llm.engine.check_integrity()
+
+
+class Interrupted(NgramDrafter):
+    """Ctrl-C comes amid the commit of a step: when the drafter is asked what it was shown."""
+
+    left = 3
+
+    def shown(self, state: Any) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupt_amid_a_commit_ends_the_other_streams_too(llm: LLM) -> None:
+    """Their text may have a token that their tokens have not: it is not gone on with."""
+    params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True, logprobs=1)
+    both = llm.beside(Interrupted(), "fixed")
+    other = both.stream("Hello, hello, hello", params)
+    with pytest.raises(KeyboardInterrupt):
+        for _ in both.stream("one two one two one", params):
+            pass
+    results = [chunk.result for chunk in other if chunk.result is not None]
+    assert [result.finish_reason for result in results] == ["cancelled"]
+    (again,) = both.generate("Hello, hello, hello", params)
+    assert (again.text, again.token_ids) == _plainly(
+        llm.beside(None).generate("Hello, hello, hello", params)
+    )[0]

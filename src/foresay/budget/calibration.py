@@ -8,14 +8,14 @@ were worth is counted apart. Old observations fade as new ones come, not as time
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foresay import _core
-from foresay.arrays import sizes_of
+from foresay.arrays import offsets_of, sizes_of
 from foresay.budget.load import Tenants, depths_of, parents_of
 from foresay.draft import DraftBatch
 from foresay.drafter import ByTenant
@@ -128,26 +128,22 @@ class TenantCalibrations:
 
     def __call__(self, drafts: DraftBatch, tenants: Tenants) -> Float64s:
         """The chance of each node of `drafts`, by the calibration of its request's tenant."""
-        whose = _one_of(tenants)
+        whose = _each_of(tenants)
         if len(whose) == 1:
             return self._of[whose[0]](drafts)
         chances = np.empty(len(drafts.tokens))
-        for tenant in whose:
-            nodes, own = _part_of(drafts, tenants, tenant)
-            if len(own.tokens):
-                chances[nodes] = self._of[tenant](own)
+        for tenant, nodes, own in _by_tenant(drafts, tenants):
+            chances[nodes] = self._of[tenant](own)
         return chances
 
     def observe(self, drafts: DraftBatch, tenants: Tenants, accepted: Bools) -> None:
         """Learn from verified nodes."""
-        whose = _one_of(tenants)
+        whose = _each_of(tenants)
         if len(whose) == 1:
             self._of[whose[0]].observe(drafts, accepted)
             return
-        for tenant in whose:
-            nodes, own = _part_of(drafts, tenants, tenant)
-            if len(own.tokens):
-                self._of[tenant].observe(own, accepted[nodes])
+        for tenant, nodes, own in _by_tenant(drafts, tenants):
+            self._of[tenant].observe(own, accepted[nodes])
 
 
 class RequestCalibration:
@@ -188,17 +184,40 @@ class RequestCalibration:
             del of[next(iter(of))]
 
 
-def _one_of(tenants: Tenants) -> list[str | None]:
+def _each_of(tenants: Tenants) -> list[str | None]:
     """Each tenant once; None for requests that have none, or of whom it is not said."""
     return [None] if tenants is None else list(dict.fromkeys(tenants))
 
 
-def _part_of(drafts: DraftBatch, tenants: Tenants, tenant: str | None) -> tuple[Bools, DraftBatch]:
-    """The drafts of one tenant's requests, and which nodes those are."""
+def _by_tenant(
+    drafts: DraftBatch, tenants: Tenants
+) -> Iterator[tuple[str | None, Int64s, DraftBatch]]:
+    """Each tenant that has nodes, which nodes those are, and the drafts of its requests. The nodes
+    are sorted by tenant once, so that a step of many tenants costs little more than one of few."""
     assert tenants is not None
-    mine = [name == tenant for name in tenants]
-    parts = [draft for draft, own in zip(drafts, mine, strict=True) if own]
-    return np.repeat(mine, sizes_of(drafts.offsets)), DraftBatch.of(parts)
+    whose = _each_of(tenants)
+    number = {tenant: at for at, tenant in enumerate(whose)}
+    owner = np.array([number[tenant] for tenant in tenants])
+    sizes = np.asarray(sizes_of(drafts.offsets))
+    requests = np.argsort(owner, kind="stable")
+    nodes = np.argsort(np.repeat(owner, sizes), kind="stable")
+    tokens, parents = drafts.tokens[nodes], drafts.parents[nodes]
+    scores = None if drafts.scores is None else drafts.scores[nodes]
+    ends = np.searchsorted(owner[requests], np.arange(len(whose)), side="right")
+    first_request = first_node = 0
+    for tenant, end in zip(whose, ends.tolist(), strict=True):
+        own_sizes = sizes[requests[first_request:end]]
+        last_node = first_node + int(own_sizes.sum())
+        if last_node > first_node:
+            part = slice(first_node, last_node)
+            own = DraftBatch._trusted(
+                tokens[part],
+                parents[part],
+                offsets_of(own_sizes.tolist()),
+                None if scores is None else scores[part],
+            )
+            yield tenant, nodes[part], own
+        first_request, first_node = end, last_node
 
 
 def _tested(parents: Int64s, accepted: Bools) -> Bools:

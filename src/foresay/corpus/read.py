@@ -22,8 +22,9 @@ def open_corpus(
     after the header never crashes, but gives worse drafts, or an error while drafting. With
     `verify` the whole file is checked first (see `foresay.corpus.verify`); all commands do so.
 
-    Valid until: the last reference is gone, also after the file was replaced or deleted. A file
-    that is truncated while it is open raises CorpusError where what it lost is read. Raises:
+    Valid until: the last reference is gone, also after the file was replaced or deleted. Of a
+    file that is truncated while it is open, a page that is gone raises CorpusError when it is read;
+    what is gone of the last page reads as zeros, which gives worse drafts. Raises:
     CorpusError if it is missing, damaged, foreign or of another version; TokenizerMismatch if a
     hash is given and the file has another or none; InputError for a wrong path, hash or flag.
     """

@@ -19,7 +19,7 @@ from foresay.draft import Draft, DraftBatch
 from foresay.drafter import Drafter, Offer, SeededParams, Source, check_lengths
 from foresay.engine.proposal import Proposal, check_probs
 from foresay.engine.request import Request
-from foresay.errors import ForesayError, InputError, StateError, UnknownGroup
+from foresay.errors import CorpusError, ForesayError, InputError, StateError, UnknownGroup
 from foresay.models.target import Target
 from foresay.verdict import Verdict, VerdictBatch, Wants
 
@@ -100,7 +100,7 @@ class CheckedDrafter:
             waiting, request.offers = request.offers, []
             for offer in waiting:
                 self.offer(request, offer)
-        except StateError as error:  # of the drafter, not of this request
+        except (StateError, CorpusError) as error:  # of the drafter, not of this request
             self._give_up(error)
         except ForesayError as error:
             return error

@@ -195,11 +195,21 @@ class LLM:
                     yield answer.chunk()
                 if not news:
                     with self._working():
-                        self.engine.step()
+                        self._step()
                 elif any(answer.ended for answer in news):
                     open_ones = [answer for answer in open_ones if not answer.ended]
         finally:
             self._end(answers)
+
+    def _step(self) -> None:
+        """A step of the engine. An interrupt may come amid its commit, when tokens, text and log
+        probabilities of what runs no longer fit together: then answers of other calls end, too."""
+        try:
+            self.engine.step()
+        except BaseException as error:
+            if isinstance(error, MemoryError) or not isinstance(error, Exception):
+                self.engine.cancel(*self.engine.scheduler.running)
+            raise
 
     def _asked(
         self,

@@ -24,6 +24,8 @@ FORMATS = frozenset(
 
 _FLOATS: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
 
+_MOST_THREADS = 16  # that read: more of them wait for memory
+
 
 def runs_as_stored(model: StoredModel) -> bool:
     """Whether `decoder_of` takes it: a GGUF file of an architecture and of formats that the core
@@ -69,9 +71,8 @@ class _Tensors:
     def linears(self, wanted: Sequence[Linear]) -> list[BlockLinear]:
         self._progress("read", 0, None)
         try:
-            return read_linears(
-                str(self._model.gguf), [self._place(*one) for one in wanted], self._threads
-            )
+            places = [self._place(*one) for one in wanted]
+            return read_linears(str(self._model.gguf), places, min(self._threads, _MOST_THREADS))
         except InputError as error:
             raise ModelError(f"'{self._model.gguf}': {error}") from error
 

@@ -163,7 +163,7 @@ def test_sources_on_a_terminal(model: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_request_that_fails_does_not_take_the_others_along(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = foresay.engine.engine.Engine.step  # type: ignore[attr-defined]
+    step = foresay.engine.engine.Engine.step
 
     def failing(self: Any) -> list[Request]:
         for request in self.scheduler.running:
@@ -173,7 +173,7 @@ def test_a_request_that_fails_does_not_take_the_others_along(
         changed: list[Request] = step(self)
         return changed
 
-    monkeypatch.setattr(foresay.engine.engine.Engine, "step", failing)  # type: ignore[attr-defined]
+    monkeypatch.setattr(foresay.engine.engine.Engine, "step", failing)
     done = generate(model, "one", "two", "three")
     assert done.status == 1
     assert done.complaints == "foresay: prompt 2: the logits are invalid\n"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from foresay.budget.adaptive import Adaptive
 from foresay.budget.cost import StepCost
-from foresay.budget.policy import Adaptive
 from foresay.drafters import SuffixDrafter
 from foresay.engine import measure
 from foresay.engine.engine import Engine

@@ -5,6 +5,7 @@ Each case runs in a forked process, which a fault may kill.
 
 from __future__ import annotations
 
+import faulthandler
 import mmap
 import os
 import resource
@@ -44,7 +45,7 @@ def ended(work: Callable[[], object]) -> int:
         status = 1
         try:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what faulthandler says
+            faulthandler.enable(os.open(os.devnull, os.O_WRONLY))  # it says so elsewhere
             work()
             status = 0
         finally:

@@ -201,9 +201,9 @@ LONG = [
 def test_rules_take_linear_time(piece: str) -> None:
     """100 000 characters in a second of processor time; what is quadratic would take minutes."""
     text = (piece * 100_000)[:100_000]
-    begun = time.process_time()
+    begun = time.thread_time()  # other threads of this process may be at work, too
     hard_spans(text)
-    assert time.process_time() - begun < 1
+    assert time.thread_time() - begun < 1
 
 
 @given(st.text(alphabet="1２一三十百万点第年月日元%$ .,-:'\"AMarch5 王张的\n两tweny", max_size=60))

@@ -152,8 +152,10 @@ def test_a_drafter_may_use_its_arrays_again(target: Target, policy: str) -> None
     asked = list(zip(prompts(4), ASKED[:4], strict=True))
     expected = wanted(target, asked)
     engine = Engine(target, Reusing({}), policy=policy)
-    assert [request.token_ids for request in answers(engine, asked)] == expected
-    assert sum(request.stats.drafted for request in answers(engine, asked)) > 0
+    found = [*answers(engine, asked), *answers(engine, asked)]
+    assert [request.token_ids for request in found] == expected * 2
+    # A drafter that is seldom right may be asked for nothing where drafts have to pay.
+    assert policy == "adaptive" or sum(request.stats.drafted for request in found) > 0
 
 
 class Scribbling(Scripted):

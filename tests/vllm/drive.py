@@ -6,8 +6,8 @@ plan: model, dtype, method ("none", "ngram", "suffix", "custom_class", "unpatche
 (further keys of vLLM's speculative_config), blocks (of the key-value cache; null: as many as there
 is memory for), length (of the longest text), ranks (processes that share each layer), requests:
 [{"name", "prompt" (text or token ids), "tokens", "join" (the step), "abort" (the step, or null),
-"temperature", "top_k", "top_p", "seed", "ignore_eos"}], then (requests that the same engine answers
-after those). One process per plan: an engine does not leave its process clean.
+"temperature", "top_k", "top_p", "seed", "ignore_eos"}]. One process per plan: an engine does not
+leave its process clean.
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ def arguments_of(plan: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def answered(engine: Any, requests: list[dict[str, Any]]) -> tuple[int, dict[str, Any]]:
-    """The number of steps, and the answers by name."""
-    waiting = sorted(requests, key=lambda request: request.get("join", 0))
+def run(plan: dict[str, Any]) -> dict[str, Any]:
+    llm = VLLM.LLM(**arguments_of(plan))
+    engine = llm.llm_engine
+    waiting = sorted(plan["requests"], key=lambda request: request.get("join", 0))
     ends = {r["name"]: r["abort"] for r in waiting if r.get("abort") is not None}
     done: dict[str, Any] = {}
     step = 0
@@ -108,15 +109,7 @@ def answered(engine: Any, requests: list[dict[str, Any]]) -> tuple[int, dict[str
                 ],
             }
         step += 1
-    return step, done
-
-
-def run(plan: dict[str, Any]) -> dict[str, Any]:
-    llm = VLLM.LLM(**arguments_of(plan))
-    engine = llm.llm_engine
-    steps, done = answered(engine, plan["requests"])
-    result = {"steps": steps, "requests": done, "metrics": metrics_of(llm)}
-    result["then"] = answered(engine, plan.get("then", []))[1]
+    result = {"steps": step, "requests": done, "metrics": metrics_of(llm)}
     drafter = getattr(runner_of(engine), "drafter", None) if plan.get("ranks", 1) == 1 else None
     if drafter is not None:
         result["drafter"] = type(drafter).__module__

@@ -16,8 +16,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -92,12 +91,7 @@ def crowd() -> list[dict[str, Any]]:
 
 NO_TIMES = {"FORESAY_VLLM_MEASURE": "0"}  # on a busy machine drafts might not pay
 PLANS: dict[str, dict[str, Any]] = {
-    "none": {
-        "method": "none",
-        "dtype": "float32",
-        "requests": requests(64) + sampled(),
-        "then": requests(110, ignore_eos=True),
-    },
+    "none": {"method": "none", "dtype": "float32", "requests": requests(64) + sampled()},
     "suffix": {"method": "suffix", "dtype": "float32", "requests": requests(64) + sampled()},
     "custom": {"method": "custom_class", "dtype": "float32", "requests": requests(64) + sampled()},
     # Without those that have a top_k, of which it would die.
@@ -108,6 +102,11 @@ PLANS: dict[str, dict[str, Any]] = {
     },
     "none bf16": {"method": "none", "dtype": "bfloat16", "requests": requests(64)},
     "custom bf16": {"method": "custom_class", "dtype": "bfloat16", "requests": requests(64)},
+    "none long": {
+        "method": "none",
+        "dtype": "float32",
+        "requests": requests(110, ignore_eos=True),
+    },
     # 128 tokens per block: room for about half of what the crowd wants at once. Of many requests
     # each may have fewer tokens drafted.
     "crowd": {
@@ -139,16 +138,13 @@ def lacks_bfloat16() -> bool:
     return re.search(r"^(flags|Features)\s*:", words, re.M) is not None and "bf16" not in words
 
 
-TIMED = ("measured", "ranks")  # these measure their steps, and run when nothing else does
-
-
 @pytest.fixture(scope="session")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    """What came of a plan, each in a process of its own and only once. Most of each is to start
-    vLLM, on one core: two plans run side by side."""
+def run(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    """What came of a plan, each in a process of its own and only once."""
     assert MODEL, "set FORESAY_TEST_MODEL to the folder of the default model"
     folder = tmp_path_factory.mktemp("vllm")
 
+    @cache
     def outcome(name: str) -> Result | str:
         """What came of it, or why nothing can come of it on this machine."""
         plan = PLANS[name] | {"model": MODEL}
@@ -157,8 +153,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
         command = [sys.executable, str(HERE / "drive.py"), str(given), str(taken)]
         steps = folder / f"{name} steps.jsonl"
         environ = os.environ | {"FORESAY_VLLM_SUFFIX": "1", "FORESAY_VLLM_STEPS_FILE": str(steps)}
-        environ |= {"PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}  # the path for `unpatched`
-        if name not in TIMED:
+        environ["PYTHONPATH"] = str(HERE)  # for `unpatched`
+        if name not in ("measured", "ranks"):
             environ |= NO_TIMES
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=400, check=False, env=environ
@@ -172,24 +168,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
         ]
         return found
 
-    with ThreadPoolExecutor(2) as pool:
-        begun = {name: pool.submit(outcome, name) for name in PLANS if name not in TIMED}
+    def result(name: str) -> Result:
+        found = outcome(name)
+        if isinstance(found, str):
+            pytest.skip(found)
+        return found
 
-        @cache
-        def ended(name: str) -> Result | str:
-            if name in begun:
-                return begun[name].result()
-            wait(begun.values())
-            return outcome(name)
-
-        def result(name: str) -> Result:
-            found = ended(name)
-            if isinstance(found, str):
-                pytest.skip(found)
-            return found
-
-        yield result
-        pool.shutdown(cancel_futures=True)
+    return result
 
 
 def first_difference(one: Result, other: Result) -> tuple[str, int] | None:
@@ -308,7 +293,7 @@ def test_bfloat16_differs_only_where_two_tokens_are_as_good(
 def test_joining_leaving_preemption_and_abort(
     run: Runner, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain, ours = run("none")["then"], run("crowd")
+    plain, ours = run("none long"), run("crowd")
     stats, preemptions = ours["stats"], ours["metrics"]["vllm:num_preemptions"]
     tell(
         capsys,
@@ -319,7 +304,7 @@ def test_joining_leaving_preemption_and_abort(
     assert preemptions > 0 and stats["returned"] > 0 and stats["errors"] == 0
     partly = 0
     for request in crowd():
-        expected = plain[request["name"].split()[0]]["tokens"]
+        expected = plain["requests"][request["name"].split()[0]]["tokens"]
         got = ours["requests"].get(request["name"], {"tokens": []})["tokens"]
         if request.get("abort") is None:
             assert got == expected, request["name"]

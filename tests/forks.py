@@ -95,8 +95,8 @@ class Process:
         def read(at: int, stream: IO[str]) -> None:
             said[at] = stream.read()
 
-        pipes = [s for s in (self.stdout, self.stderr) if s is not None]
-        readers = [threading.Thread(target=read, args=pipe) for pipe in enumerate(pipes)]
+        pipes = [(at, s) for at, s in enumerate((self.stdout, self.stderr)) if s is not None]
+        readers = [threading.Thread(target=read, args=pipe) for pipe in pipes]
         for reader in readers:
             reader.start()
         self.wait(timeout)

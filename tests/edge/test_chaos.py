@@ -219,7 +219,8 @@ def test_some_scripts(house: House) -> None:
         faults[fault]
         for fault in ("drop", "truncate", "half-close", "duplicate", "reorder", "flip")
     )
-    assert faults["damaged"] > 0 and faults["refused"] <= 2
+    # Whether a flipped bit meets a check depends on what it hits: see `test_flipped_bits`.
+    assert faults["refused"] <= 2
     assert faults["resumes"] > 8 and faults["accepted"] > 80  # the faults did happen
 
 

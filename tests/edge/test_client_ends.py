@@ -47,6 +47,23 @@ def test_a_stream_that_is_always_cancelled_is_an_error() -> None:
     asyncio.run(run())
 
 
+def test_a_cloud_that_forgets_every_stream_is_an_error() -> None:
+    """Each time it gives the text that is known again, and then closes the connection."""
+
+    async def run() -> None:
+        async with toy_cloud(drops=[10] * 1000, forgets=1000) as cloud:
+            asked = client(cloud, retry_seconds=0.5, drafter=None)
+            with pytest.raises(StreamError, match="has forgotten the stream") as caught:
+                await asked.answer(PROMPT, params(), seed=SEED)
+            asked.close()
+        assert caught.value.code == "unknown_stream"
+        assert f"no progress for 0.5 s. 10 tokens are committed: ask again with seed {SEED}" in str(
+            caught.value
+        )
+
+    asyncio.run(run())
+
+
 def test_an_answer_that_fails_in_the_cloud_is_an_error() -> None:
     async def run() -> None:
         async with toy_cloud(fails=5) as cloud:

@@ -127,6 +127,13 @@ def test_a_wrong_value_is_named(
         decode_json(json.dumps(given), side=side, vocabulary=300, stream=STREAM)
 
 
+@pytest.mark.parametrize("share", [1 / 3, 0.33333333, 0.3333, 0.333])
+def test_a_share_may_be_rounded_otherwise(share: float) -> None:
+    given = json.loads(encode_json(COMMIT, vocabulary=300)) | {"metrics": {"la_over_k": share}}
+    found = decode_json(json.dumps(given), side="edge", vocabulary=300, stream=STREAM)
+    assert isinstance(found, Commit) and found.tokens == COMMIT.tokens
+
+
 def test_wrong_texts() -> None:
     for text in ("", "[]", "{", "[" * 100_000, '{"type": "\ud800"}', b"\xff", '{"type": "draft"}'):
         with pytest.raises(InputError):

@@ -38,6 +38,7 @@ from foresay.cli.model import (
     load,
     require_engine,
 )
+from foresay.cli.options import naming_options
 from foresay.cli.root import app
 from foresay.cli.show import harmless, print_heading, tolerate_encoding
 from foresay.cli.waiting import Waiting, waiting
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 
 @app.command()
+@naming_options({"n": "-n"})
 def generate(
     prompts: Prompts = None,
     file: Annotated[
@@ -86,8 +88,8 @@ def generate(
     given them as a user's messages. On a terminal a single answer is streamed.
 
     With --sources, drafted tokens that were accepted are coloured by their source, or stand in
-    brackets where there are no colours: «own text», ⟦group⟧, ⟨history⟩, ⌊corpus⌋, ¦usual¦,
-    ⟪other⟫. All other tokens are the model's own.
+    brackets where there are no colours, such as «own text» and ⟦group⟧. A legend follows the
+    answers. All other tokens are the model's own.
 
     \b
     Examples:

@@ -62,8 +62,8 @@ class Refused(Lost):
     version."""
 
 
-class UnknownStream(Exception):
-    """The cloud does not know the stream any more."""
+class UnknownStream(Lost):
+    """The cloud does not know the stream any more: it has to be opened again."""
 
 
 class UnknownPrefix(Lost):
@@ -208,13 +208,13 @@ class Connection:
 def raise_error(error: Error) -> NoReturn:
     """The cloud's ERROR as what it means for the edge.
 
-    Raises: `Lost` where it is worth to try again, `UnknownStream`, else StreamError.
+    Raises: `Lost` where it is worth to try again, else StreamError.
     """
     said = f"the cloud refuses the stream ({error.code}): {error.message}"
     if error.code in _AGAIN:
         raise Lost(f"the cloud is not ready ({error.code}): {error.message}", at_first=True)
     if error.code == "unknown_stream":
-        raise UnknownStream(error.message)
+        raise UnknownStream(f"the cloud has forgotten the stream: {error.message}")
     if error.code == "unknown_prefix":
         raise UnknownPrefix(said)
     if error.code == "bad_frame":

@@ -97,7 +97,7 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fiel
     logit_bias          added to the logits of these ids; -inf forbids a token
     stop                stop strings
     stop_ids            stop token ids
-    ignore_eos          continue after the model's EOS token
+    ignore_eos          continue after tokens that end an answer
     min_tokens          so many tokens come before EOS, stop tokens or stop strings count
     """
 

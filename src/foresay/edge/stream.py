@@ -86,7 +86,7 @@ class Stream:
         self._sending = sending
         self._connection: Connection | None = None
         self._backoff = Backoff(settings.retry_seconds)
-        self._cancels = Backoff(settings.retry_seconds)  # known text is no progress there
+        self._reopening = Backoff(settings.retry_seconds)  # known text is no progress there
         self._sent_at: dict[int, float] = {}  # by seq, until the cloud has heard of it
         # Of drafts in flight: bytes, seconds of drafting, hard tokens.
         self._costs: dict[int, tuple[int, float, int | None]] = {}
@@ -123,15 +123,16 @@ class Stream:
         while True:
             try:
                 return await self._one_connection()
-            except UnknownStream:
+            except UnknownStream as lost:
                 if self.opened is None:
                     raise StreamError(
                         "the cloud does not know a stream that it never opened", "bad_answer"
                     ) from None
                 self._restart()
+                await self._wait(lost, self._reopening, "unknown_stream")
             except Cancelled as lost:
                 self._restart()
-                await self._wait(lost, self._cancels, "cancelled")
+                await self._wait(lost, self._reopening, "cancelled")
             except Lost as lost:
                 if isinstance(lost, UnknownPrefix):
                     self.text.compare()
@@ -277,7 +278,7 @@ class Stream:
         if taken.advanced:
             self._backoff.reset()
         if taken.tokens:
-            self._cancels.reset()
+            self._reopening.reset()
             self.statistics.commits += 1
             if self.statistics.ttft is None:
                 self.statistics.ttft = now - self._began

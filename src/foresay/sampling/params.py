@@ -55,10 +55,10 @@ class SamplingParams:
     n: int = 1
     """How many answers."""
     ignore_eos: bool = False
-    """Continue after the model's EOS token."""
+    """Continue after tokens that end an answer of the model."""
     min_tokens: int = 0
-    """In the first this many tokens EOS and stop tokens are not sampled, and stop strings are
-    ignored."""
+    """Tokens before an answer may end: until then no token that ends it is sampled, and stop
+    strings are ignored."""
     rule: Literal["match", "rejection"] = "match"
     """How drafts are verified. match: a drafted token is accepted where it is the token that the
     target samples with the seed's noise, so the text is the same for every drafter. rejection: a

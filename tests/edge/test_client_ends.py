@@ -57,9 +57,8 @@ def test_a_cloud_that_forgets_every_stream_is_an_error() -> None:
                 await asked.answer(PROMPT, params(), seed=SEED)
             asked.close()
         assert caught.value.code == "unknown_stream"
-        assert f"no progress for 0.5 s. 10 tokens are committed: ask again with seed {SEED}" in str(
-            caught.value
-        )
+        assert "no progress for 0.5 s" in str(caught.value)
+        assert f"tokens are committed: ask again with seed {SEED}" in str(caught.value)
 
     asyncio.run(run())
 

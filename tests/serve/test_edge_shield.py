@@ -9,8 +9,9 @@ from time import monotonic
 import pytest
 
 from foresay.edge.client import EdgeClient
-from foresay.edge.wire import MAX_PAD, Commit, unpack
+from foresay.edge.wire import MAX_PAD, Commit, Message, unpack
 from foresay.engine.llm import LLM
+from foresay.serve.edge.connection import _Line
 from foresay.serve.limits import Limits
 from foresay.serve.shield import Shield
 from serve.edge_client import (
@@ -97,7 +98,15 @@ def test_the_larger_pad_counts(folder: Path, plain: LLM) -> None:
             assert asyncio.run(refused())[0] % min(pad, MAX_PAD) == 0
 
 
-def test_coalesced_commits(folder: Path, plain: LLM) -> None:
+def test_coalesced_commits(folder: Path, plain: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of tokens that come while a commit is sent."""
+    send = _Line.send
+
+    async def slowly(line: _Line, message: Message) -> None:
+        await send(line, message)
+        await asyncio.sleep(0.02)
+
+    monkeypatch.setattr(_Line, "send", slowly)
     with edge_server(folder, shield=Shield(coalesce=8), limits=LIMITS) as server:
         asked = opening(server, "abc", seed=2, max_tokens=30, ignore_eos=True)
         answer = wanted(plain, asked)

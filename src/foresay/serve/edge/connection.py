@@ -252,16 +252,17 @@ class EdgeRoute:
             stream.changed.clear()
             if stream.owner is not line:
                 raise _resumed()
-            commit = stream.commit(have)
-            while commit.upto > have or commit.finish or line.owes:
+            # What comes while this is sent waits for its own time: the shield may have one.
+            due, ended = stream.position, bool(stream.finish)
+            while have < due or ended or line.owes:
                 line.owes = False
+                commit = stream.commit(have)
                 have = commit.upto
                 await line.send(commit)
                 if commit.finish:
                     # Until the client says CLOSE, or leaves.
                     await asyncio.sleep(self._limits.edge_seconds)
                     return
-                commit = stream.commit(have)
             await self._due(line, stream, have, begun)
 
     async def _due(self, line: _Line, stream: EdgeStream, have: int, begun: float) -> None:

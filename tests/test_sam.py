@@ -83,11 +83,11 @@ def repetitive(rng: random.Random, length: int, words: int) -> list[int]:
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: f"{r.l_threshold}{r.occurrence}{r.to_anc}")
 def test_equals_the_twin(rule: SamRule) -> None:
     rng = random.Random(repr(rule))
-    for words in (1, 2, 4, 30):
+    for words in (2, 30):
         drafter = SuffixDrafter(history=False, rule=rule)
         text = repetitive(rng, rng.randrange(1, 40), words)
         state = drafter.begin(int32s(text))
-        for _ in range(25):
+        for _ in range(20):
             budget = rng.choice([1, 4, 16, 64])
             (draft,) = drafter.propose([state], [budget])
             assert draft.tokens.tolist() == twin(text, rule, budget)

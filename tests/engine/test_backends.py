@@ -24,9 +24,9 @@ from foresay.sampling import SamplingParams
 from models import zoo
 from models.targets import zoo_target
 
-DRAWS = int(os.environ.get("FORESAY_DRAWS", "42"))
+DRAWS = int(os.environ.get("FORESAY_DRAWS", "28"))
 NAMES = list(zoo.SUPPORTED)
-AT_ONCE = 6
+AT_ONCE = 4
 
 
 @cache
@@ -37,7 +37,7 @@ def targets(name: str) -> tuple[Target, Target]:
 def drawn(random: np.random.Generator) -> tuple[list[int], SamplingParams]:
     piece = random.integers(0, zoo.VOCABULARY, random.integers(1, 30))
     prompt = np.tile(piece, 3)[: random.integers(1, 80)].tolist()
-    asked: dict[str, Any] = {"max_tokens": int(random.integers(1, 24))}
+    asked: dict[str, Any] = {"max_tokens": int(random.integers(1, 16))}
     asked["temperature"] = float(random.choice([0.0, 0.5, 0.8, 1.0, 1.3]))
     for name, values in {
         "top_p": (0.7, 0.95),

@@ -16,6 +16,7 @@ from foresay.drafters import SuffixDrafter
 from foresay.engine.plain import logits_of, plain
 from foresay.errors import InputError, ModelError, TokenTypeError, UnknownGroup
 from foresay.models import weights
+from real import default_llm
 from tiny import save_model
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
@@ -199,12 +200,11 @@ QUESTIONS = [
 ]
 
 
-def _says_the_same(dtype: Any, questions: list[str], asked: list[SamplingParams]) -> None:
-    llm = LLM(drafter=None, dtype=dtype, memory=1 << 30)
+def _says_the_same(llm: LLM, questions: list[str], asked: list[SamplingParams]) -> None:
     for params in asked:
         expected = llm.generate(questions, params, chat=True)
         assert all(result.text.strip() for result in expected)
-        if dtype == "bfloat16" and not llm.target.exact:
+        if not llm.target.exact:
             continue  # this machine does not promise it, and says so
         for drafter, policy in (("suffix", "adaptive"), ("suffix", "fixed"), ("ngram", "fixed")):
             found = llm.beside(drafter, policy).generate(questions, params, chat=True)
@@ -215,8 +215,10 @@ def _says_the_same(dtype: Any, questions: list[str], asked: list[SamplingParams]
 
 @pytest.mark.model
 def test_the_default_model_says_the_same() -> None:
-    sampled = SamplingParams(temperature=0.8, seed=1, n=2, max_tokens=16)
-    _says_the_same("bfloat16", QUESTIONS[2:3], [replace(GREEDY, max_tokens=32), sampled])
+    llm = default_llm()
+    assert llm.target.exact
+    sampled = SamplingParams(temperature=0.8, seed=1, n=2, max_tokens=8)
+    _says_the_same(llm, QUESTIONS[2:3], [GREEDY, sampled])
 
 
 @pytest.mark.model
@@ -224,20 +226,19 @@ def test_the_default_model_says_the_same() -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_the_default_model_says_the_same_at_length(dtype: Any) -> None:
     sampled = SamplingParams(temperature=0.8, seed=1, n=3, max_tokens=32)
-    _says_the_same(dtype, QUESTIONS, [replace(GREEDY, max_tokens=48), sampled])
+    llm = LLM(drafter=None, dtype=dtype, memory=1 << 30)
+    _says_the_same(llm, QUESTIONS, [replace(GREEDY, max_tokens=48), sampled])
 
 
 @pytest.mark.model
 def test_the_default_model_says_what_transformers_says() -> None:
-    llm = LLM(dtype="float32", memory=1 << 30)
-    assert "Paris" in llm.generate(QUESTIONS[0], GREEDY, chat=True)[0].text
+    llm = default_llm().beside("suffix")
     model = AutoModelForCausalLM.from_pretrained(
         weights.find(weights.DEFAULT_MODEL, convert=True), dtype=torch.float32
     )
-    for question in QUESTIONS[:2]:
-        ids = llm.encode(question, chat=True)
-        given = torch.from_numpy(ids.astype(np.int64))[None]
-        with torch.inference_mode():
-            wanted: Any = model.generate(given, max_new_tokens=20, do_sample=False)  # type: ignore[misc]
-        (result,) = llm.generate(question, GREEDY, chat=True)
-        assert result.token_ids == wanted[0, len(ids) :].tolist()
+    ids = llm.encode(QUESTIONS[0], chat=True)
+    given = torch.from_numpy(ids.astype(np.int64))[None]
+    with torch.inference_mode():
+        wanted: Any = model.generate(given, max_new_tokens=20, do_sample=False)  # type: ignore[misc]
+    (result,) = llm.generate(QUESTIONS[0], GREEDY, chat=True)
+    assert result.token_ids == wanted[0, len(ids) :].tolist() and "Paris" in result.text

@@ -6,10 +6,9 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src" / "foresay"
@@ -119,7 +118,20 @@ def room(module: str) -> str:
     return part if part in FLOOR else "__init__"
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
+def of_each(files: list[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
+    """One test for all files: a thousand cases would take longer than their work."""
+
+    def of_all(check: Callable[[Path], None]) -> Callable[[], None]:
+        def test() -> None:
+            for path in files:
+                check(path)
+
+        return test
+
+    return of_all
+
+
+@of_each(FILES)
 def test_floors(path: Path) -> None:
     own = name_of(path).split("/")[0]
     if own == "__init__":
@@ -153,7 +165,7 @@ def test_no_two_files_import_each_other() -> None:
     assert not left, {name: sorted(above[name] - done) for name in left}
 
 
-@pytest.mark.parametrize("path", sorted((SRC / "drafters").rglob("*.py")), ids=name_of)
+@of_each(sorted((SRC / "drafters").rglob("*.py")))
 def test_a_drafter_never_imports_another(path: Path) -> None:
     name = name_of(path).removeprefix("drafters/")
     if name not in ("__init__", "lineup", "worker/main"):  # which name them all
@@ -161,7 +173,7 @@ def test_a_drafter_never_imports_another(path: Path) -> None:
         assert {m.split(".")[2] for m in used} <= {name.split("/")[0], *SHARED}
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
+@of_each(FILES)
 def test_frameworks_stay_in_their_files(path: Path) -> None:
     tops = {module.split(".")[0] for module in imports(path)}
     name = name_of(path)
@@ -197,7 +209,7 @@ def test_only_the_bindings_know_python() -> None:
             assert not re.search(r"#include\s*[<\"](nanobind|Python\.h)", text), path.name
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
+@of_each(FILES)
 def test_nothing_that_runs_what_it_reads(path: Path) -> None:
     assert not imports(path) & {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
     for node in ast.walk(parsed(path)):

@@ -11,6 +11,7 @@ import pytest
 from core.block_twin import BLOCK, FORMATS, Bytes, Floats, Format, halves, product, weights, widened
 from foresay import _core
 from foresay.errors import InputError
+from pairs import pairs
 
 LEVELS = _core.cpu_levels()
 QUANTISED = [form for form in FORMATS if form.quantised]
@@ -59,11 +60,11 @@ def test_a_row_is_what_gguf_makes_of_it(form: Format, level: str) -> None:
         layer.row(19)
 
 
-@on_each_level
-@of_each_format
-@pytest.mark.parametrize("outs", [1, 7, 33, 64])
-@pytest.mark.parametrize("with_bias", [False, True])
-def test_equals_the_readable_product(form: Format, outs: int, with_bias: bool, level: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "level", "outs", "with_bias"),
+    pairs(FORMATS, LEVELS, [1, 7, 33, 64], [False, True]),
+)
+def test_equals_the_readable_product(form: Format, level: str, outs: int, with_bias: bool) -> None:
     rng = np.random.default_rng(outs)
     stored, x = weights(rng, form, outs, INS), rows_of(rng, 100)
     bias = rng.standard_normal(outs).astype(np.float32) if with_bias else None
@@ -107,11 +108,11 @@ def test_the_bits_of_a_row_are_its_own(form: Format, level: str) -> None:
     layer, x = layer_of(form, weights(rng, form, 43, INS), level), rows_of(rng, 100)
     alone = np.concatenate([multiply(layer, x[i : i + 1]) for i in range(100)])
     for rows in (*range(1, 18), 33, 100):
-        for threads in (1, 2, 3):
+        for threads in (1, 3):
             assert np.array_equal(multiply(layer, x[:rows], threads), alone[:rows]), rows
             assert np.array_equal(multiply(layer, x[-rows:], threads), alone[-rows:]), rows
     for wrong in (np.nan, np.inf, -np.inf, 3e38, 1e-42, 0.0):
-        for first in (0, 3, 8, 50, 99):  # among other rows
+        for first in (0, 8, 99):  # among other rows
             others = np.full_like(x, wrong)
             others[first] = x[first]
             assert np.array_equal(multiply(layer, others, 2)[first], alone[first]), wrong

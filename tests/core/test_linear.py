@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from core.attention_twin import shortened
 from foresay import _core
 from foresay.errors import InputError
+from pairs import pairs
 
 Bits = NDArray[np.uint16]
 on_each_level = pytest.mark.parametrize("level", _core.cpu_levels())
@@ -32,26 +33,29 @@ def product(layer: _core.Linear, x: Bits, threads: int = 1) -> Bits:
     return out
 
 
-@on_each_level
-@pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 31, 32, 33, 49, 64, 65, 100, 200])
 @pytest.mark.parametrize(
-    ("ins", "outs"),
-    [(1, 1), (2, 33), (31, 16), (32, 32), (33, 7), (100, 50), (576, 192), (700, 96)],
+    ("level", "size", "rows", "with_bias"),
+    pairs(
+        _core.cpu_levels(),
+        [(1, 1), (2, 33), (31, 16), (32, 32), (33, 7), (100, 50), (576, 192), (700, 96)],
+        [1, 2, 15, 16, 17, 31, 32, 33, 49, 64, 65, 100, 200],
+        [False, True],
+    ),
 )
-@pytest.mark.parametrize("with_bias", [False, True])
 def test_equals_the_exact_product(
-    ins: int, outs: int, rows: int, with_bias: bool, level: str
+    level: str, size: tuple[int, int], rows: int, with_bias: bool
 ) -> None:
+    ins, outs = size
     rng = np.random.default_rng(ins + rows)
     weight, bias, x = bits(rng, outs, ins), bits(rng, outs), bits(rng, rows, ins)
     layer = _core.Linear(weight, bias if with_bias else None, level)
     assert (layer.in_features, layer.out_features) == (ins, outs)
     assert layer.bytes >= 2 * ins * outs
     wanted = wide(x) @ wide(weight).T + with_bias * wide(bias)
-    size = np.abs(wide(x)) @ np.abs(wide(weight)).T + with_bias * np.abs(wide(bias))
+    large = np.abs(wide(x)) @ np.abs(wide(weight)).T + with_bias * np.abs(wide(bias))
     # One rounding to 8 bits, and one of a float32 for each product.
     given = wide(product(layer, x, 2))
-    assert np.all(np.abs(given - wanted) <= np.abs(wanted) / 256 + size * (ins + 1) * 2.0**-24)
+    assert np.all(np.abs(given - wanted) <= np.abs(wanted) / 256 + large * (ins + 1) * 2.0**-24)
 
 
 def telling(rng: np.random.Generator, rows: int, ins: int) -> Bits:

@@ -30,7 +30,10 @@ TARGETS: dict[str, Callable[[PreTrainedModel], Target]] = {
     "plain": plain_target_of,
 }
 # Of these weights are replaced; whether they are exact is not asked, which takes most of the time.
-CHANGING = {**TARGETS, "cpu": partial(target_of, try_exact=False)}
+CHANGING: dict[str, Callable[[PreTrainedModel], Target]] = {
+    **TARGETS,
+    "cpu": partial(target_of, try_exact=False),
+}
 every_target = pytest.mark.parametrize("kind", TARGETS)
 every_model = pytest.mark.parametrize("name", zoo.SUPPORTED)
 

@@ -21,8 +21,13 @@ NAMES = list(zoo.SUPPORTED)
 NOTHING = Draft.empty()
 
 
-@cache
 def zoo_target(name: str, dtype: torch.dtype = torch.float32) -> CpuTarget:
+    """Made once, whether its dtype is said or not."""
+    return _made(name, dtype)
+
+
+@cache
+def _made(name: str, dtype: torch.dtype) -> CpuTarget:
     return target_of(zoo.make(name, dtype=dtype))
 
 
@@ -59,16 +64,26 @@ def assert_close(given: Tensor, wanted: Tensor) -> None:
 
 
 def ragged_step(
-    target: Target, plain: PreTrainedModel, random: np.random.Generator, prefill: bool = False
+    target: Target, plain: PreTrainedModel, seed: int, prefill: bool = False
 ) -> tuple[Tensor, Tensor]:
     """A step of a prompt's piece, a lone token and trees, beyond windows and chunks; and the truth.
 
     Each text is stored up to some place, in pieces; the step brings the rest and a tree.
     """
-    parts, wanted = [], []
-    for size, begun, nodes in [(5, 0, 7), (37, 20, 9), (64, 63, 12), (41, 40, 0), (18, 15, 1)]:
-        text, draft = zoo.tokens(random, size), zoo.tree(random, nodes)
+    parts = []
+    asked, wanted = _asked(plain, seed)
+    for text, begun, draft in asked:
         kv = stored(target, text[:begun], begun // 3, begun // 2, prefill=prefill)
         parts.append(Part.of(target, kv, text[begun:], draft))
-        wanted.append(zoo.expected(plain, text, draft))
-    return target.forward(parts).logits, torch.cat(wanted)
+    return target.forward(parts).logits, wanted
+
+
+@cache
+def _asked(plain: PreTrainedModel, seed: int) -> tuple[list[tuple[Int32s, int, Draft]], Tensor]:
+    """Texts, how much of each is stored, and trees; and what the model itself says of them: it is
+    the same for all targets."""
+    random, asked = np.random.default_rng(seed), []
+    for size, begun, nodes in [(5, 0, 7), (37, 20, 9), (64, 63, 12), (41, 40, 0), (18, 15, 1)]:
+        text = zoo.tokens(random, size)
+        asked.append((text, begun, zoo.tree(random, nodes)))
+    return asked, torch.cat([zoo.expected(plain, text, draft) for text, _, draft in asked])

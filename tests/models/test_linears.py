@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+import forks
 from foresay.models.cpu import invariance, linears
 from foresay.models.cpu.linears import (
     ANY_ROWS,
@@ -326,11 +325,12 @@ def test_a_wrong_operation_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- where torch has no fast product of bfloat16 -------------------------------------------------
 
 LOADING = """
-import sys, tempfile, torch
+import sys, tempfile, torch, warnings
 from foresay.models.load import load
 from models import zoo
 from transformers.utils import logging
 logging.disable_progress_bar()
+warnings.simplefilter("error", UserWarning)
 for name, dtype in zip(sys.argv[1::2], sys.argv[2::2]):
     with tempfile.TemporaryDirectory() as folder:
         zoo.make(name, dtype=torch.bfloat16).save_pretrained(folder)
@@ -342,14 +342,8 @@ def test_a_slow_model_says_so_once_and_what_to_choose() -> None:
     """And no warning of torch, here an error, is a reason to refuse one."""
     slow = not torch.ops.mkldnn._is_mkldnn_bf16_supported()
     models = ("llama bfloat16", "qwen3_moe auto", "qwen3_moe bfloat16", "qwen3_moe bfloat16")
-    done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", LOADING, *" ".join(models).split()],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    tests = Path(__file__).parents[1]
+    done = forks.run("-c", LOADING, *" ".join(models).split(), cwd=tests)
     assert done.returncode == 0, done.stderr
     said = done.stderr.splitlines()
     if slow:

@@ -25,11 +25,11 @@ from foresay.models.target import Target
 from models import zoo
 from tiny import one_thread
 
-LOADS = int(os.environ.get("FORESAY_LOADS", "24"))
+LOADS = int(os.environ.get("FORESAY_LOADS", "16"))
 THREADS = 8
-NAMES = ["llama", "mistral", "qwen2", "qwen3", "gemma3_text", "llama4_text"]
+NAMES = ["llama", "qwen3", "gemma3_text", "llama4_text"]
 DTYPES: list[Dtype] = ["float32", "bfloat16"]
-TOKENS = 24
+TOKENS = 12
 PROMPT: Int32s = zoo.tokens(np.random.default_rng(5), 3 * zoo.WINDOW)
 
 

@@ -46,9 +46,8 @@ def test_the_zoo_is_fit_to_find_mistakes(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tree_has_the_logits_of_its_paths(name: str) -> None:
-    for seed in (0, 1):
-        step = ragged_step(zoo_target(name), plain_of(name), np.random.default_rng(seed))
-        assert_close(*step)
+    """Other trees than in `test_conformance`, after texts that were not prefilled."""
+    assert_close(*ragged_step(zoo_target(name), plain_of(name), 1))
 
 
 class Altered:
@@ -107,9 +106,9 @@ def test_the_comparison_finds_wrong_positions_and_wrong_masks(
 ) -> None:
     target, plain = zoo_target(name), plain_of(name)
     monkeypatch.setattr(target_module, "AttentionStep", Altered)
-    assert_close(*ragged_step(target, plain, np.random.default_rng(0)))
+    assert_close(*ragged_step(target, plain, 0))
     monkeypatch.setattr(target_module, "AttentionStep", wrong)
-    given, wanted = ragged_step(target, plain, np.random.default_rng(0))
+    given, wanted = ragged_step(target, plain, 0)
     assert float((given - wanted).abs().max()) > 0.1
     with pytest.raises(UnsupportedModel, match=f"{name} gives other logits"):
         checks.check_logits(target)
@@ -156,8 +155,13 @@ def test_decoding_and_verifying_have_the_same_logprobs(name: str) -> None:
     assert float((tree - one_by_one).abs().max()) < 1e-5
 
 
-@pytest.mark.parametrize("name", [*NAMES])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, torch.float32) for name in NAMES),
+        *((name, torch.bfloat16) for name in ("llama", "gpt2", "deepseek_v3")),
+    ],
+)
 def test_memory_is_what_the_formula_says(name: str, dtype: torch.dtype) -> None:
     target = zoo_target(name, dtype)
     kv = target.open()
@@ -271,7 +275,7 @@ def test_without_care_the_logits_are_close() -> None:
     assert target.exact is None
     for module in target.model.modules():
         assert not isinstance(module, PackedLinear) or module.decode == module.prefill == ANY_ROWS
-    assert_close(*ragged_step(target, plain_of("qwen3"), np.random.default_rng(0)))
+    assert_close(*ragged_step(target, plain_of("qwen3"), 0))
 
 
 def test_the_model_belongs_to_the_target() -> None:

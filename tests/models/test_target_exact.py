@@ -37,7 +37,7 @@ class Walk:
         self.random = np.random.default_rng(seed)
         self.texts = [(zoo.tokens(self.random, size), target.open()) for size in sizes]
         self.prompts = list(sizes)
-        self.compared = self.different = 0
+        self.compared = self.different = self.steps = 0
 
     def step(self, most: int = 7) -> None:
         sizes = self.random.integers(0, most, len(self.texts))
@@ -49,6 +49,7 @@ class Walk:
             for (text, kv), prompt, draft in zip(self.texts, self.prompts, drafts, strict=True)
         ]
         rows = self.target.forward(parts).logits
+        self.steps += 1
         for at, part in enumerate(parts):
             given, rows = rows[: len(part.draft) + 1], rows[len(part.draft) + 1 :]
             self.compare(at, part.draft, given)
@@ -63,8 +64,9 @@ class Walk:
         self.compared += len(given)
         self.different += int((given != fresh).any(-1).sum())
         if self.plain is not None:
-            assert_close(given[:1], zoo.plain_logits(self.plain, text)[-1:])
             assert_close(given, fresh)
+            if at == self.steps % len(self.texts):  # each in its turn
+                assert_close(given[:1], zoo.plain_logits(self.plain, text)[-1:])
 
     def decide(self, text: Int32s, part: Part) -> tuple[Int32s, Kv]:
         """Accept a path, or none, and add a token of the model's own; or let it be."""
@@ -111,9 +113,9 @@ class Walk:
 def test_what_is_stored_is_what_a_fresh_prefill_stores(name: str) -> None:
     target = zoo_target(name)
     walk = Walk(target, 1, plain_of(name))
-    for _ in range(12):
+    for _ in range(9):
         walk.step()
-    assert walk.compared > 90
+    assert walk.compared > 68
     assert not (target.exact and walk.different)
 
 
@@ -121,9 +123,9 @@ def test_what_is_stored_is_what_a_fresh_prefill_stores(name: str) -> None:
 def test_exact_is_never_contradicted(name: str) -> None:
     target = zoo_target(name, torch.bfloat16)
     walk = Walk(target, 2, sizes=(3, 40))
-    for _ in range(200):
+    for _ in range(80):
         walk.step()
-    assert target.exact and walk.compared > 1000 and walk.different == 0
+    assert target.exact and walk.compared > 400 and walk.different == 0
 
 
 def test_exact_holds_for_layers_of_a_real_size() -> None:
@@ -148,7 +150,7 @@ def test_exact(name: str, dtype: torch.dtype) -> None:
     """
     target = zoo_target(name, dtype)
     walk = Walk(target, 3)
-    for _ in range(6):
+    for _ in range(4):
         walk.step(16)
     ours = name in OURS and dtype == torch.bfloat16
     assert target.exact or not (ours or KNOWN_MACHINE)

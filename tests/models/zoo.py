@@ -8,6 +8,7 @@ the last logits by whole units.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -155,9 +156,17 @@ def plain_logits(model: PreTrainedModel, text: Sequence[int] | Int32s) -> torch.
 
 
 def expected(model: PreTrainedModel, text: Int32s, draft: Draft) -> torch.Tensor:
-    """What a step must give for a text and a tree after it: a plain pass for every path."""
-    rows = []
-    for node in range(-1, len(draft)):
-        drafted = draft.tokens[path(draft, node)]
-        rows.append(plain_logits(model, np.concatenate([text, drafted]))[-1])
-    return torch.stack(rows)
+    """What a step must give for a text and a tree after it: plain passes over the path to every
+    leaf, those of one length side by side; the nodes above a leaf are in its text."""
+    inner = set(draft.parents.tolist())
+    leaves = [node for node in range(len(draft)) if node not in inner] or [-1]
+    paths = sorted((path(draft, leaf) for leaf in leaves), key=len)
+    rows: dict[int, torch.Tensor] = {}
+    for _, alike in groupby(paths, len):
+        nodes = list(alike)
+        ids = torch.tensor([[*text.tolist(), *draft.tokens[each].tolist()] for each in nodes])
+        with torch.inference_mode():
+            logits = model(input_ids=ids, use_cache=False).logits[:, len(text) - 1 :].float()
+        for each, found in zip(nodes, logits, strict=True):
+            rows |= zip((-1, *each), found, strict=True)
+    return torch.stack([rows[node] for node in range(-1, len(draft))])

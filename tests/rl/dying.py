@@ -13,13 +13,8 @@ import torch
 from torch import Tensor
 
 from foresay import SamplingParams
-from foresay.budget.cost import Sample
-from foresay.cli import run as command
 from foresay.engine.engine import Engine
-from foresay.integrations.vllm.meter import Meter
-from foresay.integrations.vllm.settings import VllmSettings
 from foresay.models.load_transformers import target_of
-from foresay.models.remembered import Memory
 from foresay.models.target import Target
 from foresay.rl import Rollouts, write_steps
 from foresay.rl.countdown import Task
@@ -27,12 +22,12 @@ from foresay.rl.training import RlSettings
 from foresay.rl.warm_start import WarmStart
 from lives import die, die_writing
 from models import zoo
+from rl.dying_writers import draw, tail  # noqa: F401 - what comes after these
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 EXAMPLE: Any = import_module("rl_countdown")
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8], [9]]
 PARAMS = SamplingParams(max_tokens=24, temperature=0.8)
-SAMPLES = [Sample(rows, rows * 64, 1e-3 * rows, 64) for rows in range(1, 41)]
 
 
 class Deadly(Mapping[str, Tensor]):
@@ -55,9 +50,9 @@ class Deadly(Mapping[str, Tensor]):
 
 
 def changed(target: Target) -> dict[str, Tensor]:
-    draw = torch.Generator().manual_seed(1)
+    random = torch.Generator().manual_seed(1)
     return {
-        name: torch.randn(shape, generator=draw) * 0.2
+        name: torch.randn(shape, generator=random) * 0.2
         for name, shape in sorted(target.weight_shapes().items())
         if name.endswith("proj.weight")
     }
@@ -133,32 +128,3 @@ def train(folder: str, step: int = 0, update: int = 0, size: int = 0) -> None:
     run = ["--long", "--out", folder, "--seed", "1", "--drafts", "on", "--threads", "1"]
     sys.argv = ["rl_countdown.py", *run, "--policy", "fixed"]
     sys.exit(EXAMPLE.main())
-
-
-def draw(folder: str) -> None:
-    sys.exit(EXAMPLE.draw_curves(Path(folder), as_json=True))
-
-
-def tail(file: str) -> None:
-    sys.argv = ["foresay", "tail", file]
-    command()
-
-
-def version(file: str, steps_file: str, versions: int, size: int = 0) -> None:
-    """The proposer's meter inside vLLM: versions of three steps each."""
-    meter = Meter(VllmSettings(versions_file=file, steps_file=steps_file))
-    if size:
-        die_writing(size)
-    for _ in range(versions):
-        for _ in range(3):
-            meter.count(rows=2, tokens=5, drafted=6, seconds=1e-4)
-        meter.end_version()
-
-
-def remember(folder: str, size: int = 0) -> None:
-    """What a start does after it has timed its steps."""
-    memory = Memory("steps", "a model", 1, Path(folder))
-    if size:
-        die_writing(size)
-    print(json.dumps(memory.read()))
-    memory.write(SAMPLES)

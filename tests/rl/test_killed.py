@@ -23,6 +23,12 @@ def nursery() -> Iterator[Nursery]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def writers() -> Iterator[Nursery]:
+    with Nursery("rl.dying_writers") as made:
+        yield made
+
+
 class Lives:
     """Processes one after the other, all with the same folders."""
 
@@ -60,8 +66,8 @@ class Lives:
 
 
 @pytest.fixture
-def lives(nursery: Nursery, tmp_path: Path) -> Lives:
-    return Lives(nursery, tmp_path)
+def lives(writers: Nursery, tmp_path: Path) -> Lives:
+    return Lives(writers, tmp_path)
 
 
 def whole_lines(file: Path) -> list[Any]:

@@ -29,7 +29,7 @@ from tiny import call, one_thread
 from train.accepting import accepted
 
 QUICK: dict[str, Any] = {
-    "epochs": 12,
+    "epochs": 9,
     "tokens": 1024,
     "learning_rate": 4e-3,
     "steps": 3,

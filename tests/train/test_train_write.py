@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +99,21 @@ def test_samples_are_of_the_targets_distribution(model: Path) -> None:
     assert abs(counts / 4000 - law).max() < 4 * np.sqrt(law.max() / 4000)
 
 
-def test_invented_conversations(model: Path, tmp_path: Path) -> None:
+class Brief(Tokenizer):
+    """Some letters end what is said: of itself the model ends after hundreds of tokens."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.ends = (*self.ends, *range(0, 256, 32))
+
+
+def test_invented_conversations(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Users' turns are written by the model, too, and come back in later prompts."""
+    writing = import_module("foresay.train.write")
+    monkeypatch.setattr(writing, "Tokenizer", Brief)
+    monkeypatch.setattr(writing, "_MOST_SAID", 32)
     with one_thread():
         options: dict[str, Any] = {"invented": 12, "turns": 2, "most": 12, "batch": 5}
         done = write(model, tmp_path / "a.jsonl.gz", seed=4, **options)

@@ -126,7 +126,7 @@ def speed(
     drafter: Any,
     clock: Clock,
     *,
-    length: int = 2000,
+    length: int = 1000,
     after: int = 0,
     batch: int = 1,
     policy: Any = None,

@@ -25,7 +25,7 @@ def watching(chance: float, wants: Wants | None = None) -> tuple[Clock, Knowing,
 
 def test_a_drafter_that_wins_less_than_it_is_shown_for_rests() -> None:
     clock, other, both = watching(0.01)
-    gained = speed(both, clock, showing=SHOWING, length=4000)
+    gained = speed(both, clock, showing=SHOWING, length=2000)
     assert gained > 0.98 * alone(copies, 12, slowly(0.0005))
     assert other.share_asked(500) < 0.1
 
@@ -33,7 +33,7 @@ def test_a_drafter_that_wins_less_than_it_is_shown_for_rests() -> None:
 def test_without_rests_it_would_cost_what_showing_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Seeing, "observe", lambda self, net: None)  # wrong: always awake
     clock, _, both = watching(0.01)
-    gained = speed(both, clock, showing=SHOWING, length=4000)
+    gained = speed(both, clock, showing=SHOWING)
     assert gained < 0.96 * alone(copies, 12, slowly(0.0005))
 
 
@@ -48,13 +48,13 @@ def test_one_that_becomes_useful_is_found_again() -> None:
     quick = Knowing(clock, copies, 12, slowly(0.0005))
     late = Knowing(
         clock,
-        lambda place: 0.9 if place > 1500 else 0.01,
+        lambda place: 0.9 if place > 1000 else 0.01,
         6,
         slowly(0.001),
         wants=Wants(hidden=True),
     )
     both = MergeDrafter(quick, late, clock=clock)
-    speed(both, clock, showing=SHOWING, length=8000)
+    speed(both, clock, showing=SHOWING, length=4000)
     assert late.share_asked(300, 600) < 0.3
     assert late.share_asked(-300) > 0.9
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -195,9 +196,8 @@ def joined_or_none(arrays: Sequence[A | None], name: str) -> A | None:
 
 def offsets_of(lengths: Sequence[int]) -> Int32s:
     """Row bounds of rows of these lengths."""
-    offsets = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
+    # numpy's `cumsum` of a short list takes five times as long, and every step asks for a few.
+    return np.fromiter(accumulate(lengths, initial=0), np.int32, len(lengths) + 1)
 
 
 def sizes_of(offsets: Int32s) -> Int32s:

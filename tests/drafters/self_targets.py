@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,10 @@ from models import zoo
 
 LAYERS = 4
 SAMPLED = SamplingParams(temperature=0.8, max_tokens=40)
-MANY = list(zip(prompts(len(ASKED)), ASKED, strict=True))
+MANY = [
+    (prompt, replace(params, max_tokens=min(params.max_tokens, 16)))
+    for prompt, params in zip(prompts(len(ASKED)), ASKED, strict=True)
+]
 
 
 def made(name: str = "llama", dtype: torch.dtype = torch.float32, **changes: Any) -> Any:

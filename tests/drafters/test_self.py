@@ -102,10 +102,11 @@ def test_other_architectures(name: str) -> None:
         engine = Engine(target, SelfDrafter(layers=kept), policy=Fixed(k=5))
         requests = answers(engine, asked)
         assert [request.token_ids for request in requests] == wanted(target, asked)
-    requests = [engine.add(prompt, SAMPLED, seed=i) for i, (prompt, _) in enumerate(asked)]
+    params = replace(SAMPLED, max_tokens=20)
+    requests = [engine.add(prompt, params, seed=i) for i, (prompt, _) in enumerate(asked)]
     engine.run()
     drafted, accepted = shares(requests)
-    assert accepted == drafted > 50  # all layers
+    assert accepted == drafted > 40  # all layers
 
 
 def test_the_readable_twin() -> None:

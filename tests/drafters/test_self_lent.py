@@ -16,9 +16,9 @@ from foresay.drafters import MergeDrafter, NgramDrafter, SelfDrafter
 from foresay.engine.drafting import CheckedDrafter
 from foresay.engine.engine import Engine
 from foresay.errors import InputError
-from foresay.models.load_transformers import target_of
 from foresay.models.skipping import without_others
 from foresay.models.target import Part, Target
+from models.quick import quickened
 
 
 def texts_of(kv: Any) -> list[Any]:
@@ -77,7 +77,9 @@ def test_tokens_that_a_drafter_leaves_behind_are_cut(
 
 def test_another_target_is_not_borrowed_from() -> None:
     """A drafter of one model for a target of the same shape: it has keys and values of its own."""
-    target, other = target_of(made(seed=1)), target_of(made(seed=2))
+    target, other = (
+        quickened(made(seed=seed, hidden_size=64, intermediate_size=96)) for seed in (1, 2)
+    )
     drafter = SelfDrafter(other, layers=range(LAYERS))
     engine = Engine(target, drafter, policy=Fixed(k=4))
     for prompt, _ in MANY[:3]:
@@ -124,7 +126,7 @@ def test_a_loan_for_several_proposals(targets: dict[str, Target]) -> None:
             return again
 
     drafters = Asked(layers=[0, 2], shape=4), Asked(layers=[0, 1, 3], shape=4, memory=1)
-    target = targets["float32"]
+    target = targets["q8_0"]
     engine = Engine(target, MergeDrafter(*drafters), policy=Fixed(k=4), max_running=3)
     assert [r.token_ids for r in answers(engine, MANY)] == wanted(target, MANY)
     assert drafted[0] == drafted[1] and sum(drafted[0]) > 100
@@ -133,7 +135,7 @@ def test_a_loan_for_several_proposals(targets: dict[str, Target]) -> None:
 @pytest.mark.parametrize("merged", [False, True])
 def test_the_loan_ends(targets: dict[str, Target], merged: bool) -> None:
     """Also where a member of a merge was not asked: nothing keeps the memory of a request."""
-    target = targets["float32"]
+    target = targets["q8_0"]
     own = SelfDrafter(layers=[0, 2])
     drafter: Any = MergeDrafter(NgramDrafter(), own) if merged else own
     engine = Engine(target, drafter, policy="fixed")
@@ -171,7 +173,7 @@ def test_an_interrupted_loan(targets: dict[str, Target], kind: str) -> None:
 
 
 def test_an_interrupt_while_it_drafts(targets: dict[str, Target]) -> None:
-    target = targets["float32"]
+    target = targets["q8_0"]
 
     class Interrupted(SelfDrafter):
         calls = 0

@@ -18,6 +18,7 @@ import pytest
 import test_drafters as table
 from conformance import SCENARIOS, drive
 from doubles import tokens
+from drafters.forked_worker import ForkedWorker
 from drafters.odd_worker import Odd, OddWorker
 from drafters.small_models import draft_model
 from engine.asking import ASKED, answers, prompts, wanted
@@ -53,7 +54,7 @@ def shared() -> Iterator[WorkerDrafter]:
 
 @pytest.fixture(scope="module")
 def model_worker(folder: Path) -> Iterator[WorkerDrafter]:
-    drafter = WorkerDrafter(f"model:{folder}", timeout=20, environ=ONE, shape=(3, 2))
+    drafter = ForkedWorker(f"model:{folder}", timeout=20, environ=ONE, shape=(3, 2))
     yield drafter
     drafter.close()
 

@@ -24,8 +24,9 @@ from foresay.errors import InputError
 from foresay.models.load_transformers import plain_target_of, target_of
 from foresay.models.target import Part, Target
 from models import zoo
+from models.quick import quick_target
 
-MANY = list(zip(prompts(len(ASKED) * 2), ASKED * 2, strict=True))
+MANY = list(zip(prompts(len(ASKED)), ASKED, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_the_text_is_that_of_the_plain_loop(
     target: Target, answered: list[list[int]], name: str, policy: str
 ) -> None:
     drafter = DRAFTERS[name]()
-    engine = Engine(target, drafter, policy=policy, max_running=7, max_rows=48)
+    engine = Engine(target, drafter, policy=policy, max_running=4, max_rows=32)
     requests = answers(engine, MANY)
     assert [request.token_ids for request in requests] == answered
     for request in requests:
@@ -69,9 +70,10 @@ def test_the_text_is_that_of_the_plain_loop(
         assert drafter.tokens_held() == drafter.bytes_used() == 0
 
 
-def test_memory_for_few_preempts_and_changes_nothing(target: Target) -> None:
-    asked = [(p, replace(GREEDY, max_tokens=60)) for p in prompts(8, seed=1)]
-    asked += [(p, SamplingParams(temperature=0.8, max_tokens=60)) for p in prompts(5, seed=2)]
+def test_memory_for_few_preempts_and_changes_nothing() -> None:
+    target = quick_target()
+    asked = [(p, replace(GREEDY, max_tokens=60)) for p in prompts(6, seed=1)]
+    asked += [(p, SamplingParams(temperature=0.8, max_tokens=60)) for p in prompts(4, seed=2)]
     expected = wanted(target, asked, stops=())
     memory = 5 * PAGE * target.bytes_per_token
     engine = Engine(target, eagle(), policy="fixed", memory=memory, max_rows=32)

@@ -13,6 +13,7 @@ from torch import Tensor
 from foresay.integrations.transformers import generate, twin
 from foresay.models.cpu.target import CpuTarget
 from integrations.generating import config, make, padded
+from pairs import pairs
 
 
 def test_the_model_stays_as_it_was() -> None:
@@ -67,9 +68,10 @@ def afresh(model: Any) -> Any:
     return other
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
-@pytest.mark.parametrize("change", [_train, _by_data, _other_storage])
+@pytest.mark.parametrize(
+    ("change", "name", "dtype"),
+    pairs([_train, _by_data, _other_storage], ["llama", "gpt2"], [torch.float32, torch.bfloat16]),
+)
 def test_changed_weights_are_used(
     change: Any, name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:

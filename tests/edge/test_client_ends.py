@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
@@ -57,9 +58,9 @@ def test_a_cloud_that_forgets_every_stream_is_an_error() -> None:
                 await asked.answer(PROMPT, params(), seed=SEED)
             asked.close()
         assert caught.value.code == "unknown_stream"
-        assert f"no progress for 0.5 s. 10 tokens are committed: ask again with seed {SEED}" in str(
-            caught.value
-        )
+        # As many as were heard before the time was over, which on a busy machine may be one less.
+        said = rf"no progress for 0\.5 s\. (9|10) tokens are committed: ask again with seed {SEED}"
+        assert re.search(said, str(caught.value))
 
     asyncio.run(run())
 

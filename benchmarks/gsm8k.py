@@ -18,6 +18,8 @@ import argparse
 import json
 import multiprocessing
 import time
+from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,9 +116,15 @@ def answered(options: argparse.Namespace, prompts: list[str]) -> list[dict[str, 
         for job in left
     ]
     began, threads = time.monotonic(), max(usable_processors() // options.processes, 1)
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(options.processes, start, (options.model, threads)) as pool:
-        for at, rows in enumerate(pool.imap_unordered(answer, work), 1):
+    with ExitStack() as stack:
+        if options.processes == 1:
+            start(options.model, threads)
+            chunks: Iterable[list[dict[str, Any]]] = map(answer, work)
+        else:
+            context = multiprocessing.get_context("spawn")
+            pool = context.Pool(options.processes, start, (options.model, threads))
+            chunks = stack.enter_context(pool).imap_unordered(answer, work)
+        for at, rows in enumerate(chunks, 1):
             kept += rows
             if options.answers:
                 with options.answers.open("a", encoding="utf-8") as file:

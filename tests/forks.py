@@ -143,7 +143,14 @@ class Server:
             atexit.unregister(self.close)
 
 
-_COMMAND_LINE = ("typer", "rich.console", "foresay.cli")
+_COMMAND_LINE = (
+    "typer",
+    "pydantic",
+    "rich.console",
+    "foresay.cli",
+    "foresay.corpus",
+    "foresay.bench.replay",
+)
 LIGHT = Server(*_COMMAND_LINE)
 WARM = Server(
     *_COMMAND_LINE,

@@ -77,12 +77,14 @@ def test_two_accuracies() -> None:
     assert few["detectable_with_power_80"] > found["detectable_with_power_80"] > 0.1
 
 
-def test_a_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_run(tmp_path: Path, processes: int) -> None:
     folder, questions = save_model(tmp_path / "model"), tmp_path / "questions.jsonl"
     rows = [{"question": f"What is {n} and {n}?", "answer": f"#### {2 * n}"} for n in range(5)]
     questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
     kept = tmp_path / "answers.jsonl"
     more = ["--shots", "2", "--seeds", "1", "--max-tokens", "12", "--answers", kept]
+    more += ["--processes", str(processes)]
     command = [BENCHMARKS / "gsm8k.py", questions, "--model", folder, *more]
 
     def run() -> subprocess.CompletedProcess[str]:

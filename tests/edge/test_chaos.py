@@ -244,7 +244,7 @@ def test_many_flipped_bits_of_both_ways(house: House, json: bool) -> None:
     script = [Action("delay", "up", 1, 0.0), Action("delay", "down", 2, 0.0)]
     # Not what opens or resumes a connection: see `test_flipped_bits` for these.
     script += [
-        Action("flip", way, 3, bit=draw.randrange(4096)) for way in ("up", "down") for _ in range(4)
+        Action("flip", way, 3, bit=draw.randrange(4096)) for way in ("up", "down") for _ in range(2)
     ]
 
     async def run() -> Answer:

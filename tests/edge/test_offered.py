@@ -21,10 +21,10 @@ from foresay.edge.prefix import hash_after
 from foresay.engine.engine import Engine
 from foresay.engine.request import Request
 from foresay.errors import StateError
-from foresay.models.load_transformers import target_of
 from foresay.models.target import Target
 from foresay.serve.edge.offered import MAX_OFFERED, OfferedDrafter, Offers
 from models import zoo
+from models.quick import quick_target
 
 pytestmark = pytest.mark.filterwarnings("error")  # a drafter that is given up warns
 
@@ -70,7 +70,7 @@ def check(draft: Draft, budget: int) -> None:
 
 @pytest.fixture(scope="module")
 def target() -> Target:
-    return target_of(zoo.make("llama"))
+    return quick_target(seed=3)  # of its answers some are stopped, some are as long as they may be
 
 
 @pytest.fixture(scope="module")

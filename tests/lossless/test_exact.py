@@ -34,15 +34,15 @@ HALF = F(1, 2)
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_right(name: str) -> None:
-    result = run(RIGHT[name], cases=60)
+    result = run(RIGHT[name], cases=32)
     assert result.exact, result
-    assert result.cases == 60
+    assert result.cases == 32
     assert not run(RIGHT[name], cases=0).exact  # no cases prove nothing
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_is_found(name: str) -> None:
-    result = run(WRONG[name], cases=50)
+    result = run(WRONG[name], cases=32)
     assert not result.exact
     assert result.errors == 0, result.first_error  # found by its distribution, not by an accident
     assert result.differences > 0

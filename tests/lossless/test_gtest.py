@@ -95,9 +95,9 @@ def test_detectable_turns_power_round() -> None:
 
 @pytest.mark.parametrize("n", [1_500, 20_000])
 def test_p_values_of_correct_samplers_are_uniform(n: int) -> None:
-    p = [g_test(counts, PROBS).p_value for counts in draws(PROBS, n, 3_000, seed=5)]
+    p = [g_test(counts, PROBS).p_value for counts in draws(PROBS, n, 1_500, seed=5)]
     assert kstest(p, "uniform").pvalue > 0.01
-    pairs = zip(draws(PROBS, n, 3_000, seed=6), draws(PROBS, 2 * n, 3_000, seed=7), strict=True)
+    pairs = zip(draws(PROBS, n, 1_500, seed=6), draws(PROBS, 2 * n, 1_500, seed=7), strict=True)
     assert kstest([two_sample(a, b).p_value for a, b in pairs], "uniform").pvalue > 0.01
 
 

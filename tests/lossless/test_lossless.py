@@ -27,6 +27,7 @@ from foresay.sampling.acceptance import rejection as rejection_module
 from foresay.sampling.acceptance.match import Kernel
 from lossless.example import example
 from lossless.toy_server import Toy, serving
+from tiny import call
 
 FUNCTIONS = """
 
@@ -50,6 +51,9 @@ def none(p, q, tokens, parents, coins):
 
 def none_test(p, q, tokens, parents, rng):
     return None
+
+def drawn(p, q, tokens, parents, coins):
+    return [coins.draw(p[0])]
 
 def tested(p, q, tokens, parents, rng, strict=True, *more, **options):
     return [rng.choice(len(p[0]), p=p[0])]
@@ -84,17 +88,19 @@ main()
 
 
 def foresay(*arguments: str | Path, without: tuple[str, ...] = ()) -> tuple[int, str, str]:
-    start = ["-c", f"without = {without!r}\n{WITHOUT}"] if without else ["-m", "foresay"]
-    server = forks.LIGHT if without else forks.WARM
-    done = forks.run(*start, "lossless", *arguments, server=server)
+    if not without:  # in this process, which has imported scipy
+        here = call("lossless", *arguments)
+        return here.status, here.out, here.err
+    start = ["-c", f"without = {without!r}\n{WITHOUT}"]
+    done = forks.run(*start, "lossless", *arguments, server=forks.LIGHT)
     return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.slow  # its layers have tests of their own, of every right and every wrong rule
 def test_the_quick_proof() -> None:
-    status, out, err = foresay("--quick", "--json")
-    assert (status, err) == (0, "")
-    report = json.loads(out)
+    done = forks.run("-m", "foresay", "lossless", "--quick", "--json")  # it starts processes
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
     assert report["ok"]
     layers = [check["layer"] for check in report["checks"]]
     assert {"exact", "scripts", "engine", "sampled", "wrong"} == set(layers)
@@ -108,7 +114,7 @@ def test_the_distributions_of_the_batched_code(name: str) -> None:
 
 @pytest.mark.parametrize("name", sampled.WRONG_SUBJECTS)
 def test_wrong_distributions_are_found(name: str) -> None:
-    assert not sampled.test(sampled.WRONG_SUBJECTS[name], 0.02).equal
+    assert not sampled.test(sampled.WRONG_SUBJECTS[name], 0.04).equal
 
 
 @pytest.fixture(scope="module")
@@ -141,13 +147,13 @@ def test_what_a_function_raises_is_a_failed_check(functions: Path) -> None:
 
 def test_a_function_s_limits_are_stated(functions: Path) -> None:
     for trees, nodes, deep in ((False, 3, 3), (True, 5, 2)):
-        for check in prove_function(load(f"{functions}:right"), 12, trees):
+        for check in prove_function(load(f"{functions}:drawn"), 12, trees):
             assert (
                 f"(worlds of up to 5 tokens, drafts of up to {nodes} nodes and {deep} deep, texts "
                 "of up to 4 tokens)"
             ) in check.result
-            assert check.kind == "proof"
-    for check in prove_function(load(f"{functions}:tested")):
+            assert check.ok and check.kind == "proof"
+    for check in prove_function(load(f"{functions}:tested"), total_variation=0.2):
         assert check.ok and "4 worlds (worlds of up to" in check.result and check.kind == "test"
 
 
@@ -244,9 +250,12 @@ def test_what_is_missing_is_named(functions: Path) -> None:
     assert (status, err) == (1, f"foresay: foresay lossless needs scipy; install it {install}")
 
 
-def test_two_servers() -> None:
+def test_two_servers(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts"
+    prompts.write_text("the sea\na sky\nsalt\n")
     with serving(Toy()) as a, serving(Toy()) as b:
-        status, out, _ = foresay("--servers", a, b, "--samples", "256", "--json")
+        some = "--prompts", prompts
+        status, out, _ = foresay("--servers", a, b, *some, "--samples", "256", "--json")
         assert status == 0 and json.loads(out)["ok"]
     with serving(Toy()) as a, serving(Toy(turn=2)) as b:
         status, out, _ = foresay("--servers", a, b, "--samples", "0")
@@ -255,7 +264,7 @@ def test_two_servers() -> None:
         status, out, _ = foresay("--servers", a, b, "--samples", "0", "--tie", "0.5")
         assert status == 0
     with serving(Toy()) as a, serving(Toy()) as b:
-        status, out, _ = foresay("--servers", a, b, "--samples", "16")
+        status, out, _ = foresay("--servers", a, b, *some, "--samples", "16")
         assert status == 1 and "2 tests: 1 SURPRISE (" in out
 
 
@@ -323,7 +332,7 @@ def test_a_broken_walk_is_found_by_enumeration(monkeypatch: pytest.MonkeyPatch) 
 def test_a_broken_batched_residual_is_found_by_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rejection_module._ResidualInCore, "subtract", lambda *_: None)
     for name in ("rejection, sampled chain", "rejection, tree, no replacement"):
-        assert not sampled.test(sampled.SUBJECTS[name], total_variation=0.03).equal
+        assert not sampled.test(sampled.SUBJECTS[name], total_variation=0.04).equal
 
 
 def test_a_broken_batched_choice_is_found_by_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,4 +400,4 @@ def test_coins_reused_between_steps_are_found_by_statistics(
 
     monkeypatch.setattr(rejection_module, "uniform", stuttering)
     subject = sampled.SUBJECTS["rejection, sampled chain"]
-    assert not sampled.test(subject, total_variation=0.03).equal
+    assert not sampled.test(subject, total_variation=0.04).equal

@@ -176,7 +176,7 @@ def test_who_waits_for_drafts_keeps_nobody_out(folder: Path, plain: LLM) -> None
     """All places are of `block` streams whose drafts are wrong and come late."""
     with edge_server(folder, options={"max_running": 2}) as server:
         asked = [
-            opening(server, [65, n], seed=n, max_tokens=60, wait="block", ignore_eos=True)
+            opening(server, [65, n], seed=n, max_tokens=24, wait="block", ignore_eos=True)
             for n in range(2)
         ]
 
@@ -185,7 +185,7 @@ def test_who_waits_for_drafts_keeps_nobody_out(folder: Path, plain: LLM) -> None
                 text = await opened(line, one)
                 while not text.finish:
                     try:
-                        message = await line.receive(0.1)
+                        message = await line.receive(0.02 if done.is_set() else 0.1)
                         assert isinstance(message, Commit)
                         text.take(message)
                     except asyncio.TimeoutError:  # it waits for a draft

@@ -161,7 +161,7 @@ def test_many_at_once_are_as_if_alone(frail: Running, plain: LLM) -> None:
         }
         content, headers = json.dumps(body).encode(), {"content-type": "application/json"}
         with (
-            httpx.Client(base_url=frail.url, timeout=60) as client,
+            httpx.Client(base_url=frail.url, timeout=60, verify=False) as client,
             client.stream("POST", "/v1/completions", content=content, headers=headers) as answer,
         ):
             assert answer.status_code == 200
@@ -174,7 +174,7 @@ def test_many_at_once_are_as_if_alone(frail: Running, plain: LLM) -> None:
         return number, "".join(chunk["choices"][0]["text"] for chunk in told)
 
     with ThreadPoolExecutor(16) as pool:
-        found = dict(pool.map(ask, range(40)))
+        found = dict(pool.map(ask, range(30)))
     stayed = {number: text for number, text in found.items() if text is not None}
     wanted = plain.generate(
         [f"{number % 7} and" for number in stayed],

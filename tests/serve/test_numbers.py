@@ -62,7 +62,7 @@ Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Running]:
     """Two answers at a time, and memory for little more than one long one."""
-    with one_thread(), running(*tiny_llm(folder, max_running=2, memory=1 << 17)) as found:
+    with one_thread(), running(*tiny_llm(folder, max_running=2, memory=1 << 16)) as found:
         yield found
 
 

@@ -120,7 +120,8 @@ def lossless(
         from foresay.lossless.user import load, prove_function
 
         with progress("proving", None):
-            checks += prove_function(load(verify), 60 if quick else 300, trees, seed)
+            cases, total_variation = (60, 0.1) if quick else (300, 0.05)
+            checks += prove_function(load(verify), cases, trees, seed, total_variation)
     else:
         from foresay.lossless.prove import FULL, QUICK, prove
 

@@ -184,7 +184,8 @@ def test_by_its_name(tmp_path: Path) -> None:
         assert [r.token_ids for r in given] == [r.token_ids for r in plain.generate(texts, params)]
         assert all(r.stats.drafted for r in given if len(r.token_ids) > 2)
     assert make_drafter("mtp", model=tmp_path, chain=True).wants.hidden
-    options = ("--model", str(tmp_path), "--max-tokens", "4", "--policy", "fixed")
+    options = ["--model", str(tmp_path), "--max-tokens", "4", "--policy", "fixed"]
+    options += ["--dtype", "float32"]  # as of `plain`
     done = call("generate", "abc", "--drafter", "mtp", *options)
     assert done.status == 0, done.complaints
     [again] = plain.generate(["abc"], SamplingParams(temperature=0.0, max_tokens=4), chat=True)

@@ -29,7 +29,7 @@ from tiny import call, one_thread
 from train.accepting import accepted
 
 QUICK: dict[str, Any] = {
-    "epochs": 9,
+    "epochs": 12,
     "tokens": 1024,
     "learning_rate": 4e-3,
     "steps": 3,

@@ -29,7 +29,7 @@ from tiny import call, one_thread
 from train.accepting import accepted
 
 SMALL: dict[str, Any] = {"hidden": 32, "layers": 2, "heads": 1, "intermediate": 64}
-QUICK: dict[str, Any] = {"epochs": 9, "tokens": 1024, "learning_rate": 1e-2, "held_out": 0.1}
+QUICK: dict[str, Any] = {"epochs": 12, "tokens": 1024, "learning_rate": 1e-2, "held_out": 0.1}
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_the_loss_is_the_cross_entropy(folder: Path, corpus: Path, trained: Path
 @pytest.fixture(scope="module")
 def boosted(folder: Path, corpus: Path, trained: Path, tmp_path_factory: Any) -> Path:
     out: Path = tmp_path_factory.mktemp("boosted")
-    options: dict[str, Any] = {"epochs": 4, "tokens": 1024, "learning_rate": 1e-2, "held_out": 0.2}
+    options: dict[str, Any] = {"epochs": 6, "tokens": 1024, "learning_rate": 1e-2, "held_out": 0.2}
     with one_thread():
         done = boost(trained, folder, corpus, out, count=2, covered=0.05, control=True, **options)
         assert done.coverage == sorted(done.coverage) and len(done.coverage) == 3

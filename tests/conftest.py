@@ -9,6 +9,7 @@ processes that the tests start."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -44,3 +45,13 @@ def pytest_runtest_setup() -> None:
     """Before all fixtures of a test. Tests without an engine do not import one for this."""
     if "foresay.engine.measure" in sys.modules:
         import_module("steady")
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays to the end: the garbage collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # all of it is freed at the end of the process

@@ -38,6 +38,7 @@ def test_files_are_as_the_readme_says() -> None:
     assert sum(file.stat().st_size for file in WEIGHTS.rglob("*")) <= 24e6
 
 
+@pytest.mark.slow
 def test_packages_hold_all_modules_and_no_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -214,6 +214,7 @@ def _says_the_same(llm: LLM, questions: list[str], asked: list[SamplingParams]) 
 
 
 @pytest.mark.model
+@pytest.mark.slow
 def test_the_default_model_says_the_same() -> None:
     llm = default_llm()
     assert llm.target.exact

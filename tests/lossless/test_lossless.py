@@ -30,7 +30,6 @@ from lossless.toy_server import Toy, serving
 from tiny import call
 
 FUNCTIONS = """
-
 def resampling(p, q, tokens, parents, rng):
     for i, token in enumerate(tokens):
         if rng.random() >= p[i][token] / (q[i][token] if q[i] is not None else 1):
@@ -42,13 +41,11 @@ def raising(p, q, tokens, parents, coins):
 
 def leaving(p, q, tokens, parents, coins):
     raise SystemExit(0)
-
 def leaving_test(p, q, tokens, parents, rng):
     raise SystemExit(0)
 
 def none(p, q, tokens, parents, coins):
     return None
-
 def none_test(p, q, tokens, parents, rng):
     return None
 

@@ -110,7 +110,8 @@ def test_misuse_is_refused(kernels: ModuleType) -> None:
 
 
 @pytest.mark.skipif(not TOO_LATE, reason="all ran here")
-@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["not slow", "slow"])
 def test_in_a_process_of_its_own(which: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-m", which, __file__]
     done = subprocess.run(

@@ -49,7 +49,7 @@ from serve.edge_client import (
 )
 from serve.running import Running
 
-IN_PROCESS = [3_000, pytest.param(40_000, marks=pytest.mark.slow)]
+IN_PROCESS = [1_500, pytest.param(40_000, marks=pytest.mark.slow)]
 ON_THE_WIRE = [400, pytest.param(2_000, marks=pytest.mark.slow)]
 CODES = {"bad_frame", "bad_request", "busy", "unknown_stream", "unknown_prefix", "resumed"}
 Frame = bytes | str

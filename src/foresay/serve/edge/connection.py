@@ -249,6 +249,8 @@ class EdgeRoute:
     async def _write(self, line: _Line, stream: EdgeStream, have: int) -> None:
         begun = monotonic()
         while True:
+            if not line.owes:
+                await self._due(line, stream, have, begun)
             stream.changed.clear()
             if stream.owner is not line:
                 raise _resumed()
@@ -263,7 +265,6 @@ class EdgeRoute:
                     # Until the client says CLOSE, or leaves.
                     await asyncio.sleep(self._limits.edge_seconds)
                     return
-            await self._due(line, stream, have, begun)
 
     async def _due(self, line: _Line, stream: EdgeStream, have: int, begun: float) -> None:
         """Wait until the next commit may be sent: at once when there is something new, or as the

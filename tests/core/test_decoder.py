@@ -3,7 +3,7 @@ exist. That it computes what transformers does is tested in tests/models."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -83,6 +83,18 @@ def test_what_fits_is_taken() -> None:
     assert not forward(other, logits=np.full((2, 7), 9, np.float32)).any()
 
 
+class Sized(NamedTuple):
+    """A layer to be made in a test: pytest keeps what a case is given to the end of the process."""
+
+    outs: int
+    ins: int
+    name: str = "F16"
+
+
+def made(changes: dict[str, Any]) -> dict[str, Any]:
+    return {name: linear(*it) if isinstance(it, Sized) else it for name, it in changes.items()}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -96,44 +108,44 @@ def test_what_fits_is_taken() -> None:
         ({"frequencies": [[1.0] * 5]}, "^there are 5 frequencies; expected at most 4"),
         ({"frequencies": [[1.0] * 4, [1.0] * 3]}, "^there are 3 frequencies; expected"),
         ({"norm": np.ones(31, np.float32)}, "^the last norm has the width 31; expected 32$"),
-        ({"head": linear(WORDS, 64)}, "^the head has the width 64; expected 32$"),
-        ({"embedding": linear(WORDS, 64)}, "^the last norm has the width 32; expected 64$"),
+        ({"head": Sized(WORDS, 64)}, "^the head has the width 64; expected 32$"),
+        ({"embedding": Sized(WORDS, 64)}, "^the last norm has the width 32; expected 64$"),
         ({"activation": "relu"}, '^the activation is "relu"; expected "silu" or "gelu"$'),
     ],
 )
 def test_wholes_that_do_not_fit(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        decoder(**changes)
+        decoder(**made(changes))
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         (
-            {"query": linear(36, WIDTH)},
+            {"query": Sized(36, WIDTH)},
             "^the queries and keys of layer 1 have .* 36 and 16",
         ),
         (
-            {"query": linear(40, WIDTH)},
+            {"query": Sized(40, WIDTH)},
             "^the queries of layer 1 have the width 40; expected a multiple of 16,",
         ),
-        ({"key": linear(12, WIDTH)}, "^the queries and keys of layer 1 have .* 32 and 12"),
+        ({"key": Sized(12, WIDTH)}, "^the queries and keys of layer 1 have .* 32 and 12"),
         (
-            {"key": linear(64, WIDTH)},
+            {"key": Sized(64, WIDTH)},
             "^the queries of layer 1 have .* 32; expected a multiple of 64,",
         ),
-        ({"query": linear(32, 64)}, "^the query of layer 1 has the width 64; expected 32$"),
-        ({"key": linear(16, 64)}, "^the key of layer 1 has the width 64"),
-        ({"value": linear(16, 64)}, "^the value of layer 1 has the width 64"),
-        ({"value": linear(8, WIDTH)}, "^the value of layer 1 has the width 8; expected 16$"),
-        ({"out": linear(WIDTH, 64)}, "^the out of layer 1 has the width 64"),
-        ({"out": linear(31, 32)}, "^the out of layer 1 has the width 31"),
-        ({"gate": linear(INNER, 64)}, "^the gate of layer 1 has the width 64"),
-        ({"gate": linear(63, WIDTH)}, "^the up of layer 1 has the width 64; expected 63$"),
-        ({"up": linear(INNER, 64)}, "^the up of layer 1 has the width 64; expected 32$"),
-        ({"up": linear(INNER, WIDTH, "BF16")}, "^the gate of layer 1 is of F16, the up of BF16"),
-        ({"down": linear(WIDTH, 96)}, "^the down of layer 1 has the width 96"),
-        ({"down": linear(33, INNER)}, "^the down of layer 1 has the width 33"),
+        ({"query": Sized(32, 64)}, "^the query of layer 1 has the width 64; expected 32$"),
+        ({"key": Sized(16, 64)}, "^the key of layer 1 has the width 64"),
+        ({"value": Sized(16, 64)}, "^the value of layer 1 has the width 64"),
+        ({"value": Sized(8, WIDTH)}, "^the value of layer 1 has the width 8; expected 16$"),
+        ({"out": Sized(WIDTH, 64)}, "^the out of layer 1 has the width 64"),
+        ({"out": Sized(31, 32)}, "^the out of layer 1 has the width 31"),
+        ({"gate": Sized(INNER, 64)}, "^the gate of layer 1 has the width 64"),
+        ({"gate": Sized(63, WIDTH)}, "^the up of layer 1 has the width 64; expected 63$"),
+        ({"up": Sized(INNER, 64)}, "^the up of layer 1 has the width 64; expected 32$"),
+        ({"up": Sized(INNER, WIDTH, "BF16")}, "^the gate of layer 1 is of F16, the up of BF16"),
+        ({"down": Sized(WIDTH, 96)}, "^the down of layer 1 has the width 96"),
+        ({"down": Sized(33, INNER)}, "^the down of layer 1 has the width 33"),
         ({"attention_norm": np.ones(3, np.float32)}, "^the norm before attention of layer 1 has"),
         ({"mlp_norm": np.ones(3, np.float32)}, "^the norm before the products of layer 1 has the"),
         ({"query_norm": np.ones(3, np.float32)}, "^the norm of a head of layer 1 has the width 3"),
@@ -145,7 +157,7 @@ def test_wholes_that_do_not_fit(changes: dict[str, Any], said: str) -> None:
 )
 def test_layers_that_do_not_fit(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        decoder(layer(), layer(**changes))
+        decoder(layer(), layer(**made(changes)))
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -125,6 +125,7 @@ def test_bad_options(options: dict[str, Any], sentence: str) -> None:
         WorkerDrafter(**{"name": "ngram", **options})
 
 
+@pytest.mark.slow
 def test_the_shape_of_a_models_drafts(tmp_path: Path) -> None:
     """One of test_worker.py has a shape by levels."""
     folder, prompt = save_model(tmp_path / "a+b"), tokens(1, 2, 3, 1, 2)

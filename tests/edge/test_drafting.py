@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,8 +92,9 @@ def test_a_path_leaves_the_last_token_to_the_target() -> None:
     assert drafter.verdicts[0].path.tolist() == [0]
 
 
-@pytest.mark.parametrize("drafter", [SuffixDrafter(chain=True), NgramDrafter()])
-def test_the_drafters_text_is_the_committed_one(drafter: Any) -> None:
+@pytest.mark.parametrize("make", [partial(SuffixDrafter, chain=True), NgramDrafter])
+def test_the_drafters_text_is_the_committed_one(make: Callable[[], Any]) -> None:
+    drafter = make()
     drafts = EdgeDrafts(drafter, PROMPT)
     for new in ([3], [4, 1], [2, 3, 4]):
         assert drafts.propose(8).position == drafts.position

@@ -338,6 +338,7 @@ for name, dtype in zip(sys.argv[1::2], sys.argv[2::2]):
 """
 
 
+@pytest.mark.slow
 def test_a_slow_model_says_so_once_and_what_to_choose() -> None:
     """And no warning of torch, here an error, is a reason to refuse one."""
     slow = not torch.ops.mkldnn._is_mkldnn_bf16_supported()

@@ -62,6 +62,7 @@ def written(target: Target) -> list[int]:
     return request.token_ids
 
 
+@pytest.mark.slow
 def test_every_text_is_right(folders: dict[str, Path]) -> None:
     """In float32 what transformers writes, in bfloat16 what a model that is loaded alone writes."""
     wanted = {(name, "float32"): plain_text(name) for name in NAMES}

@@ -232,6 +232,7 @@ def test_wrong_options(folder: Path, options: tuple[str, ...], said: str) -> Non
     assert "Traceback" not in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_the_default_model_says_over_http_what_it_says() -> None:
     question = "Repeat these words three times: the quick brown fox jumps over the lazy dog."

@@ -189,6 +189,7 @@ def test_the_numbers(browser: Browser, server: Running) -> None:
         seen.check(server)
 
 
+@pytest.mark.slow
 def test_keys_walk_and_tips_tell(browser: Browser, server: Running) -> None:
     with opened(browser, server) as seen:
         page, tip = seen.page, seen.page.locator("#tip")
@@ -283,6 +284,7 @@ def test_stop(browser: Browser, scripted: Running) -> None:
         seen.check(scripted)
 
 
+@pytest.mark.slow
 def test_a_server_that_hides(browser: Browser, folder: Path) -> None:
     hiding = running(*tiny_llm(folder), shield=Shield(pad=256, hide=True))
     with one_thread(), hiding as server, opened(browser, server) as seen:
@@ -297,6 +299,7 @@ def test_a_server_that_hides(browser: Browser, folder: Path) -> None:
         seen.check(server, f"{REFUSED} 403")
 
 
+@pytest.mark.slow
 def test_with_a_key_and_coalesced(browser: Browser, folder: Path) -> None:
     """As a browser logs in; and several steps in one chunk count as several."""
     key = "a-good-key-of-one"
@@ -316,6 +319,7 @@ def test_with_a_key_and_coalesced(browser: Browser, folder: Path) -> None:
             context.new_page().goto(server.url)  # where a person would be asked for them
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
 def test_it_fits_and_can_be_read(
@@ -355,6 +359,7 @@ def contrast(page: Page, selector: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+@pytest.mark.slow
 def test_the_watch_sees_what_it_must(browser: Browser, server: Running) -> None:
     for script in (
         "fetch('http://elsewhere.invalid/').catch(() => 0)",
@@ -379,6 +384,7 @@ def test_the_files_are_small_and_whole() -> None:
         assert not any(word in text for word in ("innerHTML", "insertAdjacent", "eval(", "https:"))
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_the_default_model(browser: Browser) -> None:
     drafter = tenant_drafter(1, 1 << 24)

@@ -165,6 +165,7 @@ def boosted(folder: Path, corpus: Path, trained: Path, tmp_path_factory: Any) ->
     return out
 
 
+@pytest.mark.slow
 def test_boosted_models_draft_together(
     target: Target, folder: Path, trained: Path, boosted: Path
 ) -> None:

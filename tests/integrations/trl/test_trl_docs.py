@@ -8,12 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tiny import save_model
 
 PAGE = Path(__file__).parents[3] / "docs" / "trl.md"
 MODEL = '"HuggingFaceTB/SmolLM2-135M-Instruct"'
 
 
+@pytest.mark.slow
 def test_the_examples_run(tmp_path: Path) -> None:
     program = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
     assert program.count(MODEL) == 2

@@ -158,7 +158,7 @@ def test_parameters_that_are_not_valid(server: Running) -> None:
 
 
 def test_messages_out_of_order(server: Running) -> None:
-    asked = open_fields(server, max_tokens=4000, ignore_eos=True)
+    asked = open_fields(server, max_tokens=1000, ignore_eos=True)
     draft = DraftMessage(1, 3, 0, b"")
     for messages, words in (
         ([draft], "expected OPEN or RESUME"),

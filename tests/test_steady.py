@@ -35,6 +35,7 @@ def test_an_engine_begins_with_measured_steps(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(target, "forward", slow)
     monkeypatch.setattr(measure, "_ENOUGH", 0.2)
-    assert cost_of(target).of(1, 64, 64) < 0.02 and not steps
+    assert cost_of(target).of(1, 64, 64) < 0.01 and not steps
     with real_clock():
-        assert cost_of(target).of(1, 64, 64) > 0.02 and steps >= 8
+        # Of a line through all that was timed, which need not meet each of them.
+        assert cost_of(target).of(1, 64, 64) > 0.01 and steps >= 8

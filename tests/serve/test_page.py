@@ -42,8 +42,7 @@ class Seen:
     """A page, all that it has asked for, and all that it has complained about."""
 
     def __init__(self, page: Page) -> None:
-        self.page = page
-        self.urls: list[str] = []
+        self.page, self.urls = page, list[str]()
         self.complaints: list[str] = []
         page.on("request", lambda request: self.urls.append(request.url))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
@@ -189,7 +188,6 @@ def test_the_numbers(browser: Browser, server: Running) -> None:
         seen.check(server)
 
 
-@pytest.mark.slow
 def test_keys_walk_and_tips_tell(browser: Browser, server: Running) -> None:
     with opened(browser, server) as seen:
         page, tip = seen.page, seen.page.locator("#tip")
@@ -284,7 +282,6 @@ def test_stop(browser: Browser, scripted: Running) -> None:
         seen.check(scripted)
 
 
-@pytest.mark.slow
 def test_a_server_that_hides(browser: Browser, folder: Path) -> None:
     hiding = running(*tiny_llm(folder), shield=Shield(pad=256, hide=True))
     with one_thread(), hiding as server, opened(browser, server) as seen:
@@ -299,7 +296,6 @@ def test_a_server_that_hides(browser: Browser, folder: Path) -> None:
         seen.check(server, f"{REFUSED} 403")
 
 
-@pytest.mark.slow
 def test_with_a_key_and_coalesced(browser: Browser, folder: Path) -> None:
     """As a browser logs in; and several steps in one chunk count as several."""
     key = "a-good-key-of-one"

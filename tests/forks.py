@@ -143,14 +143,7 @@ class Server:
             atexit.unregister(self.close)
 
 
-_COMMAND_LINE = (
-    "typer",
-    "pydantic",
-    "rich.console",
-    "foresay.cli",
-    "foresay.corpus",
-    "foresay.bench.replay",
-)
+_COMMAND_LINE = ("typer", "rich.console", "foresay.cli")
 LIGHT = Server(*_COMMAND_LINE)
 WARM = Server(
     *_COMMAND_LINE,

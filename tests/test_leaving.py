@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,16 @@ def test_nothing_is_leaked(way: str) -> None:
 
 
 def parts(value: Any, depth: int = 3) -> Iterator[Any]:
-    """A value, and what it holds."""
+    """A value, and what it holds if it is a collection or one of our own objects."""
     yield value
+    held: Iterable[Any] = ()
     if isinstance(value, dict):
-        value = tuple(value.values())
-    if not isinstance(value, (list, tuple, set)):
-        value = tuple(getattr(value, "__dict__", {}).values())
-    for part in value if depth else ():
+        held = value.values()
+    elif isinstance(value, (list, tuple, set)):
+        held = value
+    elif type(value).__module__.startswith("foresay"):
+        held = getattr(value, "__dict__", {}).values()
+    for part in held if depth else ():
         yield from parts(part, depth - 1)
 
 

@@ -39,7 +39,6 @@ def test_files_are_as_the_readme_says() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_packages_hold_all_modules_and_no_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

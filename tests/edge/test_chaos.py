@@ -298,9 +298,9 @@ def leave(house: House) -> None:
             stream = client.stream(prompt, params)
             async for _ in stream:
                 break
-            proxy.cut()
-            await stream.aclose()
-            client.close()
+        # The proxy has ended: the stream's goodbye must not reach the server.
+        await stream.aclose()
+        client.close()
 
     asyncio.run(run())
 

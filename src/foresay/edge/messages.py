@@ -98,7 +98,7 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fiel
     stop                stop strings
     stop_ids            stop token ids
     ignore_eos          continue after tokens that end an answer
-    min_tokens          so many tokens come before EOS, stop tokens or stop strings count
+    min_tokens          nothing ends an answer before it has so many tokens
     """
 
     temperature: Annotated[float, Meta(ge=0.0, le=1e6)] = 1.0

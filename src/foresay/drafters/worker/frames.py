@@ -1,4 +1,4 @@
-"""The messages between a `WorkerDrafter` and its process: frames over a socket, no pickle.
+"""The messages between a `WorkerDrafter` and its process: frames over a socket.
 
     4 bytes "fsy1", two uint32: the lengths of the head and of the data
     head   JSON: {"kind": …, "arrays": [[dtype, shape], …], and values of the message}

@@ -106,7 +106,7 @@ vllm: .venv-vllm/.foresay
 
 test-vllm: $(VENV)/.core $(VENV)/.engine .venv-vllm/.foresay  ## test inside the real vLLM, in a venv of its own
 	@FORESAY_TEST_MODEL="$$($(PY) -c 'from foresay.models.weights import find; print(find("smollm2-135m", convert=True))')" \
-	OMP_NUM_THREADS=2 .venv-vllm/bin/python -m pytest tests/vllm --confcutdir=tests/vllm
+	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/vllm --confcutdir=tests/vllm --durations=10 -n 2 --dist loadfile
 
 .venv-vllm/.vllm: tests/vllm/make_venv.sh
 	@echo "installing vLLM into .venv-vllm"

@@ -22,7 +22,7 @@ struct MappedRange {
     std::atomic<char*> begin{nullptr};
     std::atomic<size_t> length{0};
     std::atomic<int> descriptor{-1};  // of the file, which stays open: its length is asked for
-    std::atomic<bool> cut{false};
+    std::atomic<size_t> kept{0};      // bytes before the first that the file has lost; all, while it is whole
 };
 
 namespace {
@@ -31,25 +31,28 @@ constexpr size_t kMostRanges = 1024;  // corpus files that are open at once; eac
 MappedRange ranges[kMostRanges];
 struct sigaction previous;  // who got SIGBUS before us
 std::mutex opening;         // held while a range is taken or given back; the handler needs no lock
+std::atomic<int> in_vain{0};  // reads in a row that were tried again though nothing was mended
+constexpr int kMostInVain = 64;
 std::atomic<int> mending{0};  // handlers that look at the ranges now: nothing is unmapped meanwhile
 
-/// Puts zeros in place of the pages that the file has lost. Only system calls, as a signal handler may.
+/// Puts zeros in place of the pages that the file has lost. Whether reading is to be tried again: the fault was in this
+/// range, or, for a fault at an unknown address (0), more is lost than before. Only system calls, as a signal handler may.
 bool mend(MappedRange& range, uintptr_t fault) {
     char* const begin = range.begin.load(std::memory_order_acquire);
     if (begin == nullptr) return false;
     const size_t length = range.length.load(std::memory_order_relaxed);
+    const auto from = reinterpret_cast<uintptr_t>(begin);
+    if (fault != 0 && (fault < from || fault - from >= length)) return false;
     const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     struct stat status {};
     if (fstat(range.descriptor.load(std::memory_order_relaxed), &status) != 0) return false;
-    size_t lost = (static_cast<size_t>(status.st_size) + page - 1) / page * page;  // the first byte that is gone
-    const auto from = reinterpret_cast<uintptr_t>(begin);
-    const bool within = fault >= from && fault - from < length;
+    size_t kept = (static_cast<size_t>(status.st_size) + page - 1) / page * page;
     // A page may fault though the file is long enough: the disk failed, or the file has grown again meanwhile.
-    if (within) lost = std::min(lost, (fault - from) / page * page);
-    if (lost >= length) return false;
-    if (mmap(begin + lost, length - lost, PROT_READ, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED)
+    if (fault != 0) kept = std::min(kept, (fault - from) / page * page);
+    if (kept >= range.kept.load(std::memory_order_acquire)) return fault != 0;  // another thread has mended it
+    if (mmap(begin + kept, length - kept, PROT_READ, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED)
         return false;
-    range.cut.store(true, std::memory_order_release);
+    range.kept.store(kept, std::memory_order_release);
     return true;
 }
 
@@ -69,15 +72,21 @@ void pass_on(int number, siginfo_t* info, void* context) {
 
 void handle(int number, siginfo_t* info, void* context) {
     const int error = errno;
-    // Another handler that came after ours, as faulthandler's, may hand the signal on with `raise`, which tells no address:
-    // then every file that has become shorter is mended, and the read is tried again.
     const uintptr_t fault = info->si_code > 0 ? reinterpret_cast<uintptr_t>(info->si_addr) : 0;
-    bool mended = false;
-    mending.fetch_add(1);
-    for (MappedRange& range : ranges) mended |= mend(range, fault);
-    mending.fetch_sub(1);
+    // Another handler that came after ours, as faulthandler's, may hand the signal on with `raise`, which tells no address:
+    // then every file that has become shorter is mended, and the read is tried again. It is also tried when none has: two
+    // threads may have faulted at once. Whose fault it was shows when it comes again, with its address.
+    const bool raised = info->si_code == SI_TKILL && info->si_pid == getpid();
+    bool again = false;
+    if (fault != 0 || raised) {
+        mending.fetch_add(1);
+        for (MappedRange& range : ranges) again |= mend(range, fault);
+        mending.fetch_sub(1);
+        if (again) in_vain = 0;
+        else if (raised) again = in_vain.fetch_add(1) < kMostInVain;
+    }
     errno = error;
-    if (!mended) pass_on(number, info, context);
+    if (!again) pass_on(number, info, context);
 }
 
 /// Once, when the first file is mapped.
@@ -99,7 +108,7 @@ MappedRange& guard(char* begin, size_t length, int descriptor, const std::string
         if (kept < 0) throw std::system_error(errno, std::generic_category(), "Cannot keep '" + path + "' open");
         range.descriptor.store(kept, std::memory_order_relaxed);
         range.length.store(length, std::memory_order_relaxed);
-        range.cut.store(false, std::memory_order_relaxed);
+        range.kept.store(length, std::memory_order_relaxed);
         range.begin.store(begin, std::memory_order_release);
         return range;
     }
@@ -134,6 +143,6 @@ MappedFile::~MappedFile() {
     if (data_) munmap(data_, length_);
 }
 
-bool MappedFile::cut() const noexcept { return range_ && range_->cut.load(std::memory_order_acquire); }
+bool MappedFile::cut() const noexcept { return range_ && range_->kept.load(std::memory_order_acquire) < length_; }
 
 }  // namespace foresay

@@ -89,7 +89,7 @@ class StreamError(ServerError):
 
 
 class GapError(StreamError):
-    """A commit starts behind the text's end: tokens are missing, and have to be asked for."""
+    """A commit does not start within the text: its tokens have to be asked for again."""
 
 
 class WorkerError(ForesayError):

@@ -12,6 +12,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -96,19 +97,43 @@ def test_a_handler_that_came_later(path: Path) -> None:
 @pytest.mark.skipif(
     bool(os.environ.get("FORESAY_SANITIZE")), reason="a sanitizer takes the signal, and reports it"
 )
-def test_other_faults_end_the_process_as_before(path: Path, tmp_path: Path) -> None:
-    """A mapping that is not ours faults: whoever had the signal before gets it."""
+@pytest.mark.parametrize("later", [False, True], ids=["", "faulthandler"])
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut"])
+def test_other_faults_end_the_process_as_before(
+    path: Path, tmp_path: Path, cut: bool, later: bool
+) -> None:
+    """A mapping that is not ours faults: whoever had the signal before gets it, also after a corpus
+    was cut."""
     other = tmp_path / "other"
     other.write_bytes(bytes(8192))
 
     def foreign() -> None:
         index = FrozenIndex.open(str(path))
+        if cut:
+            os.truncate(path, 0)
+            refused(index)
+        faulthandler.disable()
+        if later:
+            faulthandler.enable(os.open(os.devnull, os.O_WRONLY))
         with other.open("r+b") as file:
             mapped = mmap.mmap(file.fileno(), 8192)
             os.truncate(other, 0)
             print(mapped[5000], index)
 
     assert ended(foreign) == -signal.SIGBUS
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut"])
+def test_a_signal_that_is_sent_ends_the_process(path: Path, cut: bool) -> None:
+    def sent() -> None:
+        index = FrozenIndex.open(str(path))
+        if cut:
+            os.truncate(path, 0)
+            refused(index)
+        subprocess.run(["kill", "-BUS", str(os.getpid())], check=True)
+        time.sleep(60)
+
+    assert ended(sent) == -signal.SIGBUS
 
 
 def test_a_file_that_is_whole_goes_on(path: Path, whole: Path) -> None:

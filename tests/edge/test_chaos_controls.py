@@ -11,12 +11,12 @@ from edge.test_chaos import House, leave, open_house, run_scripts
 from foresay.edge import stream as stream_module
 from foresay.edge.stream import Stream
 from foresay.edge.text import EdgeText, Taken
-from foresay.errors import GapError, StreamError
+from foresay.errors import StreamError
 from foresay.serve.edge.streams import EdgeStreams
 
 pytestmark = pytest.mark.slow
 
-_commit, _opened = EdgeText.commit, Stream._hello
+_commit, _hash_with, _opened = EdgeText.commit, EdgeText.hash_with, Stream._hello
 
 
 @pytest.fixture
@@ -33,10 +33,12 @@ def takes_all(self: EdgeText, upto: int, tokens: Any, seq: int = 0) -> Taken:
 
 def closes_gaps(self: EdgeText, upto: int, tokens: Any, seq: int = 0) -> Taken:
     """A commit with tokens missing before it is joined to the text."""
-    try:
-        return _commit(self, upto, tokens, seq)
-    except GapError:
-        return _commit(self, self.position + len(tokens), tokens, seq)
+    return _commit(self, min(upto, self.position + len(tokens)), tokens, seq)
+
+
+def hashes_gaps(self: EdgeText, upto: int, tokens: Any) -> int:
+    """The same, where the commit is checked."""
+    return _hash_with(self, min(upto, self.position + len(tokens)), tokens)
 
 
 def believes_drafts(self: EdgeText, upto: int, tokens: Any, seq: int = 0) -> Taken:
@@ -77,7 +79,12 @@ def test_a_gap_that_is_closed_is_seen_by_the_check(
 ) -> None:
     """The text that is joined has another hash than the cloud's: it is asked for again."""
     monkeypatch.setattr(EdgeText, "commit", closes_gaps)
+    monkeypatch.setattr(EdgeText, "hash_with", hashes_gaps)
     run_scripts(range(60), house)
+    monkeypatch.setattr(stream_module, "check_of_commit", lambda message, *_: message.check)
+    with pytest.raises((AssertionError, StreamError)):
+        for first in range(0, 600, 30):
+            run_scripts(range(first, first + 30), house)
 
 
 def test_a_client_that_believes_every_check_is_noticed(

@@ -80,7 +80,7 @@ def test_a_commit_that_contradicts_is_refused_and_changes_nothing(
 
 
 def test_a_commit_into_the_prompt_is_refused() -> None:
-    with pytest.raises(StreamError, match="expected none before 3"):
+    with pytest.raises(GapError, match="from position 2 on; expected them from 3"):
         EdgeText(PROMPT).commit(4, np.array([1, 2], np.int32))
 
 

@@ -7,7 +7,7 @@ plan: model, dtype, method ("none", "ngram", "suffix", "custom_class", "unpatche
 is memory for), length (of the longest text), ranks (processes that share each layer), requests:
 [{"name", "prompt" (text or token ids), "tokens", "join" (the step), "abort" (the step, or null),
 "temperature", "top_k", "top_p", "seed", "ignore_eos"}]. One process per plan: an engine does not
-leave its process clean.
+leave its process clean. They are forked from one that has imported this file.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ os.environ |= {
     "TORCHDYNAMO_DISABLE": "1",  # to compile takes longer than it saves here
 }
 VLLM: Any = import_module("vllm")  # after its settings; and not known where types are checked
+LLM = VLLM.LLM  # which vllm imports when it is asked for
 SPECULATION: dict[str, dict[str, Any] | None] = {
     "none": None,
     "ngram": {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4},
@@ -65,7 +66,7 @@ def arguments_of(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(plan: dict[str, Any]) -> dict[str, Any]:
-    llm = VLLM.LLM(**arguments_of(plan))
+    llm = LLM(**arguments_of(plan))
     engine = llm.llm_engine
     waiting = sorted(plan["requests"], key=lambda request: request.get("join", 0))
     ends = {r["name"]: r["abort"] for r in waiting if r.get("abort") is not None}

@@ -14,8 +14,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -23,9 +21,12 @@ from typing import Any
 
 import pytest
 
+import forks
+
 HERE = Path(__file__).parent
 MODEL = os.environ.get("FORESAY_TEST_MODEL", "")
 TOLERANCE = 1e-4
+SERVER = forks.Server("drive", PYTHONPATH=str(HERE))  # for `drive` and `unpatched`
 
 CODE = "".join(
     f'def {name}(a, b):\n    """Return {word}."""\n    return a {sign} b\n\n\n'
@@ -150,15 +151,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Runner:
         plan = PLANS[name] | {"model": MODEL}
         given, taken = folder / f"{name}.json", folder / f"{name} result.json"
         given.write_text(json.dumps(plan))
-        command = [sys.executable, str(HERE / "drive.py"), str(given), str(taken)]
         steps = folder / f"{name} steps.jsonl"
-        environ = os.environ | {"FORESAY_VLLM_SUFFIX": "1", "FORESAY_VLLM_STEPS_FILE": str(steps)}
-        environ["PYTHONPATH"] = str(HERE)  # for `unpatched`
+        environ = {"FORESAY_VLLM_SUFFIX": "1", "FORESAY_VLLM_STEPS_FILE": str(steps)}
         if name not in ("measured", "ranks"):
             environ |= NO_TIMES
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=400, check=False, env=environ
-        )
+        command = [HERE / "drive.py", given, taken]
+        done = forks.run(*command, server=SERVER, timeout=400, environ=environ)
         if plan["dtype"] == "bfloat16" and done.returncode == -signal.SIGILL and lacks_bfloat16():
             return "vLLM dies of an illegal instruction: the processor has no bfloat16"
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]

@@ -184,14 +184,21 @@ class EdgeText:
 
         Raises: GapError if the text before them is not known, TokenTypeError, InputError.
         """
-        first = upto - len(tokens)
+        return hash_after(tokens, self._prefix.at(self._first(upto, len(tokens))))
+
+    def _first(self, upto: int, count: int) -> int:
+        """Where so many tokens begin that end at `upto`.
+
+        Raises: GapError outside of the answer, or if tokens are missing before them.
+        """
+        first = upto - count
         if not self.start <= first <= self.position:
             raise GapError(
                 f"the cloud committed tokens from position {first} on; expected them from "
                 f"{self.start}, where the answer starts, to {self.position}, where the text ends",
                 "gap",
             )
-        return hash_after(tokens, self._prefix.at(first))
+        return first
 
     def send(self, draft: Draft, sources: Sequence[Source] = ()) -> Sent:
         """Note a draft as sent: it starts at `head`. An empty one counts too, but is not in flight.
@@ -218,23 +225,11 @@ class EdgeText:
         """Take what is new in a commit of these tokens, the last ones before `upto`.
 
         seq: the latest draft that the cloud had seen.
-        Raises: GapError for tokens that are missing before these,
-        StreamError for tokens that differ from what was committed before or lie in the prompt.
+        Raises: GapError if the text before them is not known, StreamError for tokens that differ
+        from what was committed before.
         """
         given = as_tokens(tokens).tolist()
-        first = upto - len(given)
-        if first < self.start:
-            raise StreamError(
-                f"the cloud committed {len(given)} tokens up to position {upto}; expected none "
-                f"before {self.start}, where the answer starts",
-                "contradiction",
-            )
-        if first > self.position:
-            raise GapError(
-                f"the cloud committed tokens from position {first} on; expected them from "
-                f"{self.position} on, where the text ends",
-                "gap",
-            )
+        first = self._first(upto, len(given))
         for at in range(first, min(upto, self.position)):
             known, found = self.tokens[at - self.start], given[at - first]
             if known != found:

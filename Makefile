@@ -61,7 +61,7 @@ types: $(VENV)/.core $(VENV)/.dev
 stub: $(VENV)/.core $(VENV)/.dev  ## write src/foresay/_core.pyi again, after a change of csrc/bind/
 	@$(PY) -m nanobind.stubgen -q -m foresay._core -o src/foresay/_core.pyi
 
-mutants: $(VENV)/.core $(VENV)/.dev  ## 40 and more sabotages of the code in a copy of it: does a test find each?
+mutants: $(VENV)/.core $(VENV)/.dev  ## 40 and more mutants of the code in a copy of it: does a test find each?
 	@PYTHONPATH=tests $(PY) -m mutants.run $(ARGS)
 
 # Python itself is not built with the sanitizers, so their runtime has to be loaded before it, and

@@ -6,13 +6,13 @@ import os
 
 from hypothesis import settings
 
-__all__ = ["EXPLORES", "examples"]
+__all__ = ["EXPLORES", "TIMES", "examples"]
 
 EXPLORES = bool(os.environ.get("FORESAY_EXPLORE"))
-_TIMES = 10
+TIMES = 10 if EXPLORES else 1
 
 
 def examples(count: int) -> settings:
     """So many, the same in every run; ten times as many, and new ones, with FORESAY_EXPLORE=1. For
     properties of which one case takes so long that the usual hundred would take seconds."""
-    return settings(max_examples=count * _TIMES if EXPLORES else count)
+    return settings(max_examples=count * TIMES)

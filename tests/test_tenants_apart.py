@@ -16,8 +16,10 @@ from foresay.budget.calibration import DepthCalibration, ScoreCalibration, Tenan
 from foresay.budget.cost import Sample, StepCost
 from foresay.budget.load import Load, StepFacts
 from foresay.drafter import ByTenant
-from foresay.drafters import MergeDrafter, NgramDrafter, SuffixDrafter
+from foresay.drafters import MergeDrafter, ModelDrafter, NgramDrafter, SuffixDrafter
 from foresay.drafters.decoding.noise_weight import NoiseWeight
+from foresay.models.load_transformers import target_of
+from models import zoo
 
 DRAFTERS: dict[str, Callable[[], Any]] = {
     "suffix": SuffixDrafter,
@@ -166,6 +168,20 @@ def test_how_much_of_the_noise_is_followed_is_learned_by_tenant() -> None:
     assert [weights[name].value for name in ("a", "b", None)] == [0.7, 1.0, 1.0]
     weights.forget("a")
     assert weights["a"].value == 1.0
+
+
+def test_a_draft_model_learns_by_tenant() -> None:
+    drafter = ModelDrafter(target_of(zoo.make("llama", seed=1)), shape=2)
+    learned = drafter.begin([1, 2, 3], tenant="a").noise_weight
+    for _ in range(10):
+        learned.learn([1, 1, 2, 1, 1], 2)
+
+    def weights() -> list[float]:
+        return [drafter.begin([1], tenant=name).noise_weight.value for name in ("a", "b", None)]
+
+    assert weights() == [0.7, 1.0, 1.0]
+    drafter.drop_tenant("a")
+    assert weights() == [1.0, 1.0, 1.0]
 
 
 def test_many_tenants_in_one_step_have_the_chances_that_each_has_alone() -> None:

@@ -49,11 +49,11 @@ _MODULES = {
     "LLM": "engine.llm",
     "SamplingParams": "sampling.params",
 }
-_ROOMS = ("corpus", "draft", "drafter", "drafters", "errors", "sampling", "verdict")
+_SUBMODULES = ("corpus", "draft", "drafter", "drafters", "errors", "sampling", "verdict")
 
 
 def __getattr__(name: str) -> object:
-    if name in _ROOMS:
+    if name in _SUBMODULES:
         return import_module(f"foresay.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

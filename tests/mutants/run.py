@@ -1,9 +1,9 @@
-"""`make mutants`: applies each sabotage of the table to a copy of the tree, and runs the test that
+"""`make mutants`: applies each mutant of the table to a copy of the tree, and runs the test that
 must fail there.
 
 The copies are in `build/mutants`, and stay for the next run: one for Python, and one for C++, whose
-core is built again for each sabotage, without optimisation across files. First all the tests are
-run as they are: what fails without a sabotage finds nothing.
+core is built again for each mutant, without optimisation across files. First all the tests are
+run as they are: what fails without a mutant finds nothing.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Literal, NamedTuple
 from mutants.table import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
-_SECONDS = 300  # that a test may take: a sabotage may never end
+_SECONDS = 300  # that a test may take: a mutant may never end
 Verdict = Literal["found", "survived", "broken"]
 
 
 class Result(NamedTuple):
-    """What became of a sabotage, and in how many seconds; `said`: the test's last lines."""
+    """What became of a mutant, and in how many seconds; `said`: the test's last lines."""
 
     mutant: Mutant
     verdict: Verdict
@@ -64,7 +64,7 @@ class Tree:
 
     @contextmanager
     def with_mutant(self, mutant: Mutant) -> Iterator[None]:
-        """While the body runs, the sabotage is there."""
+        """While the body runs, the mutant is there."""
         path = self.root / mutant.file
         right = path.read_text(encoding="utf-8")
         assert right.count(mutant.old) == 1, f"{mutant.file} has the old text not exactly once"
@@ -105,7 +105,7 @@ class Tree:
 
 
 def verdict_of(status: int) -> Verdict:
-    """What pytest's exit status says of a sabotage: only a test that ran and failed finds it."""
+    """What pytest's exit status says of a mutant: only a test that ran and failed finds it."""
     return "survived" if status == 0 else "found" if status == 1 else "broken"
 
 
@@ -134,7 +134,7 @@ def build(tree: Tree, folder: Path) -> tuple[int, str]:
 
 
 def judge(tree: Tree, mutant: Mutant, core: Path) -> Result:
-    """Apply one sabotage, and run its test."""
+    """Apply one mutant, and run its test."""
     begin = perf_counter()
     with tree.with_mutant(mutant):
         verdict: Verdict = "broken"
@@ -160,10 +160,10 @@ def run(mutants: Sequence[Mutant], folder: Path) -> list[Result]:
     for tree in trees.values():
         tree.take_core(core)
     tests = list(dict.fromkeys(mutant.test for mutant in mutants))
-    _say(f"running {len(tests)} tests without a sabotage")
+    _say(f"running {len(tests)} tests without a mutant")
     status, said = trees[False].test(*tests)
     if status:
-        sys.exit(f"without a sabotage the tests do not pass:\n{said}")
+        sys.exit(f"without a mutant the tests do not pass:\n{said}")
 
     def lane(of_core: bool) -> list[Result]:
         found = []
@@ -179,14 +179,14 @@ def run(mutants: Sequence[Mutant], folder: Path) -> list[Result]:
 
 
 def main() -> None:
-    """The command line. Exits with 1 unless every sabotage was found."""
+    """The command line. Exits with 1 unless every mutant was found."""
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("--only", action="append", metavar="NAME", help="those with it in the name")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     given = parser.parse_args()
     mutants = [m for m in MUTANTS if not given.only or any(part in m.name for part in given.only)]
     if not mutants:
-        parser.error(f"no sabotage has {' or '.join(given.only)} in its name")
+        parser.error(f"no mutant has {' or '.join(given.only)} in its name")
     begin = perf_counter()
     results = run(mutants, ROOT / "build" / "mutants")
     seconds = perf_counter() - begin
@@ -203,7 +203,7 @@ def main() -> None:
             print(f"{result.verdict:9} {mutant.room:16} {mutant.name}\n{'':26} {mutant.test}")
             if result.verdict != "found":
                 print(result.said)
-        print(f"\n{counted} of {len(results)} sabotages found, in {seconds:.0f} s")
+        print(f"\n{counted} of {len(results)} mutants found, in {seconds:.0f} s")
     sys.exit(counted < len(results))
 
 

@@ -24,7 +24,7 @@ from foresay.models.weights.cache import cache_folder
 __all__ = ["Memory", "is_remembering"]
 
 _SECONDS = 30 * 24 * 3600.0  # how long it is believed
-_BYTES = 1 << 16  # of a file; 60 timed steps take 3 KB
+_BYTES = 1 << 16  # of a file; a hundred timed steps take 5 KB
 _FILES = 256  # in the folder: some models in some ways, and each new build begins anew
 # What /proc/cpuinfo says of a processor that does not change while it runs.
 _CPU = (
@@ -42,7 +42,7 @@ class Memory:
     """What is remembered of one way to run one model on this machine.
 
     what      is remembered, in a word
-    identity  of the target: its weights, and all that its steps depend on
+    identity  of the target: its shapes and types, and all that its steps depend on
     threads   that it uses; 0: unknown
     folder    where files are kept; None: in the cache
     """

@@ -88,7 +88,7 @@ class Members:
         self._priced = False  # whether there ever was one
         self._step: list[_Asked] = []  # of the last proposal, in the order of asking
         self._scoring: set[int] = set()  # drafters whose drafts have scores
-        self._catch_up: Callable[[int], None] = _told
+        self._catch_up: Callable[[int], None] = _nothing_to_tell
         self.weighed = 0.0
         """Seconds of the last proposal that slow drafters took."""
 
@@ -161,7 +161,9 @@ class Members:
         try:
             return self._proposed(own, budgets, unread, united, fresh)
         finally:
-            self._catch_up = _told  # it knows the states, which may end before the next proposal
+            self._catch_up = (
+                _nothing_to_tell  # it knows the states, which may end before the next proposal
+            )
 
     def _proposed(
         self,
@@ -385,7 +387,7 @@ class Members:
             seeing.observe(won - (took[k] + shared / max(awake, 1)) / self._seconds)
 
 
-def _told(k: int) -> None: ...
+def _nothing_to_tell(k: int) -> None: ...
 
 
 def _no_drafts(requests: int) -> DraftBatch:

@@ -29,8 +29,8 @@ class SamRule:
 
     l_threshold    nothing is drafted below this match length
     l_bias         a corpus is used only if it matches more than this many tokens longer
-    occurrence     which earlier place of the match is continued: "first" (min_endpos) or "latest", which
-                   reads the text once in every step
+    occurrence     which earlier place of the match is continued: "first" (min_endpos) or "latest",
+                   which takes time in proportion to the text in every step
     topk_succ      0: a chain; else a tree of the most probable paths by occurrence counts, with at
                    most this many successors per node
     length_factor  0: as long as the budget; else 1 + floor(length_factor * match length) tokens

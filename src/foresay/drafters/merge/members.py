@@ -161,9 +161,8 @@ class Members:
         try:
             return self._proposed(own, budgets, unread, united, fresh)
         finally:
-            self._catch_up = (
-                _nothing_to_tell  # it knows the states, which may end before the next proposal
-            )
+            # It knows the states, which may end before the next proposal.
+            self._catch_up = _nothing_to_tell
 
     def _proposed(
         self,

@@ -24,11 +24,12 @@ def _steady(target: Target, kind: measure._Kind, kvs: Sequence[TextKv]) -> float
 
 
 measure._timed = _steady
+measure.seconds_kept_waiting = lambda: 0.0  # nor do other processes matter
 
 
 @contextmanager
 def real_clock() -> Iterator[None]:
-    """Steps are timed while the body runs."""
+    """Steps are timed while the body runs. Whether other processes ran is not looked at."""
     measure._timed = _timed
     try:
         yield

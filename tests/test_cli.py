@@ -165,6 +165,8 @@ def test_version() -> None:
             "no drafter 'oracle'; expected one of suffix",
         ),
         (["replay", RECORDED, "--drafter", "corpus"], "has no corpus file"),
+        (["replay", RECORDED, "--drafter", "recycle"], "'recycle' needs the target's own work"),
+        (["replay", RECORDED, "--drafter", "first:sam+self"], "'self' needs the target's own work"),
         (["replay", RECORDED, "--drafter", "ngram", "--corpus", "x"], "own text only"),
         (["replay", "missing.jsonl"], "missing.jsonl cannot be read: No such file"),
         (["replay", RECORDED, "--corpus", "missing.foresay"], "missing.foresay"),
@@ -185,6 +187,14 @@ def test_failures_are_one_sentence(arguments: list[object], sentence: str) -> No
 def test_wrong_usage_exits_2(arguments: list[object]) -> None:
     assert run(*arguments).returncode == 2
     assert "Usage" in refused(*arguments)
+
+
+def test_nobody_reads_the_output() -> None:
+    """As with >&- in a shell."""
+    for command in ("doctor", f"replay {RECORDED} --drafter ngram"):
+        line = f"{sys.executable} -m foresay {command} >&-"
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_without_the_command_line_libraries() -> None:
@@ -211,6 +221,7 @@ def test_outputs_never_replace_inputs(tmp_path: Path) -> None:
         ["replay", str(trace), "--curve", str(tmp_path / "no" / "c.csv")],
         ["corpus", "build", str(trace), "-o", str(trace)],
         ["corpus", "build", str(trace), "-o", str(tmp_path / "pipe")],
+        ["corpus", "build", str(trace), "-o", str(tmp_path / "no" / "index")],
     ):
         done = run(*arguments)
         assert done.returncode == 1 and done.stderr.count("\n") == 1, done
@@ -244,3 +255,10 @@ def test_doctor_says_that_a_level_is_not_there(monkeypatch: pytest.MonkeyPatch) 
     assert ok("--version").strip() and "Examples" in ok("doctor", "--help")
     report = json.loads(run("doctor", "--json").stdout)
     assert report["ok"] is False and report["cpu"]["level"] is None
+
+
+def test_a_file_that_is_not_utf_8(tmp_path: Path) -> None:
+    (tmp_path / "latin.txt").write_bytes(b"\xff\xfe")
+    assert "latin.txt is not UTF-8 after line 0; expected UTF-8" in refused(
+        "replay", tmp_path / "latin.txt"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -307,3 +308,23 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     bounded, unbounded = peak("a", 4 << 20), peak("b", 1 << 30)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert bounded < 12 << 20 < unbounded
+
+
+def test_an_array_that_is_cut_meanwhile(tmp_path: Path) -> None:
+    """It is not mapped: reading what is gone would end the process."""
+    documents = 100
+    path = save(tmp_path, np.zeros(1000 * documents, np.int32), 1000 * np.arange(documents + 1))
+
+    def cut(*_: object) -> None:
+        os.truncate(path, 50_000)
+
+    with pytest.raises(TraceError, match=r"t\.npy ended at token \d+; expected 100000 tokens"):
+        corpus.build([path], tmp_path / "index", progress=cut)
+    assert not (tmp_path / "index").exists()
+
+
+def test_a_link_is_written_through(tmp_path: Path) -> None:
+    link, file = tmp_path / "link", tmp_path / "index"
+    link.symlink_to(file)
+    corpus.build_from([[1, 2, 3]], link)
+    assert link.is_symlink() and file.is_file() and not file.is_symlink()

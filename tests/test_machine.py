@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from foresay.drafters import SuffixDrafter
-from foresay.machine import usable_processors
+from foresay.machine import seconds_kept_waiting, usable_processors
 from foresay.models.remembered import Memory
 
 ROOT = Path(__file__).parent.parent
@@ -39,3 +40,25 @@ def test_one_place_asks() -> None:
             if isinstance(node, ast.Attribute) and node.attr in ("sched_getaffinity", "cpu_count"):
                 asking.append(path.name)
     assert set(asking) == {"machine.py"}
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="macOS does not say it")
+def test_who_shares_a_processor_is_kept_waiting() -> None:
+    """Two processes that want the same processor, each for half of the time."""
+    child = os.fork()
+    before = os.sched_getaffinity(0)
+    processor = min(before)
+    if child == 0:
+        os.sched_setaffinity(0, {processor})
+        while time.perf_counter():
+            pass
+    try:
+        os.sched_setaffinity(0, {processor})
+        begun, waited = time.perf_counter(), seconds_kept_waiting()
+        while time.perf_counter() < begun + 0.5:
+            pass
+        assert seconds_kept_waiting() - waited > 0.1
+    finally:
+        os.sched_setaffinity(0, before)
+        os.kill(child, 9)
+        os.waitpid(child, 0)

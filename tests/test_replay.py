@@ -245,7 +245,7 @@ def test_bad_files(tmp_path: Path) -> None:
         read_traces(empty)
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(TraceError, match="damaged"):
+    with pytest.raises(TraceError, match="not UTF-8"):
         read_traces(binary)
     cut = tmp_path / "cut.jsonl.gz"
     cut.write_bytes(gzip.compress(json.dumps(GOOD).encode() * 50)[:-9])

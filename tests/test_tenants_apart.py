@@ -208,3 +208,12 @@ def test_many_tenants_in_one_step_have_the_chances_that_each_has_alone() -> None
         alone = ScoreCalibration()
         alone.observe(own, accepted[nodes])
         assert np.array_equal(found[nodes], alone(own))
+
+
+def test_the_tenant_that_was_asked_least_recently_is_forgotten() -> None:
+    lists = ByTenant[list[int]](list, most=2)
+    lists["a"].append(1)
+    lists["b"].append(2)
+    assert lists["a"] == [1]  # asked again
+    lists["c"].append(3)
+    assert (lists["a"], lists["c"], lists["b"]) == ([1], [3], [])

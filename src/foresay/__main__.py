@@ -15,6 +15,9 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line; exits with its status, 2 if its libraries are missing, 130 for Ctrl-C,
     also while they are imported, which takes a while."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started us: nobody wants to read it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     usual = signal.getsignal(signal.SIGINT)
     if usual is signal.default_int_handler:  # a background process ignores interrupts
         _handle(_end)

@@ -158,5 +158,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, line
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (EOFError, zlib.error, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise TraceError(f"{path} is not UTF-8 after line {number}; expected UTF-8") from error
+    except (EOFError, zlib.error) as error:
         raise TraceError(f"{path} is damaged after line {number}: {error}") from error

@@ -99,6 +99,7 @@ def test_failures_are_one_sentence(trace: Path, tmp_path: Path) -> None:
         (["simulate", trace, "--stretch", 0], "stretch is 0"),
         (["simulate", trace, "--k", 9999, "--plan", "fixed"], "k is 9999"),
         (["simulate", trace, "--timeline", trace], "is the file to be read; expected another"),
+        (["simulate", trace, "--timeline", "x.png"], "'.png'; expected .svg or .json"),
         (["simulate", trace, "--kv-tokens", 8], "kv_tokens is 8; expected at least"),
         (["simulate", tmp_path / "no"], "cannot be read"),
     ):

@@ -276,3 +276,11 @@ def test_a_server_that_cannot_read_open_is_told_at_once() -> None:
     with pytest.raises(StreamError, match=r"^the cloud refuses the stream \(bad_frame\): ") as told:
         answered(refuses="bad_frame")
     assert told.value.code == "bad_frame"
+
+
+def test_a_commit_of_another_stream_is_refused() -> None:
+    """Of the same text, at the same place: only the name tells them apart."""
+    prefix = Prefix(np.array(PROMPT, np.int32))
+    commit = Commit(len(PROMPT), b"", 0)
+    checks = {checked_commit(commit, name, prefix.at(len(PROMPT))).check for name in (NAME, KEY)}
+    assert len(checks) == 2

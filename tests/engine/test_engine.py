@@ -265,3 +265,16 @@ def test_logprobs_do_not_depend_on_drafts(target: Target) -> None:
         assert not other.logprobs
         found.append(np.array([[p.logprob, p.processed] for p in request.logprobs]))
     np.testing.assert_allclose(found[0], found[1], atol=1e-5)
+
+
+def test_the_prefix_that_was_used_least_recently_is_forgotten(target: Target) -> None:
+    """There is room for two."""
+    engine = Engine(target, None, memory=8 * PAGE * target.bytes_per_token)
+
+    def shared(first: int) -> int:
+        request = engine.add(list(range(first, first + 20)), SamplingParams(max_tokens=2), seed=1)
+        engine.run()
+        return request.stats.shared_tokens
+
+    assert [shared(first) for first in (0, 30, 0, 60)] == [0, 0, 19, 0]
+    assert (shared(0), shared(30)) == (19, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -273,3 +274,26 @@ def test_a_drafter_may_write_into_the_text_of_an_offer(target: Target) -> None:
     engine.run()
     assert request.prompt.tolist() == asked[0][0]
     assert [request.token_ids] == wanted(target, asked)
+
+
+class Timeless(Scripted):
+    """Has worked for no number of seconds."""
+
+    def price(self, token: float, node: float, step: float) -> None: ...
+
+    def weighed_seconds(self) -> float:
+        return self.said
+
+    said = math.nan
+
+
+@pytest.mark.parametrize("said", [math.nan, math.inf, -math.inf])
+def test_a_drafter_that_cannot_tell_its_seconds_is_given_up(target: Target, said: float) -> None:
+    asked = list(zip(prompts(4), ASKED[:4], strict=True))
+    drafter = Timeless({})
+    drafter.said = said
+    engine = Engine(target, drafter, policy="adaptive")
+    with pytest.warns(UserWarning, match=r"weighed_seconds\(\) is -?(nan|inf); expected a number"):
+        found = answers(engine, asked)
+    assert [request.token_ids for request in found] == wanted(target, asked)
+    assert not engine.drafter.active

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from foresay import LLM, SamplingParams
 from foresay.drafters import NgramDrafter
 from foresay.engine.answers import Chunk, Result
-from foresay.errors import InputError
+from foresay.errors import InputError, StateError
 from tiny import save_model
 
 PARAMS = (
@@ -211,3 +212,40 @@ def test_an_interrupt_amid_a_commit_ends_the_other_streams_too(llm: LLM) -> None
     assert (again.text, again.token_ids) == _plainly(
         llm.beside(None).generate("Hello, hello, hello", params)
     )[0]
+
+
+def test_a_paused_answer_cannot_be_waited_for(llm: LLM, alone: Any) -> None:
+    heard = Heard(3, llm.stream(*ASKED[3]))
+    assert heard.take()
+    (request,) = llm.engine.scheduler.running
+    llm.engine.pause(request)
+    while request.stats.tokens > len(heard.tokens[0, 0]):
+        heard.take()
+    with pytest.raises(StateError, match=r"paused; expected `engine.pause\(request, False\)`"):
+        heard.take()
+    assert not llm.engine.busy
+
+
+def test_two_threads_are_told_so(llm: LLM, alone: Any) -> None:
+    """The second one asks while the first one's step is computed."""
+    said: list[str] = []
+
+    class Asking(NgramDrafter):
+        def propose(self, states: Any, budgets: Any, /) -> Any:
+            thread = threading.Thread(target=ask)
+            thread.start()
+            thread.join()
+            return super().propose(states, budgets)
+
+    both = llm.beside(Asking(), "fixed")
+
+    def ask() -> None:
+        try:
+            both.generate("b", PARAMS[0])
+        except StateError as error:
+            said.append(str(error))
+
+    assert _plainly(both.generate(*ASKED[0])) == alone[0]
+    assert said and all("expected one thread at a time" in each for each in said)
+    assert not both.engine.busy
+    both.engine.check_integrity()

@@ -253,3 +253,12 @@ def test_paused_ones_give_their_memory_where_nothing_else_can_run(target: Target
     engine.pause(first, False)
     run_at_most(engine, 100)
     assert first.token_ids == expected[0]
+
+
+def test_whether_is_yes_or_no(target: Target) -> None:
+    engine = Engine(target, None)
+    request = engine.add([1, 2], SamplingParams(max_tokens=2))
+    with pytest.raises(InputError, match="paused is 'no'; expected"):
+        engine.pause(request, "no")  # type: ignore[arg-type]
+    engine.run()
+    assert request.finished

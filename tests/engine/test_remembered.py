@@ -42,9 +42,11 @@ class Clock:
     def __init__(self) -> None:
         self.steps = 0
         self.noise = [1.0]
+        self.waited = self.waits = 0.0  # seconds for a processor; in every step
 
     def __call__(self, target: Any, kind: Any, kvs: Any) -> float:
         self.steps += 1
+        self.waited += self.waits
         took: float = 1e-3 + 1e-4 * kind.rows * kind.requests
         return took * self.noise[self.steps % len(self.noise)]
 
@@ -55,6 +57,7 @@ def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.delenv("FORESAY_REMEMBER", raising=False)
     made = Clock()
     monkeypatch.setattr(measure, "_timed", made)
+    monkeypatch.setattr(measure, "seconds_kept_waiting", lambda: made.waited)
     return made
 
 
@@ -265,6 +268,15 @@ def test_what_is_no_small_file_is_not_read(kind: str, clock: Clock, tmp_path: Pa
     else:
         file.write_text(text + " " * (1 << 16))
     assert took(Timed(), clock)
+
+
+def test_times_beside_work_that_goes_on_are_not_kept(clock: Clock, tmp_path: Path) -> None:
+    """Equal steps take the same time, but threads wait for their processors."""
+    clock.waits = 1.0
+    assert took(Timed(), clock) and not files(tmp_path)
+    clock.waits = 0.0
+    assert took(Timed(), clock) and files(tmp_path)
+    assert not took(Timed(), clock)
 
 
 def test_times_beside_other_work_are_not_calm() -> None:

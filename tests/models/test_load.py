@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 import torch
 
+import forks
 from foresay.errors import InputError
 from foresay.models.cpu.quantised_linears import QuantisedLinear
 from foresay.models.cpu.stored_target import StoredTarget
 from foresay.models.cpu.target import CpuTarget
 from foresay.models.load import find_model, load
+from foresay.models.options import Dtype
 from foresay.models.target import Part, Target
 from models.test_quantised_decoder import make
 from models.test_start import loaded_after
 from models.weight_files import small_file
+from tiny import save_model
 
 TEXT = np.arange(3, 40, dtype=np.int32)
 
@@ -82,3 +85,35 @@ def test_an_llm_with_weights_as_stored_needs_no_transformers(tmp_path: Path) -> 
     """
     loaded = loaded_after(code, str(tmp_path / "a.gguf"))
     assert "torch" in loaded and not loaded & {"transformers", "huggingface_hub", "safetensors"}
+
+
+@pytest.mark.parametrize("way", ["cut", "overwritten"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_weights_file_that_changes_later(tmp_path: Path, way: str, dtype: Dtype) -> None:
+    """In a process of its own: a mapped file would end it."""
+    save_model(tmp_path)
+    code = """
+import os, sys
+from pathlib import Path
+import torch
+from transformers import AutoModelForCausalLM
+from foresay import LLM, SamplingParams
+folder, way, dtype = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+model.save_pretrained(folder / "stored")
+for file in folder.glob("*token*"):
+    (folder / "stored" / file.name).write_bytes(file.read_bytes())
+weights = folder / "stored" / "model.safetensors"
+llm = LLM(folder / "stored", None, dtype=dtype, memory=1 << 24)
+params = SamplingParams(temperature=0, max_tokens=12)
+before = llm.generate("Hello", params)[0].token_ids
+if way == "cut":
+    os.truncate(weights, 0)
+else:
+    size = weights.stat().st_size
+    with weights.open("r+b") as file:
+        file.write(bytes([63]) * size)
+assert llm.generate("Hello", params)[0].token_ids == before
+"""
+    done = forks.run("-c", code, tmp_path, way, dtype)
+    assert done.returncode == 0, done.stderr

@@ -236,7 +236,7 @@ PYTHON = (
         "a request waits for the prefix of one that is paused",
         "src/foresay/engine/prefixes.py",
         "if not other.paused:",
-        "if other.kv:",
+        "if not other.finished:",
         "tests/engine/test_paused.py::test_nobody_waits_for_a_prefix_that_is_not_computed",
     ),
     Mutant(
@@ -259,7 +259,7 @@ PYTHON = (
         "src/foresay/edge/stream.py",
         "if answer.check != check_of_opened(",
         "if answer.check < 0 != check_of_opened(",
-        "tests/edge/test_flipped_bits.py::test_bits_of_open",
+        "tests/edge/test_flipped_bits.py::test_every_bit_of_what_the_cloud_sends",
     ),
     Mutant(
         "padding does not end what was filled in",

@@ -86,11 +86,17 @@ def replay(
     from foresay.bench.replay import replay as run_replay
     from foresay.bench.replay import replay_epochs
     from foresay.corpus import tokenizer_hash_of
-    from foresay.drafters.lineup import make_drafter
+    from foresay.drafters.lineup import make_drafter, parts_of, sees_target
     from foresay.traces import read_traces
 
     for out in (curve, plot):
         check_out(out, file)
+    for part in parts_of(drafter):
+        if sees_target(part):
+            raise InputError(
+                f"the drafter {part!r} needs the target's own work, which recorded answers do not "
+                "have; expected suffix, sam, ngram, corpus or merge"
+            )
     traces = read_traces(file)
     made_drafter = make_drafter(
         drafter,
@@ -100,10 +106,6 @@ def replay(
         verify=True,
         chain=chain,
     )
-    if made_drafter.wants.hidden:
-        raise InputError(
-            f"the drafter {drafter!r} wants a model's hidden states; recorded answers have none"
-        )
     if epochs != 1:
         if share is not ShareOption.all:
             raise InputError(

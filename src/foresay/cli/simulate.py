@@ -110,6 +110,8 @@ def simulate(
     if file is None:
         raise InputError("there is no trace file; expected TRACE, or --measure MODEL --out FILE")
     check_out(timeline, file)
+    if timeline is not None and timeline.suffix not in (".svg", ".json"):
+        raise InputError(f"'{timeline}' ends with '{timeline.suffix}'; expected .svg or .json")
 
     from foresay.bench.compare import compare, inputs_of
     from foresay.bench.plans import PLANS, Plan, Setup

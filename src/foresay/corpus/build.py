@@ -109,6 +109,9 @@ def build_from(
         raise InputError(f"documents are {documents!r}; expected lists or arrays of token ids")
     if os.path.exists(out) and not os.path.isfile(out):
         raise InputError(f"'{out}' exists and is not a regular file; expected another output")
+    folder = os.path.dirname(os.path.realpath(out))
+    if not os.path.isdir(folder):
+        raise InputError(f"'{folder}' is not a folder; expected a file in an existing folder")
     if os.path.islink(out):
         out = os.path.realpath(out)  # so that the link stays
     total = None

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foresay.arrays import Int32s
 from foresay.errors import InputError, TraceError
@@ -42,9 +41,9 @@ class Documents:
 
 
 def _slices(path: Path) -> Iterator[Int32s]:
-    """Views of the mapped file; tokens are read when they are used."""
+    """Each is read when it is asked for, and not mapped: the file may be cut meanwhile."""
     beside = path.with_suffix(".offsets.npy")
-    tokens, offsets = _mapped(path), _mapped(beside)
+    tokens, offsets = _mapped(path), _mapped(beside).copy()
     if tokens.dtype != np.int32 or tokens.ndim != 1:
         raise TraceError(f"{path} is {tokens.dtype}{list(tokens.shape)}; expected int32[tokens]")
     if offsets.dtype.kind not in "iu" or offsets.ndim != 1 or not len(offsets):
@@ -57,10 +56,19 @@ def _slices(path: Path) -> Iterator[Int32s]:
             f"{beside} holds wrong offsets; expected them to rise from 0 to {len(tokens)}, the "
             f"number of tokens in {path}"
         )
-    return (tokens[begin:end] for begin, end in pairwise(bounds))
+    with path.open("rb") as file:
+        file.seek(tokens.offset)
+        for begin, end in pairwise(bounds):
+            document = np.fromfile(file, np.int32, end - begin)
+            if len(document) < end - begin:
+                raise TraceError(
+                    f"{path} ended at token {begin + len(document)}; expected {len(tokens)} "
+                    "tokens, which it had when it was opened"
+                )
+            yield document
 
 
-def _mapped(path: Path) -> NDArray[Any]:
+def _mapped(path: Path) -> np.memmap[Any, Any]:
     try:
         return np.lib.format.open_memmap(path, mode="r")  # refuses pickled objects
     except OSError as error:

@@ -6,6 +6,7 @@ goes on without drafts and warns once.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -50,6 +51,7 @@ class CheckedDrafter:
                 f"{target.vocabulary}, the vocabulary"
             )
         self._drafter = drafter
+        self._failure: Exception | None = None  # of which nobody was warned yet
         self._wants = Wants() if drafter is None else drafter.wants
         self._target = target
         self._vocabulary = target.vocabulary
@@ -142,7 +144,14 @@ class CheckedDrafter:
     def weighed_seconds(self) -> float:
         """How long the drafter worked in the last proposal because that seemed to pay."""
         said = getattr(self._drafter, "weighed_seconds", None)
-        return 0.0 if said is None else self._tell(lambda: float(said())) or 0.0
+
+        def seconds() -> float:
+            found = float(said())
+            if not math.isfinite(found):
+                raise InputError(f"weighed_seconds() is {found}; expected a number of seconds")
+            return found
+
+        return 0.0 if said is None else self._tell(seconds) or 0.0
 
     def propose(self, requests: Sequence[Request], budgets: Sequence[int]) -> Proposal:
         """Drafts for the requests, within their budgets and the vocabulary.
@@ -268,6 +277,7 @@ class CheckedDrafter:
         add = getattr(self._drafter, "add_to_group", None)
         if add is not None:
             self._tell(add, group, prompt.copy(), answer.copy())
+            self.warn()
 
     def new_version(self, keep: int) -> None:
         """The target's weights were replaced: of a history, what the last `keep` versions before
@@ -275,6 +285,7 @@ class CheckedDrafter:
         change = getattr(self._drafter, "new_version", None)
         if change is not None:
             self._tell(change, keep)
+            self.warn()
 
     def bytes_used(self) -> int:
         """What the drafter holds in memory, 0 if it cannot tell."""
@@ -289,8 +300,14 @@ class CheckedDrafter:
             return None
 
     def _give_up(self, error: Exception) -> None:
-        self._drafter = None
-        warnings.warn(f"the drafter failed, and is not asked again: {error!r}", stacklevel=4)
+        self._drafter, self._failure = None, error
+
+    def warn(self) -> None:
+        """Warn if the drafter has failed since the last call. Not amid a commit: a warning may be
+        an error, and tokens, text and memory would no longer fit together."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            warnings.warn(f"the drafter failed, and is not asked again: {failure!r}", stacklevel=4)
 
 
 def check_layers(wants: Wants, depth: int) -> None:

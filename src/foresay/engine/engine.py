@@ -192,6 +192,7 @@ class Engine:
         except BaseException:
             self._cancel(requests)
             raise
+        self.drafter.warn()
 
     def _check_own(self, request: Request) -> None:
         if not isinstance(request, Request) or request.owner is not self._mark:
@@ -220,6 +221,7 @@ class Engine:
         Raises: InputError for a foreign request.
         """
         self._check_own(request)
+        check_flag(paused, "paused")
         request.paused = paused
 
     def drop_group(self, group: str, tenant: str | None = None) -> None:
@@ -231,6 +233,7 @@ class Engine:
         check_name("group", group)
         check_name("tenant", tenant)
         self.drafter.drop_group(group, tenant)
+        self.drafter.warn()
 
     def replace_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Go on with other weights, by the names that the model gives them; weights that are not
@@ -273,6 +276,7 @@ class Engine:
         verdicts = self._commit(step, outcome.verified, outcome.logprobs)
         laps.end("commit")
         self._account(step, verdicts, laps)
+        self.drafter.warn()
         return failed + step.decoding
 
     def _recompute_if_replaced(self) -> bool:
@@ -369,19 +373,11 @@ class Engine:
 
     def _account(self, step: Step, verdicts: VerdictBatch, laps: Laps) -> None:
         """Add the step to the requests' statistics, and let the policy learn from it."""
-        seconds = laps.seconds["forward"] + laps.seconds["verify"]
-        lap = laps.seconds["draft"]
-        self.last_step = StepFacts.of(step.load, step.chosen, verdicts, seconds, lap)
+        took = laps.seconds
+        seconds = took["forward"] + took["verify"]
+        self.last_step = StepFacts.of(step.load, step.chosen, verdicts, seconds, took["draft"])
         self.policy.observe(self.last_step)
-        for turn in step.turns:
-            spent = turn.request.stats.seconds
-            for phase, lap in laps.seconds.items():
-                spent[phase] += lap / len(step.turns)
-        drafted, accepted = sizes_of(step.chosen.drafts.offsets), sizes_of(verdicts.path_offsets)
-        for at, request in enumerate(step.decoding):
-            request.stats.steps += 1
-            request.stats.drafted += int(drafted[at])
-            request.stats.accepted += int(accepted[at])
+        step.count(verdicts, laps)
 
     def _finish(
         self, request: Request, reason: FinishReason, error: ForesayError | None = None
@@ -395,6 +391,6 @@ class Engine:
         self.scheduler.release(request, cache=reason in ("stop", "length"))
         self.drafter.finish(request)
         if request.group is not None and self.groups.leave(request):
-            self.drop_group(request.group, request.tenant)
+            self.drafter.drop_group(request.group, request.tenant)
             self.groups.close(request.tenant, request.group)
         request.error, request.finish_reason = error, reason

@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,7 +23,7 @@ from foresay.engine.fitting import tokenizer_hash_in
 from foresay.engine.request import Request
 from foresay.engine.samples import add_samples
 from foresay.engine.text import AnswerText
-from foresay.errors import InputError
+from foresay.errors import InputError, StateError
 from foresay.models.cpu.quantise import Quantise
 from foresay.models.load import find_model, load
 from foresay.models.options import Dtype, check_dtype
@@ -113,7 +114,7 @@ class LLM:
             progress=report,
             **self._limits,
         )
-        self._at_work = False
+        self._at_work: int | None = None  # the thread that uses the engine
         self._closed: list[Request] = []  # requests of streams that were closed meanwhile
 
     def beside(
@@ -142,7 +143,7 @@ class LLM:
             progress=progress or silent,
             **self._limits,
         )
-        other._at_work, other._closed = False, []
+        other._at_work, other._closed = None, []
         return other
 
     def generate(
@@ -195,11 +196,20 @@ class LLM:
                     yield answer.chunk()
                 if not news:
                     with self._working():
+                        self._check_busy()
                         self._step()
                 elif any(answer.ended for answer in news):
                     open_ones = [answer for answer in open_ones if not answer.ended]
         finally:
             self._end(answers)
+
+    def _check_busy(self) -> None:
+        """Raises: StateError if no step can bring anything new."""
+        if not self.engine.busy:
+            raise StateError(
+                "the engine is not busy, though an answer has not ended: its request is paused; "
+                "expected `engine.pause(request, False)` before its next token is asked for"
+            )
 
     def _step(self) -> None:
         """A step of the engine. An interrupt may come amid its commit, when tokens, text and log
@@ -272,14 +282,22 @@ class LLM:
         """Cancel what has not ended; after the step if one runs: a forgotten stream may be closed
         at any time, by the garbage collector."""
         self._closed += [answer.request for answer in answers]
-        if not self._at_work:
+        if self._at_work is None:
             with self._working():
                 pass
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        """While the body uses the engine, streams that are closed wait to be cancelled."""
-        self._at_work = True
+        """While the body uses the engine, streams that are closed wait to be cancelled.
+
+        Raises: StateError if another thread uses it.
+        """
+        if self._at_work not in (None, get_ident()):
+            raise StateError(
+                f"thread {get_ident()} asks for a step while thread {self._at_work} computes one; "
+                "expected one thread at a time"
+            )
+        self._at_work = get_ident()
         try:
             yield
         finally:
@@ -288,7 +306,7 @@ class LLM:
                     self.engine.cancel(*closed)
                     del self._closed[: len(closed)]
             finally:
-                self._at_work = False
+                self._at_work = None
 
 
 def drafter_of(drafter: str | Drafter[Any] | None, model: Any = None) -> Drafter[Any] | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from foresay.budget.cost import Sample, StepCost
 from foresay.draft import Draft
+from foresay.machine import seconds_kept_waiting
 from foresay.models.progress import Progress, silent
 from foresay.models.remembered import Memory, is_remembering
 from foresay.models.target import Part, Target, TextKv
@@ -22,6 +23,7 @@ _FIRST = 6  # kinds of steps that are timed before any is timed again
 _REPEATED = 4  # of these, so that it can be told whether equal steps take the same time
 _LEAST = _FIRST + _REPEATED  # steps that are timed even if they take longer: few enough to wait for
 _NOTICED = 0.1  # seconds: of a shorter step, warming up is a large part
+_WAITED = 0.1  # of the time: so long may threads have waited for a processor
 _CALM = 1.2  # how much longer than the shortest a step may usually take
 _MOST = 200  # remembered samples: some 100 are written
 _SHORTEST, _LONGEST = 1e-7, 1e4  # seconds of a remembered step
@@ -71,8 +73,10 @@ def measured_cost(
     memory = Memory("steps", identity, getattr(target, "threads", 0))
     samples = remembered_samples(memory.read())
     if samples is None:
+        begin, waited = perf_counter(), seconds_kept_waiting()
         samples = _samples(target, progress)
-        if _are_calm(samples):
+        waited, took = seconds_kept_waiting() - waited, perf_counter() - begin
+        if _are_calm(samples) and waited < _WAITED * took:
             memory.write(samples)
     return _fitted(samples)
 
@@ -105,7 +109,7 @@ def _fitted(samples: list[Sample]) -> StepCost:
 def _are_calm(samples: list[Sample]) -> bool:
     """Whether equal steps took about the same time, and enough were repeated to tell. Times that
     were taken beside other work are good enough to begin with, since the cost learns from every
-    step, but not to be kept.
+    step, but not to be kept. Work that goes on all the time shows in how long threads waited.
     """
     kinds: dict[tuple[int, ...], list[float]] = {}
     for rows, reads, seconds, keys, requests in samples:

@@ -45,6 +45,22 @@ class Step:
     showing: float = 0.0
     """Seconds that finding what the drafter wants to see took so far."""
 
+    def count(self, verdicts: VerdictBatch, laps: Laps) -> None:
+        """Add the step to the statistics of its requests.
+
+        Mutates: the requests.
+        """
+        for turn in self.turns:
+            spent = turn.request.stats.seconds
+            for phase, lap in laps.seconds.items():
+                spent[phase] += lap / len(self.turns)
+        drafted = sizes_of(self.chosen.drafts.offsets)
+        accepted = sizes_of(verdicts.path_offsets)
+        for at, request in enumerate(self.decoding):
+            request.stats.steps += 1
+            request.stats.drafted += int(drafted[at])
+            request.stats.accepted += int(accepted[at])
+
 
 class Laps:
     """How long each phase took, by a clock."""

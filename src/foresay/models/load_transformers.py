@@ -181,6 +181,10 @@ def read_model(folder: str | os.PathLike[str], dtype: torch.dtype) -> PreTrained
         raise ModelError(
             f"the model in '{folder}' cannot be loaded: {said[0] if said else error!r}"
         ) from error
+    # Weights of the file's own type are the mapped file: if somebody cut it the process would end,
+    # and if somebody wrote into it the texts would change.
+    for weight in model.parameters():
+        weight.data = weight.data.clone()
     return model
 
 

@@ -355,11 +355,13 @@ class Driver:
             return Piece(state.index, "", [], finish_reason="error", error=failure)
 
     def _victims(self) -> list[RequestState]:
-        """The requests of a failed step; if none ran, the first that waits, or all would fail."""
+        """The requests of a failed step, and those that it had ended; if none ran, the first that
+        waits, or all would fail."""
         scheduler = self._engine.scheduler
-        running = [request for request in scheduler.running if not request.paused]
-        requests = running or [request for request in scheduler.waiting if not request.paused][:1]
-        return [self._states[request] for request in requests if request in self._states]
+        waiting = [request for request in scheduler.waiting if not request.paused]
+        took_part = [request for request in scheduler.running if not request.paused]
+        took_part += self._states.keys() - {*scheduler.running, *scheduler.waiting}
+        return [self._states[each] for each in took_part or waiting[:1] if each in self._states]
 
     def _end(
         self, states: list[RequestState], reason: FinishReason, error: ForesayError | None = None

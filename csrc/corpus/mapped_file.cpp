@@ -74,16 +74,19 @@ void handle(int number, siginfo_t* info, void* context) {
     const int error = errno;
     const uintptr_t fault = info->si_code > 0 ? reinterpret_cast<uintptr_t>(info->si_addr) : 0;
     // Another handler that came after ours, as faulthandler's, may hand the signal on with `raise`, which tells no address:
-    // then every file that has become shorter is mended, and the read is tried again. It is also tried when none has: two
-    // threads may have faulted at once. Whose fault it was shows when it comes again, with its address.
+    // then every file that has become shorter is mended, and the read is tried again. It is also tried where one was cut
+    // before: two threads may have faulted at once. Whose fault it was shows when it comes again, with its address.
     const bool raised = info->si_code == SI_TKILL && info->si_pid == getpid();
-    bool again = false;
+    bool again = false, cut = false;
     if (fault != 0 || raised) {
         mending.fetch_add(1);
-        for (MappedRange& range : ranges) again |= mend(range, fault);
+        for (MappedRange& range : ranges) {
+            again |= mend(range, fault);
+            cut |= range.begin.load() != nullptr && range.kept.load() < range.length.load();
+        }
         mending.fetch_sub(1);
         if (again) in_vain = 0;
-        else if (raised) again = in_vain.fetch_add(1) < kMostInVain;
+        else if (raised && cut) again = in_vain.fetch_add(1) < kMostInVain;
     }
     errno = error;
     if (!again) pass_on(number, info, context);

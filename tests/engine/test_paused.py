@@ -180,6 +180,7 @@ def test_nobody_waits_for_a_prefix_that_is_not_computed(target: Target, then: st
         engine.scheduler._preempt(first)
     run_at_most(engine, 40)
     assert second.token_ids == expected[1]
+    assert first.stats.preemptions == (then in ("preempt", "replace"))
     engine.pause(first, False)
     run_at_most(engine, 40)
     assert first.token_ids == ([] if then == "cancel" else expected[0])

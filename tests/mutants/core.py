@@ -140,6 +140,13 @@ CORE = (
         "csrc/corpus/mapped_file.cpp",
         "if (fault != 0 || raised) {",
         "if (fault != 0) {",
-        "tests/core/test_frozen_cut.py::test_what_is_left_of_it",
+        "tests/core/test_frozen_cut.py::test_a_handler_that_came_later",
+    ),
+    Mutant(
+        "a fault elsewhere is tried again for ever after a corpus was cut",
+        "csrc/corpus/mapped_file.cpp",
+        "if (fault != 0 && (fault < from || fault - from >= length)) return false;",
+        "",
+        "tests/core/test_frozen_cut.py::test_other_faults_end_the_process_as_before",
     ),
 )

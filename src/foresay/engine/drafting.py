@@ -144,14 +144,11 @@ class CheckedDrafter:
     def weighed_seconds(self) -> float:
         """How long the drafter worked in the last proposal because that seemed to pay."""
         said = getattr(self._drafter, "weighed_seconds", None)
-
-        def seconds() -> float:
-            found = float(said())
-            if not math.isfinite(found):
-                raise InputError(f"weighed_seconds() is {found}; expected a number of seconds")
-            return found
-
-        return 0.0 if said is None else self._tell(seconds) or 0.0
+        seconds = 0.0 if said is None else self._tell(lambda: float(said())) or 0.0
+        if math.isfinite(seconds):
+            return seconds
+        self._give_up(InputError(f"weighed_seconds() is {seconds}; expected a number of seconds"))
+        return 0.0
 
     def propose(self, requests: Sequence[Request], budgets: Sequence[int]) -> Proposal:
         """Drafts for the requests, within their budgets and the vocabulary.

@@ -25,6 +25,7 @@ from foresay.bench.demo import (
 )
 from foresay.budget.cost import Sample, StepCost
 from foresay.budget.policy import make_policy
+from foresay.cli import demo as demo_module
 from foresay.cli.sources import MARKS, Span, marked, spans
 from foresay.drafter import Source
 from foresay.engine.llm import LLM, Result
@@ -237,10 +238,16 @@ def tiny_demo(model: Path, *arguments: object) -> Done:
         return call("demo", "--model", model, "--dtype", "float32", *arguments)
 
 
-def test_the_demonstration_with_a_tiny_model(tiny: Path) -> None:
+@pytest.mark.parametrize("busy", [False, True])
+def test_the_demonstration_with_a_tiny_model(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    waited = iter((0.0, 1e3 * busy))
+    monkeypatch.setattr(demo_module, "seconds_kept_waiting", lambda: next(waited))
     done = tiny_demo(tiny, "--max-tokens", 6)
     assert done.status == 0 and done.complaints == "", done
-    assert "texts are identical, token by token" in done.out.splitlines()[-1]
+    assert "texts are identical, token by token" in done.out.splitlines()[-1 - busy]
+    assert ("threads waited 1000 s for one" in done.out.splitlines()[-1]) == busy
     assert "the model's own token" in done.out and "speed-up" in done.out
     assert "NO" not in done.out.split()
     shown = done.out.split("A step on this machine")[1].split("\n\n")[1].splitlines()

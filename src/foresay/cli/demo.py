@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +14,9 @@ from foresay.cli.model import DEFAULT_MODEL, Dtype, DtypeOption, Model, load, re
 from foresay.cli.root import AsJson, app
 from foresay.cli.show import print_heading, print_table, tolerate_encoding
 from foresay.cli.waiting import Waiting, waiting
+from foresay.machine import seconds_kept_waiting
+
+_WAITED = 0.1  # of the time: from then on the times say little
 
 if TYPE_CHECKING:
     from foresay.bench.demo import Comparison, Demo, StepTime
@@ -60,6 +64,7 @@ def demo(
     done: list[Comparison] = []
     steps: list[StepTime] = []
     interrupted = False
+    begun, waited = perf_counter(), seconds_kept_waiting()
     try:
         with waiting(as_json) as wait, Interrupts() as interrupts:
             fast = load(model, dtype, wait, with_sources=True)
@@ -79,6 +84,12 @@ def demo(
         _print_json(result, steps, model, max_tokens, interrupted)
     elif done:
         _print_table(result)
+        waited, took = seconds_kept_waiting() - waited, perf_counter() - begun
+        if waited > _WAITED * took:
+            print(
+                f"Other processes wanted the processors, too: in {took:.0f} s threads waited "
+                f"{waited:.0f} s for one. On a quiet machine the times are others."
+            )
     if interrupted:
         raise typer.Exit(130)
     if not result.total.identical:

@@ -26,7 +26,7 @@ NAMES = {
     "ngram": "prompt lookup in own text only: the longest repeated n-gram up to 3, latest place",
     "corpus": "a frozen corpus alone",
     "merge": "suffix and ngram in one tree",
-    "recycle": "Token Recycling: what the target found likely before; nothing in a replay",
+    "recycle": "Token Recycling: what the target found likely before",
     "recycle:FILE": "the same, beginning with a file of RecycleDrafter.save (for no tenant)",
     "model:NAME": "a smaller model of the same tokenizer, named as for --model",
     "self": "some of the target's own layers",

@@ -105,17 +105,7 @@ class LLM:
                 read, dtype=dtype, quantize=quantize, deterministic=deterministic, progress=report
             )
         self.tokenizer_hash = tokenizer_hash_in(model.folder)  # None: not known
-        self.engine = Engine(
-            self.target,
-            made,
-            policy=policy,
-            tokenizer_hash=self.tokenizer_hash,
-            with_sources=with_sources,
-            progress=report,
-            **self._limits,
-        )
-        self._at_work: int | None = None  # the thread that uses the engine
-        self._closed: list[Request] = []  # requests of streams that were closed meanwhile
+        self._begin(made, policy, with_sources, report)
 
     def beside(
         self,
@@ -134,17 +124,28 @@ class LLM:
         other.tokenizer, other.target, other._limits = self.tokenizer, self.target, self._limits
         other.tokenizer_hash, other._model = self.tokenizer_hash, self._model
         made = drafter_of(drafter, self._model)
-        other.engine = Engine(
+        other._begin(made, policy, with_sources, progress or silent)
+        return other
+
+    def _begin(
+        self,
+        drafter: Drafter[Any] | None,
+        policy: str | Policy,
+        with_sources: bool,
+        progress: Progress,
+    ) -> None:
+        """Make the engine, over the target that is there."""
+        self.engine = Engine(
             self.target,
-            made,
+            drafter,
             policy=policy,
             tokenizer_hash=self.tokenizer_hash,
             with_sources=with_sources,
-            progress=progress or silent,
+            progress=progress,
             **self._limits,
         )
-        other._at_work, other._closed = None, []
-        return other
+        self._at_work: int | None = None  # the thread that uses the engine
+        self._closed: list[Request] = []  # requests of streams that were closed meanwhile
 
     def generate(
         self,

@@ -56,7 +56,10 @@ def test_replay_refuses_another_tokenizer(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (["build", "missing.jsonl", "-o", "index"], "missing.jsonl cannot be read: No such file"),
-        (["build", "t.jsonl", "-o", "no/such/index"], "Cannot create 'no/such/index"),
+        (
+            ["build", "t.jsonl", "-o", "no/such/index"],
+            "no/such' is not a folder; expected",
+        ),
         (["build", "t.jsonl", "-o", "index", "--vocabulary", "4"], "token 4; expected 0 to 3"),
         (["build", "t.jsonl", "-o", "index", "--vocabulary", "-4"], "expected 1 to 16777216"),
         (["build", "t.jsonl", "-o", "index", "--tokenizer", "x.json"], "x.json: No such file"),

@@ -8,7 +8,7 @@ import explore
 
 
 def test_examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explore, "EXPLORES", False)
+    monkeypatch.setattr(explore, "TIMES", 1)
     assert explore.examples(7).max_examples == 7
-    monkeypatch.setattr(explore, "EXPLORES", True)
+    monkeypatch.setattr(explore, "TIMES", 10)
     assert explore.examples(7).max_examples == 70

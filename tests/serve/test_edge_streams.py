@@ -262,26 +262,26 @@ def test_a_connection_that_lost_its_stream_cannot_end_it() -> None:
     assert dropped == [stream]
 
 
+class Asked:
+    """A request, as far as a driver looks at it."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.paused = name, name.startswith("paused")
+
+
 def test_a_step_that_fails_for_one_that_waits_spares_the_paused() -> None:
-    names = ("paused", "paused before it", "free", "behind it")
-    requests = [SimpleNamespace(name=name, paused=name.startswith("paused")) for name in names]
+    requests = [Asked(name) for name in ("paused", "paused before it", "free", "behind it")]
     driver: Any = Driver.__new__(Driver)
     scheduler = SimpleNamespace(running=requests[:1], waiting=requests[1:])
     driver._engine = SimpleNamespace(scheduler=scheduler)
-    driver._states = _Named()
+    driver._states = {request: request.name for request in requests}
     assert driver._victims() == ["free"]
-    scheduler.running.append(SimpleNamespace(name="runs", paused=False))
+    runs, ended = Asked("runs"), Asked("ended in the step")
+    scheduler.running.append(runs)
+    driver._states[runs] = runs.name
     assert driver._victims() == ["runs"]
-
-
-class _Named:
-    """The states of requests: their names."""
-
-    def __contains__(self, request: Any) -> bool:
-        return True
-
-    def __getitem__(self, request: Any) -> str:
-        return str(request.name)
+    driver._states[ended] = ended.name
+    assert driver._victims() == ["runs", "ended in the step"]
 
 
 def test_what_is_posted_without_end_does_not_keep_steps_back() -> None:

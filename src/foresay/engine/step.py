@@ -46,10 +46,7 @@ class Step:
     """Seconds that finding what the drafter wants to see took so far."""
 
     def count(self, verdicts: VerdictBatch, laps: Laps) -> None:
-        """Add the step to the statistics of its requests.
-
-        Mutates: the requests.
-        """
+        """Add the step to the statistics of its requests."""
         for turn in self.turns:
             spent = turn.request.stats.seconds
             for phase, lap in laps.seconds.items():

@@ -85,7 +85,7 @@ def demo(
     elif done:
         _print_table(result)
         waited, took = seconds_kept_waiting() - waited, perf_counter() - begun
-        if waited > _WAITED * took:
+        if waited > max(1.0, _WAITED * took):
             print(
                 f"Other processes wanted the processors, too: in {took:.0f} s threads waited "
                 f"{waited:.0f} s for one. On a quiet machine the times are others."

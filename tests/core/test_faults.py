@@ -29,7 +29,7 @@ def built(folder: Path, *options: str) -> Path:
     sources = [HERE / "faults.cpp", CSRC / "slab.cpp"]
     sources += [*(CSRC / "suffix").glob("*.cpp"), *(CSRC / "corpus").glob("*.cpp")]
     program = folder / "faults"
-    flags = ["-std=c++20", "-O1", "-pthread", f"-I{CSRC}", *options]
+    flags = ["-std=c++20", "-Og", "-pthread", f"-I{CSRC}", *options]
     subprocess.run([str(COMPILER), *flags, *map(str, sources), "-o", str(program)], check=True)
     return program
 

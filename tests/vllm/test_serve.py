@@ -129,7 +129,7 @@ def serving(words: list[str], log: Path) -> Iterator[Serving]:
         yield server
     finally:
         server.end()
-    assert "leaked" not in log.read_text()  # as nanobind says of what outlives the core
+    assert "nanobind: leaked" not in log.read_text()
 
 
 @pytest.fixture(scope="module")

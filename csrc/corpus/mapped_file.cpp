@@ -76,7 +76,7 @@ void handle(int number, siginfo_t* info, void* context) {
     // Another handler that came after ours, as faulthandler's, may hand the signal on with `raise`, which tells no address:
     // then every file that has become shorter is mended, and the read is tried again. It is also tried where one was cut
     // before: two threads may have faulted at once. Whose fault it was shows when it comes again, with its address.
-    const bool raised = info->si_code == SI_TKILL && info->si_pid == getpid();
+    const bool raised = info->si_code <= 0 && info->si_pid == getpid();
     bool again = false, cut = false;
     if (fault != 0 || raised) {
         mending.fetch_add(1);

@@ -278,7 +278,7 @@ def test_a_server_that_cannot_read_open_is_told_at_once() -> None:
     assert told.value.code == "bad_frame"
 
 
-def test_a_commit_of_another_stream_is_refused() -> None:
+def test_a_commit_of_another_stream_has_another_check() -> None:
     """Of the same text, at the same place: only the name tells them apart."""
     prefix = Prefix(np.array(PROMPT, np.int32))
     commit = Commit(len(PROMPT), b"", 0)

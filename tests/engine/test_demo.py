@@ -275,9 +275,10 @@ def test_the_demonstration_as_json(tiny: Path) -> None:
 
 def test_a_difference_fails_the_demonstration(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Comparison, "differences", property(lambda self: [(0, 4)]))
+    monkeypatch.setattr(demo_module, "seconds_kept_waiting", lambda: 0.0)
     done = tiny_demo(tiny, "--max-tokens", 2)
     assert done.status == 1
-    assert "NOT identical: 'rename a variable' from token 5 on" in done.out
+    assert "NOT identical: 'rename a variable' from token 5 on" in done.out.splitlines()[-1]
     done = tiny_demo(tiny, "--max-tokens", 2, "--json")
     assert done.status == 1 and json.loads(done.out)["identical"] is False
 

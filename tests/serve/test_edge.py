@@ -314,11 +314,10 @@ def test_ids_are_packed(server: Running, plain: LLM) -> None:
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_commits_have_the_rates_of_the_latest_draft(
-    server: Running, plain: LLM, as_json: bool
+    folder: Path, plain: LLM, as_json: bool
 ) -> None:
-    """Of the draft alone, not of what the cloud's own drafts add."""
-    asked = opening(server, PROMPT, temperature=0.0, max_tokens=40, wait="block")
-    answer = wanted(plain, asked)
+    """Of the draft alone, not of what the cloud's own drafts add. The cloud waits for every draft,
+    also on a busy machine."""
     drafts: dict[int, tuple[int, int]] = {}  # by seq: where it starts, and its right tokens
 
     def say(text: Text) -> list[DraftMessage]:
@@ -329,13 +328,13 @@ def test_commits_have_the_rates_of_the_latest_draft(
         drafts[found.seq] = done, good
         return [found]
 
-    text, _ = asyncio.run(whole(server, asked, say, as_json=as_json))
+    with edge_server(folder, limits=Limits(draft_seconds=5.0)) as server:
+        asked = opening(server, PROMPT, temperature=0.0, max_tokens=40, wait="block")
+        answer = wanted(plain, asked)
+        text, _ = asyncio.run(whole(server, asked, say, as_json=as_json))
     assert text.ids == answer
     reached = 0
     for commit in text.commits[1:]:
-        if not commit.seq:  # the first draft came too late for it
-            assert not (commit.accepted or commit.examined or commit.drafted)
-            continue
         start, good = drafts[commit.seq]
         so_far = commit.upto - len(text.prompt) - start  # committed behind the draft's start
         size = min(4, len(answer) - start)
@@ -347,4 +346,4 @@ def test_commits_have_the_rates_of_the_latest_draft(
         reached += examined > 0
         assert commit.pending == (0 if commit.finish else 1)
         assert commit.kv_length == (None if commit.finish else commit.upto - 1)
-    assert reached  # more than once, unless the machine is busy and drafts come too late
+    assert reached > 3

@@ -70,6 +70,14 @@ def expired(waits: Waits) -> None:
         assert perf_counter() < end
 
 
+def test_a_client_that_comes_after_its_first_step_is_waited_for() -> None:
+    """Its connection is told to the engine's thread, which may have computed a step by then."""
+    _, waits, request, step = rounds("block")
+    assert step(1)
+    waits.connect("stream", True)
+    assert request.paused and waits.expire() is not None
+
+
 def test_block_waits_and_lets_go() -> None:
     engine, waits, request, step = rounds("block")
     assert step(1) and waits.expire() is not None

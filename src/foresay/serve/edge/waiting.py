@@ -126,9 +126,10 @@ class Waits:
             self._had_draft.discard(stream)
 
     def connect(self, stream: Hashable, connected: bool) -> None:
-        """A client has come back, or has gone: then nothing is waited for."""
+        """A client has come, or has gone: who has gone is waited for no more. One that comes may
+        be told here after its first step, whose wait goes on."""
         watched = self._by_stream.get(stream)
-        if watched is not None:
+        if watched is not None and watched.connected != connected:
             watched.connected, watched.since = connected, None
             self._let_go(stream)
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,9 @@ from foresay.draft import Draft
 from foresay.edge.wire import FINISH, WAITS, Close, DraftMessage, unpack
 from foresay.engine.llm import LLM
 from foresay.sampling.noise import SPEC
+from foresay.serve.driver import Driver
 from foresay.serve.limits import Limits
+from foresay.serve.stream import AnswerStream
 from pairs import pairs
 from serve.edge_client import (
     Say,
@@ -310,6 +313,27 @@ def test_ids_are_packed(server: Running, plain: LLM) -> None:
     text, _ = asyncio.run(whole(server, asked))
     told = [unpack(commit.tokens, text.vocabulary).tolist() for commit in text.commits]
     assert [token for ids in told for token in ids] == text.ids == wanted(plain, asked)
+
+
+def test_the_first_draft_is_waited_for(
+    folder: Path, plain: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the engine has begun long before the server goes on with the stream."""
+    submit = Driver.submit
+
+    async def delayed(*args: Any) -> AnswerStream:
+        answer = await submit(*args)
+        await asyncio.sleep(0.2)
+        return answer
+
+    monkeypatch.setattr(Driver, "submit", delayed)
+    with edge_server(folder, limits=Limits(draft_seconds=5.0)) as server:
+        asked = opening(server, PROMPT, temperature=0.0, max_tokens=20, wait="block")
+        answer = wanted(plain, asked)
+        text, _ = asyncio.run(whole(server, asked, right(answer)))
+    assert text.ids == answer
+    first, second, *_ = text.commits
+    assert first.upto == len(text.prompt) + 1 and second.seq
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -106,9 +106,12 @@ class Driver:
         atexit.register(self._exit)  # a daemon's objects would not be freed when Python ends
         self._thread.start()
 
-    async def submit(self, generation: GenerationRequest, tenant: str | None) -> AnswerStream:
+    async def submit(
+        self, generation: GenerationRequest, tenant: str | None, wait: str | None = None
+    ) -> AnswerStream:
         """Add a generation request. Returns the stream of its answers.
 
+        wait: of an edge client with one answer, whose drafts are taken (`edge.waiting`).
         Raises: Refused if there is no room, or if the engine refuses it.
         """
         self.admit(generation.answers, tenant)
@@ -117,7 +120,7 @@ class Driver:
         self._count(tenant, generation.answers)
         self._streams.add(stream)
         try:
-            await self.call(lambda engine: self._add(engine, generation, stream))
+            await self.call(lambda engine: self._add(engine, generation, stream, wait))
         except asyncio.CancelledError:
             self.cancel(stream)
             raise
@@ -163,16 +166,6 @@ class Driver:
             raise Refused(503, "the server has stopped", code="stopped")
         self._inbox.put(run)
         return await answer
-
-    def watch(self, stream: AnswerStream, wait: str) -> None:
-        """Begin to take drafts for a stream of one answer; wait: as `edge.waiting` has it."""
-
-        def begin() -> None:
-            for request, state in self._states.items():
-                if state.stream is stream:
-                    self._waits.watch(stream, request, wait)
-
-        self._inbox.put(begin)
 
     def edge(self, call: Callable[[Waits], None]) -> None:
         """Let a function tell the waiting of edge streams something, between two steps."""
@@ -268,7 +261,9 @@ class Driver:
             with suppress(RuntimeError):  # the loop has closed
                 self._loop.call_soon_threadsafe(call, *values)
 
-    def _add(self, engine: Engine, generation: GenerationRequest, stream: AnswerStream) -> None:
+    def _add(
+        self, engine: Engine, generation: GenerationRequest, stream: AnswerStream, wait: str | None
+    ) -> None:
         """Add all requests of a generation request, or none."""
         params, tokenizer = generation.params, self._llm.tokenizer
         seed = new_seed() if params.seed is None else params.seed
@@ -291,6 +286,8 @@ class Driver:
                 self._states[request] = RequestState(
                     stream, index, generation, request, tokenizer.decode
                 )
+                if wait is not None:  # here, before a step: its first draft is waited for, too
+                    self._waits.watch(stream, request, wait)
         except Exception:
             engine.cancel(*requests)
             for request in requests:

@@ -173,11 +173,10 @@ class EdgeRoute:
         if not self._llm.engine.drafter.takes_offers:
             _log.warning("an edge stream opens, and this server's drafter takes no drafts of edges")
         wait: Wait = asked.wait or _DEFAULT
-        answer = await self._driver.submit(generation, tenant)
+        answer = await self._driver.submit(generation, tenant, wait)
         answer.asked = count
         window, hide = self._limits.edge_window, self._shield.hide
         stream = EdgeStream(answer, prefix, vocabulary, window, asked.pad, hide=hide)
-        self._driver.watch(answer, wait)
         self.streams.add(stream)
         self._counts["streams"] += 1
         line.take(stream)

@@ -38,18 +38,18 @@ help:  ## show this list
 demo: $(VENV)/.core $(VENV)/.engine  ## install, fetch the default model, answer a few prompts without and with drafts
 	@$(BIN)/foresay demo
 
-# Two processes: most tests use one core. Each takes one half of the tests in their order, so that those of a file share
-# servers and models, and who is done first takes from the other's end.
-SIDE_BY_SIDE = -n 2 --dist worksteal
+# Two processes of one thread each. Each takes one half of the tests in their order, so that those of a file share servers and
+# models, and who is done first takes from the other's end.
+PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest --durations=25 -n 2 --dist worksteal
 
 # The types are checked beside the tests. What is wrong with them is said last, and fails the target as well.
 test: lint  ## install what the tests need, then lint, type-check and test
 	@$(BIN)/mypy src tests > $(VENV)/types.txt & types=$$!; \
-	$(PY) -m pytest -m "not slow" --durations=25 $(SIDE_BY_SIDE); tested=$$?; \
+	$(PYTEST) -m "not slow"; tested=$$?; \
 	wait $$types || { cat $(VENV)/types.txt; exit 1; }; exit $$tested
 
 test-slow: $(VENV)/.core $(VENV)/.dev  ## the tests that take long, which CI runs too
-	@$(PY) -m pytest -m slow --durations=25 $(SIDE_BY_SIDE)
+	@$(PYTEST) -m slow
 
 lint: $(VENV)/.core $(VENV)/.dev
 	@$(BIN)/ruff check .
@@ -95,10 +95,10 @@ peers: .venv-peers/.foresay  ## build the venv in which foresay is measured agai
 	@PYTHON=$(PYTHON) sh benchmarks/make_peers.sh .venv-peers
 	@touch $@
 
-.venv-peers/.foresay: .venv-peers/.peers pyproject.toml CMakeLists.txt $(CORE) $(SOURCES)
+.venv-peers/.foresay: .venv-peers/.peers build/wheel/.made
 	@.venv-peers/bin/python -c "$$NEEDS" engine > .venv-peers/engine.txt
 	@.venv-peers/bin/python -m pip install -qq -c .venv-peers/constraints.txt -r .venv-peers/engine.txt
-	@PATH="$$PWD/.venv-peers/bin:$$PATH" .venv-peers/bin/python -m pip install -qq --no-build-isolation --no-deps .
+	@.venv-peers/bin/python -m pip install -qq --no-deps --force-reinstall build/wheel/*.whl
 	@touch $@
 
 # So does vLLM, which takes 3 GB and about 10 minutes. Its tests need the default model, which our own venv fetches.
@@ -113,8 +113,8 @@ test-vllm: $(VENV)/.core $(VENV)/.engine .venv-vllm/.foresay  ## test inside the
 	@PYTHON=$(PYTHON) sh tests/vllm/make_venv.sh .venv-vllm
 	@touch $@
 
-.venv-vllm/.foresay: .venv-vllm/.vllm pyproject.toml CMakeLists.txt $(CORE) $(SOURCES)
-	@PATH="$$PWD/.venv-vllm/bin:$$PATH" .venv-vllm/bin/python -m pip install -qq --no-build-isolation --no-deps .
+.venv-vllm/.foresay: .venv-vllm/.vllm build/wheel/.made
+	@.venv-vllm/bin/python -m pip install -qq --no-deps --force-reinstall build/wheel/*.whl
 	@touch $@
 
 # verl stands on that venv: it sees vLLM, torch and foresay there, and adds itself.
@@ -177,6 +177,12 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.core $(VENV)/.torch
 $(VENV)/.torch: $(VENV)/.tools
 	@echo "installing torch"
 	@$(PIP) torch==2.13.0
+	@touch $@
+
+# For the other venvs, which have the same Python. Compiling the core takes minutes: it is done once, in the folder of .core.
+build/wheel/.made: $(VENV)/.core $(SOURCES)
+	@rm -rf build/wheel
+	@$(PY) -m pip wheel -qq --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir build/wheel .
 	@touch $@
 
 build/sanitize/.stamp: SANITIZERS := address,undefined

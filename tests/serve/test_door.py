@@ -220,7 +220,9 @@ ASK = """async ([url, key]) => {
     const response = await fetch(url + "/v1/chat/completions", {
       method: "POST",
       headers: {"content-type": "application/json", authorization: "Bearer " + key},
-      body: JSON.stringify({messages: [{role: "user", content: "a"}], max_tokens: 3}),
+      body: JSON.stringify({
+        messages: [{role: "user", content: "a"}], max_tokens: 3, ignore_eos: true
+      }),
     });
     const said = await response.json();
     return [response.status, said.usage?.completion_tokens ?? null, said.error?.code ?? null];

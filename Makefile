@@ -38,14 +38,16 @@ help:  ## show this list
 demo: $(VENV)/.core $(VENV)/.engine  ## install, fetch the default model, answer a few prompts without and with drafts
 	@$(BIN)/foresay demo
 
-# Two processes of one thread each. Each takes one half of the tests in their order, so that those of a file share servers and
-# models, and who is done first takes from the other's end.
-PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest --durations=25 -n 2 --dist worksteal
+# Two processes: most tests use one core. Each takes one half of the tests in their order, so that those of a file share
+# servers and models, and who is done first takes from the other's end.
+PYTEST = $(PY) -m pytest --durations=25 -n 2 --dist worksteal
 
-# The types are checked beside the tests. What is wrong with them is said last, and fails the target as well.
+# One thread a process: tiny models are not worth more. Targets are tested with two (tests/models/conftest.py), and so is the
+# default model, by the slow tests. The types are checked beside the tests: what is wrong with them is said last, and fails the
+# target as well.
 test: lint  ## install what the tests need, then lint, type-check and test
 	@$(BIN)/mypy src tests > $(VENV)/types.txt & types=$$!; \
-	$(PYTEST) -m "not slow"; tested=$$?; \
+	OMP_NUM_THREADS=1 $(PYTEST) -m "not slow"; tested=$$?; \
 	wait $$types || { cat $(VENV)/types.txt; exit 1; }; exit $$tested
 
 test-slow: $(VENV)/.core $(VENV)/.dev  ## the tests that take long, which CI runs too

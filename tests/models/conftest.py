@@ -1,4 +1,5 @@
-"""A small model and a small disk for the tests of weights."""
+"""Two threads, which may add numbers up in another order than one.
+A small model and a small disk for the tests of weights."""
 
 from __future__ import annotations
 
@@ -7,9 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from foresay.models import weights
 from models.weight_files import small_file
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
